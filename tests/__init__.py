@@ -1,7 +1,4 @@
-"""
-The tests.  C{CI} in the environment makes hypothesis try the same examples
-each time.
-"""
+"""The tests.  C{CI} in the environment makes hypothesis try the same examples each time."""
 
 import os
 

@@ -1,6 +1,4 @@
-"""
-Makes pytest treat the tests as trial does.
-"""
+"""Makes pytest treat the tests as trial does."""
 
 from __future__ import annotations
 
@@ -32,9 +30,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """
-    Have one worker run the tests of a folder, where several work and C{--dist loadgroup} is given.
-    """
+    """Have one worker run the tests of a folder, where several work and C{--dist loadgroup} is given."""
     for item in items:
         for folder in _TOGETHER:
             if item.path.is_relative_to(_TESTS / folder):

@@ -19,16 +19,12 @@ REQUESTS_EACH = sized(5, 20)
 
 
 class AlterQuotasTests(AttackTestCase):
-    """
-    AlterClientQuotas, pipelined.
-    """
+    """AlterClientQuotas, pipelined."""
 
     settings = (f"max.producer.ids={PRODUCERS}",)
 
     def test_changes(self) -> None:
-        """
-        What changes one limit is done in turns, however much the broker remembers.
-        """
+        """What changes one limit is done in turns, however much the broker remembers."""
         first = self.connect()
         topic = {"name": "many", "num_partitions": PARTITIONS, "replication_factor": 1}
         (created,) = first.ask(requestOf("CreateTopics", 7, topics=[topic], timeout=30_000)).topics

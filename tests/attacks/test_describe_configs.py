@@ -16,16 +16,12 @@ _TOPIC = 2
 
 
 class DescribeConfigsTests(AttackTestCase):
-    """
-    DescribeConfigs of many topics.
-    """
+    """DescribeConfigs of many topics."""
 
     settings = (f"max.topics={TOPICS + 1}", f"max.partitions={TOPICS + 1}")
 
     def test_manyTopics(self) -> None:
-        """
-        The answer is made in turns, and charged, or the request is refused.
-        """
+        """The answer is made in turns, and charged, or the request is refused."""
         names = [f"t{number:05d}" for number in range(TOPICS)]
         clients = [self.connect() for _ in range(sized(4, 4))]
         for begin in range(0, TOPICS, CREATED_AT_A_TIME):

@@ -22,9 +22,7 @@ PACE_SECONDS = 0.05
 
 
 class EvadedDebtTests(AttackTestCase):
-    """
-    A limit on what is produced, and a client that reconnects after each request.
-    """
+    """A limit on what is produced, and a client that reconnects after each request."""
 
     options = ("--quota", f"client-bytes:produce={LIMIT_BYTES_PER_SECOND}")
 
@@ -59,13 +57,9 @@ class EvadedDebtTests(AttackTestCase):
         self.assertAffordable()
 
     def test_acknowledged(self) -> None:
-        """
-        Whoever waits for the answer before it hangs up keeps its debt.
-        """
+        """Whoever waits for the answer before it hangs up keeps its debt."""
         self.evade(-1)
 
     def test_unacknowledged(self) -> None:
-        """
-        So does who waits for nothing.
-        """
+        """So does who waits for nothing."""
         self.evade(0)

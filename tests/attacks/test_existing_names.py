@@ -105,16 +105,12 @@ GROUP_REQUESTS: Mapping[str, Callable[[Sequence[str]], Any]] = {
 
 
 class ExistingNamesTests(AttackTestCase):
-    """
-    Large requests about what there is.
-    """
+    """Large requests about what there is."""
 
     settings = ("max.topics=20000", "max.partitions=40000")
 
     def askEach(self, requests: Mapping[str, Callable[[Sequence[str]], Any]], names: Sequence[str]) -> None:
-        """
-        Send one of each with all C{names}; the first of them has been used before.
-        """
+        """Send one of each with all C{names}; the first of them has been used before."""
         for api, requestFor in requests.items():
             count, request = largest(requestFor, names) if api in TOPIC_REQUESTS else (len(names), requestFor(names))
             with self.attack(f"{api} of {count} names"):
@@ -124,18 +120,14 @@ class ExistingNamesTests(AttackTestCase):
         self.assertAffordable()
 
     def test_topics(self) -> None:
-        """
-        What is done with thousands of topics is done in turns.
-        """
+        """What is done with thousands of topics is done in turns."""
         with self.connect() as client:
             for requestFor in TOPIC_REQUESTS.values():
                 self.exchange([client], requestFor(["warm"]))
         self.askEach(TOPIC_REQUESTS, [f"t{number:05d}" for number in range(NAMES)])
 
     def test_groups(self) -> None:
-        """
-        So is what is done with groups.
-        """
+        """So is what is done with groups."""
         names = [f"g{number:05d}" for number in range(NAMES)]
         with self.connect() as client:
             client.createTopic("one")
@@ -150,9 +142,7 @@ class ExistingNamesTests(AttackTestCase):
         self.askEach(GROUP_REQUESTS, names)
 
     def test_limits(self) -> None:
-        """
-        So is what is done with the limits of many clients.
-        """
+        """So is what is done with the limits of many clients."""
         operation = {"key": "producer_byte_rate", "value": 1e6, "remove": False}
         self.askEach(
             {

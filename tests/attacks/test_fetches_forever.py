@@ -18,16 +18,15 @@ PARTITIONS = 16_000
 
 
 class FetchesForeverTests(AttackTestCase):
-    """
-    Large Fetches that wait.
-    """
+    """Large Fetches that wait."""
 
     poolBytes = sized(32, 64) * MIB
     settings = (f"max.partitions={PARTITIONS + 1}",)
 
     def test_forever(self) -> None:
         """
-        What waits is charged with what it holds, and only as many wait as there is memory for; the others are answered.
+        What waits is charged with what it holds, and only as many wait as there is memory for; the
+        others are answered.
         """
         clients = [self.connect() for _ in range(FETCHES)]
         topic = {"name": "wide", "num_partitions": PARTITIONS, "replication_factor": 1}

@@ -21,9 +21,7 @@ LARGE_CONNECTIONS = sized(150, 300)
 
 
 class _Flood:
-    """
-    A connection that is always sent the next requests when it has taken the former.
-    """
+    """A connection that is always sent the next requests when it has taken the former."""
 
     def __init__(self, client: RawClient, frames: bytes) -> None:
         self.socket = client.socket
@@ -32,9 +30,7 @@ class _Flood:
         self._sent = 0
 
     def ready(self, events: int) -> None:
-        """
-        @raise OSError: if it is closed.
-        """
+        """@raise OSError: if it is closed."""
         if events & EVENT_READ and not self.socket.recv(MIB):
             raise ConnectionError("the broker has closed it")
         if events & EVENT_WRITE:
@@ -43,16 +39,12 @@ class _Flood:
 
 
 class FloodTests(AttackTestCase):
-    """
-    Requests without end, beside a client with small ones.
-    """
+    """Requests without end, beside a client with small ones."""
 
     settings = ("max.connections.per.ip=1000",)
 
     def flood(self, name: str, connections: int, frames: bytes) -> None:
-        """
-        Send C{frames} again and again on many connections for some time.
-        """
+        """Send C{frames} again and again on many connections for some time."""
         clients = [self.connect() for _ in range(connections)]
         with self.attack(f"{connections} connections send {name}"), DefaultSelector() as selector:
             for client in clients:
@@ -70,15 +62,11 @@ class FloodTests(AttackTestCase):
                 client.close()
 
     def produced(self, sizeBytes: int) -> Any:
-        """
-        A request to store so much, with the acknowledgement that does not wait for the disk.
-        """
+        """A request to store so much, with the acknowledgement that does not wait for the disk."""
         return produceRequest("flood", batchOf(os.urandom(sizeBytes)), acks=1)
 
     def setUp(self) -> None:
-        """
-        Its records are removed soon, or the disk would fill.
-        """
+        """Its records are removed soon, or the disk would fill."""
         super().setUp()
         configs = [{"name": "segment.bytes", "value": str(64 * MIB)}, {"name": "retention.bytes", "value": "0"}]
         topic = {"name": "flood", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": configs}
@@ -87,23 +75,17 @@ class FloodTests(AttackTestCase):
         self.assertEqual(created.topics[0].error_code, 0)
 
     def test_large(self) -> None:
-        """
-        Of the memory for requests, somebody else has a share.
-        """
+        """Of the memory for requests, somebody else has a share."""
         self.flood("Produce of 1 MB", LARGE_CONNECTIONS, requestFrame(self.produced(1_000_000), 1))
         self.assertAffordable()
 
     def test_produce(self) -> None:
-        """
-        So it is with the time.
-        """
+        """So it is with the time."""
         self.flood("Produce of 1 KiB", CONNECTIONS, requestFrame(self.produced(1024), 1) * PIPELINED)
         self.assertAffordable()
 
     def test_small(self) -> None:
-        """
-        Also where there is less to do.
-        """
+        """Also where there is less to do."""
         request = requestOf("Metadata", 12, topics=[{"topic_id": None, "name": "flood"}])
         self.flood("Metadata of a topic", CONNECTIONS, requestFrame(request, 1) * PIPELINED)
         self.assertAffordable()

@@ -31,9 +31,7 @@ GROUP_MAX_SIZE = 100
 
 
 class GreedyMembersTests(AttackTestCase):
-    """
-    Two addresses that form groups.
-    """
+    """Two addresses that form groups."""
 
     poolBytes = 64 * MIB
     settings = ("group.initial.rebalance.delay.ms=0", f"group.max.size={GROUP_MAX_SIZE}")
@@ -52,7 +50,8 @@ class GreedyMembersTests(AttackTestCase):
 
     def test_memory(self) -> None:
         """
-        Who names many protocols leaves memory to the members of others, while it is there and when it has hung up.
+        Who names many protocols leaves memory to the members of others, while it is there and when
+        it has hung up.
         """
         self.assertEqual(self.joinHonestly("before"), ErrorCode.none)
         clients: list[RawClient] = []
@@ -73,9 +72,7 @@ class GreedyMembersTests(AttackTestCase):
         self.assertAffordable()
 
     def test_places(self) -> None:
-        """
-        Ids that were handed out to clients that never joined leave the group's places to those that do.
-        """
+        """Ids that were handed out to clients that never joined leave the group's places to those that do."""
         with self.connect() as client:
             for _ in range(2 * GROUP_MAX_SIZE):
                 answer = client.ask(_joining("shared"))

@@ -16,14 +16,10 @@ AT_ONCE = 40
 
 
 class LeftoverTests(AttackTestCase):
-    """
-    What is left of what is over.
-    """
+    """What is left of what is over."""
 
     def test_requests(self) -> None:
-        """
-        A request that was answered leaves nothing to Python's collector.
-        """
+        """A request that was answered leaves nothing to Python's collector."""
         names = [f"u{number:08d}" for number in range(100_000)]
         frames = {api: requestFrame(largest(requestFor, names)[1], 1) for api, requestFor in UNKNOWN.items()}
         clients = [self.connect() for _ in range(2)]
@@ -40,9 +36,7 @@ class LeftoverTests(AttackTestCase):
         self.assertAffordable()
 
     def test_connections(self) -> None:
-        """
-        What connections that are gone leave to it is looked for in time.
-        """
+        """What connections that are gone leave to it is looked for in time."""
         context = tlsContext()
         frame = requestFrame(
             requestOf("ApiVersions", 3, client_software_name="leftovers", client_software_version="1"), 1

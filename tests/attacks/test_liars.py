@@ -21,9 +21,7 @@ TRICKLE_SHARE = 1 / 16 / 30 * TRICKLE_SECONDS
 
 
 class LiarsTests(AttackTestCase):
-    """
-    Announcements, beside a client with small requests.
-    """
+    """Announcements, beside a client with small requests."""
 
     poolBytes = sized(32, 64) * MIB
     largestBytes = poolBytes
@@ -52,41 +50,31 @@ class LiarsTests(AttackTestCase):
                 client.close()
 
     def test_announced(self) -> None:
-        """
-        Those who send nothing delay nobody, however many they are.
-        """
+        """Those who send nothing delay nobody, however many they are."""
         for count in COUNTS:
             self.lie(count, self.largestBytes)
         self.assertAffordable()
 
     def test_shares(self) -> None:
-        """
-        Neither do those who together announce more than there is.
-        """
+        """Neither do those who together announce more than there is."""
         self.lie(COUNTS[1], self.largestBytes // 8)
         self.assertAffordable()
 
     def test_trickle(self) -> None:
-        """
-        Neither do those who send a little now and then.
-        """
+        """Neither do those who send a little now and then."""
         self.lie(COUNTS[1], self.largestBytes, int(self.largestBytes * TRICKLE_SHARE))
         self.assertAffordable()
 
 
 class LiarsBesideLargeRequestsTests(LiarsTests):
-    """
-    The same beside a client with requests of a megabyte.
-    """
+    """The same beside a client with requests of a megabyte."""
 
     recordBytes = 1_000_000
     paceSeconds = 0.05
 
 
 def _takes(client: RawClient, data: bytes) -> bool:
-    """
-    Whether the broker still takes what a client sends, as much as fits.
-    """
+    """Whether the broker still takes what a client sends, as much as fits."""
     client.socket.setblocking(False)
     try:
         client.socket.send(data)

@@ -19,9 +19,7 @@ SENSORS_BYTES = 4 * MIB
 
 
 class LongClientIdsTests(AttackTestCase):
-    """
-    Client ids of 32 KB, where each client id has a limit.
-    """
+    """Client ids of 32 KB, where each client id has a limit."""
 
     options = (
         *("--quota", "client-bytes:produce=1G:fetch=1G"),
@@ -30,9 +28,7 @@ class LongClientIdsTests(AttackTestCase):
     )
 
     def test_manyNames(self) -> None:
-        """
-        What is kept of names is bounded and charged, and so is what the sensors tell of them.
-        """
+        """What is kept of names is bounded and charged, and so is what the sensors tell of them."""
         client = self.connect()
         with self.attack(f"{NAMES} client ids of {NAME_BYTES} bytes"):
             for begin in range(0, NAMES, PIPELINED):

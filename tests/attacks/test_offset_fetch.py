@@ -1,7 +1,4 @@
-"""
-Imitates a tool that asks for all offsets of a group that has very many: 30
-bytes ask for megabytes.
-"""
+"""Imitates a tool that asks for all offsets of a group that has very many: 30 bytes ask for megabytes."""
 
 from __future__ import annotations
 
@@ -14,9 +11,7 @@ GROUP = "attacked"
 
 
 class OffsetFetchTests(AttackTestCase):
-    """
-    OffsetFetch of everything.
-    """
+    """OffsetFetch of everything."""
 
     settings = (
         f"max.partitions={OFFSETS + 1}",
@@ -25,9 +20,7 @@ class OffsetFetchTests(AttackTestCase):
     )
 
     def test_everything(self) -> None:
-        """
-        The answer is made in turns, and charged, or the request is refused.
-        """
+        """The answer is made in turns, and charged, or the request is refused."""
         clients = [self.connect() for _ in range(sized(4, 8))]
         topic = {"name": "wide", "num_partitions": OFFSETS, "replication_factor": 1}
         (created,) = clients[0].ask(requestOf("CreateTopics", 7, topics=[topic], timeout=30_000)).topics

@@ -18,16 +18,12 @@ SECONDS = sized(3.0, 20.0)
 
 
 class PipelinedMetadataTests(AttackTestCase):
-    """
-    Metadata of all topics, pipelined.
-    """
+    """Metadata of all topics, pipelined."""
 
     settings = ("max.connections.per.ip=400",)
 
     def test_pipelined(self) -> None:
-        """
-        Turns are fair by what they cost: who asks for little waits for no more than a turn.
-        """
+        """Turns are fair by what they cost: who asks for little waits for no more than a turn."""
         clients = [self.connect() for _ in range(CONNECTIONS)]
         topics = [{"name": f"t{number:05d}", "num_partitions": 1, "replication_factor": 1} for number in range(TOPICS)]
         answer = clients[0].ask(requestOf("CreateTopics", 7, topics=topics, timeout=30_000))

@@ -27,9 +27,7 @@ _FIRST_RECORD = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
 
 
 class SilentHandshakesTests(AttackTestCase):
-    """
-    Connections to a TLS port, which cost the most before they have said anything.
-    """
+    """Connections to a TLS port, which cost the most before they have said anything."""
 
     def occupy(self, first: bytes) -> None:
         """
@@ -55,27 +53,19 @@ class SilentHandshakesTests(AttackTestCase):
         self.assertAffordable()
 
     def test_silent(self) -> None:
-        """
-        They give way to newcomers.
-        """
+        """They give way to newcomers."""
         self.occupy(b"")
 
     def test_halfHello(self) -> None:
-        """
-        So do those that have begun to speak.
-        """
+        """So do those that have begun to speak."""
         self.occupy(_FIRST_RECORD)
 
 
 class IdleConnectionsTests(AttackTestCase):
-    """
-    Connections to a TLS port that ask for something once, and for nothing ever after.
-    """
+    """Connections to a TLS port that ask for something once, and for nothing ever after."""
 
     def test_askedOnce(self) -> None:
-        """
-        They keep nobody out for long: while memory is short, those that nobody uses are closed.
-        """
+        """They keep nobody out for long: while memory is short, those that nobody uses are closed."""
         context = tlsContext()
         with self.attack(f"{SILENT_EACH} connections to the TLS port ask once"):
             clients: list[RawClient] = []
@@ -100,17 +90,13 @@ class IdleConnectionsTests(AttackTestCase):
 
 
 class BeforeLoginTests(AttackTestCase):
-    """
-    Where clients have to log in, whoever has not takes nothing from those who have.
-    """
+    """Where clients have to log in, whoever has not takes nothing from those who have."""
 
     password = "secret"
     options = ("--auth", "memory:good:secret")
 
     def test_announced(self) -> None:
-        """
-        What is announced before a login is refused at once if it is large.
-        """
+        """What is announced before a login is refused at once if it is large."""
         with self.attack(f"{SILENT_EACH} requests of {self.largestBytes // MIB} MiB are announced before a login"):
             clients = [self.connect() for _ in range(SILENT_EACH)]
             for client in clients:
@@ -120,9 +106,7 @@ class BeforeLoginTests(AttackTestCase):
         self.assertAffordable()
 
     def test_guesses(self) -> None:
-        """
-        Wrong passwords are answered late, and cost others nothing.
-        """
+        """Wrong passwords are answered late, and cost others nothing."""
 
         def guess(client: RawClient) -> int:
             try:

@@ -1,7 +1,4 @@
-"""
-Imitates who asks about, or wants removed, as many things that do not exist as
-a request may name.
-"""
+"""Imitates who asks about, or wants removed, as many things that do not exist as a request may name."""
 
 from __future__ import annotations
 
@@ -12,14 +9,10 @@ CONNECTIONS = sized(1, 8)
 
 
 class UnknownNamesTests(AttackTestCase):
-    """
-    Large requests about nothing.
-    """
+    """Large requests about nothing."""
 
     def test_unknown(self) -> None:
-        """
-        Each is answered in turns, and its answer is charged, or it is refused.
-        """
+        """Each is answered in turns, and its answer is charged, or it is refused."""
         names = [f"u{number:08d}" for number in range(100_000)]
         for api, requestFor in UNKNOWN.items():
             clients = [self.connect() for _ in range(CONNECTIONS)]

@@ -14,16 +14,12 @@ WAIT_MS = sized(3000, 12_000)
 
 
 class WatchedPartitionsTests(AttackTestCase):
-    """
-    Fetches of many partitions that wait.
-    """
+    """Fetches of many partitions that wait."""
 
     settings = (f"max.partitions={PARTITIONS + 1}",)
 
     def test_recordsOfOne(self) -> None:
-        """
-        Records for one partition cost those who watch it the same, however many others they watch.
-        """
+        """Records for one partition cost those who watch it the same, however many others they watch."""
         clients = [self.connect() for _ in range(WATCHERS)]
         topic = {"name": "wide", "num_partitions": PARTITIONS, "replication_factor": 1}
         (created,) = clients[0].ask(requestOf("CreateTopics", 7, topics=[topic], timeout=30_000)).topics

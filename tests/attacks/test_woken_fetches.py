@@ -19,16 +19,12 @@ WAIT_MS = 60_000
 
 
 class WokenFetchesTests(AttackTestCase):
-    """
-    Small Fetches that one record ends.
-    """
+    """Small Fetches that one record ends."""
 
     poolBytes = sized(32, 64) * MIB
 
     def setUp(self) -> None:
-        """
-        Connect, and have all be used once that is used later.
-        """
+        """Connect, and have all be used once that is used later."""
         super().setUp()
         self.clients = [self.connect() for _ in range(FETCHES)]
         self.clients[0].createTopic("one")
@@ -36,43 +32,33 @@ class WokenFetchesTests(AttackTestCase):
         self.clients[0].ask(fetchRequest("one", 0))
 
     def produce(self, value: bytes) -> None:
-        """
-        Have a record stored.
-        """
+        """Have a record stored."""
         with self.connect() as producer:
             error, _ = producer.produce("one", batchOf(value))
             self.assertFalse(error)
 
     def wake(self) -> None:
-        """
-        Have all of them wait, and then a record come.
-        """
+        """Have all of them wait, and then a record come."""
         for client in self.clients:
             client.send(fetchRequest("one", 1, waitMs=WAIT_MS))
         self.waitUntilWaiting(self.clients)
         self.produce(bytes(RECORD_BYTES))
 
     def end(self) -> None:
-        """
-        Hang up, and say what it has cost.
-        """
+        """Hang up, and say what it has cost."""
         for client in self.clients:
             client.close()
         self.assertAffordable()
 
     def test_unread(self) -> None:
-        """
-        The record is read for as many as there is memory for, also if nobody takes it.
-        """
+        """The record is read for as many as there is memory for, also if nobody takes it."""
         with self.attack(f"{FETCHES} Fetches get a record of {RECORD_BYTES} bytes and do not read it"):
             self.wake()
             time.sleep(sized(1, 5))
         self.end()
 
     def test_read(self) -> None:
-        """
-        If all take it, all get it.
-        """
+        """If all take it, all get it."""
         with self.attack(f"{FETCHES} Fetches get a record of {RECORD_BYTES} bytes and read it"):
             self.wake()
             received = _receivedBytes(self.clients)
@@ -81,9 +67,7 @@ class WokenFetchesTests(AttackTestCase):
 
 
 def _receivedBytes(clients: list[RawClient]) -> list[int]:
-    """
-    Read what comes, until each of C{clients} has a record or is closed.
-    """
+    """Read what comes, until each of C{clients} has a record or is closed."""
     received = [0] * len(clients)
     with DefaultSelector() as selector:
         for index, client in enumerate(clients):

@@ -28,14 +28,10 @@ _SAMPLED_EVERY_SECONDS = 0.005
 
 
 class WrappedPlacesTests(SynchronousTestCase):
-    """
-    A wrapped server, whose clients ask for more than there is.
-    """
+    """A wrapped server, whose clients ask for more than there is."""
 
     def setUp(self) -> None:
-        """
-        Start the server.
-        """
+        """Start the server."""
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.kit.wrappedserver", str(POOL_BYTES), str(ANSWER_BYTES)],
             env=ENVIRONMENT,
@@ -48,17 +44,13 @@ class WrappedPlacesTests(SynchronousTestCase):
         self.port = int(self.process.stdout.readline())
 
     def connect(self, host: str) -> socket.socket:
-        """
-        A client from an address, closed when the test ends at the latest.
-        """
+        """A client from an address, closed when the test ends at the latest."""
         client = socket.create_connection(("127.0.0.1", self.port), PATIENCE_SECONDS, (host, 0))
         self.addCleanup(client.close)
         return client
 
     def anonymousBytes(self) -> int:
-        """
-        The server's resident anonymous memory.
-        """
+        """The server's resident anonymous memory."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return 1024 * sum(int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon:"))
 

@@ -1,7 +1,4 @@
-"""
-Tests for L{admission.kafka.broker.api} with the administration clients of
-confluent-kafka and kafka-python.
-"""
+"""Tests for L{admission.kafka.broker.api} with the administration clients of confluent-kafka and kafka-python."""
 
 from __future__ import annotations
 
@@ -27,14 +24,10 @@ _numbers = itertools.count()
 
 
 class AdminCases(SynchronousTestCase):
-    """
-    What the tests of both clients need.
-    """
+    """What the tests of both clients need."""
 
     def setUp(self) -> None:
-        """
-        A broker that all share, one with narrow limits, and a topic's name.
-        """
+        """A broker that all share, one with narrow limits, and a topic's name."""
         self.broker = sharedBroker("--set", f"num.partitions={PARTITIONS}")
         self.limited = sharedBroker("--set", f"max.topics={MAX_TOPICS}", "--set", f"max.partitions={MAX_PARTITIONS}")
         self.topic = f"{type(self).__name__}.{self._testMethodName}.{next(_numbers)}"
@@ -42,30 +35,22 @@ class AdminCases(SynchronousTestCase):
         self.addCleanup(lambda: self.assertEqual(self.broker.complaints(begin), []))
 
     def partitionCount(self, topic: str) -> int:
-        """
-        How many partitions a topic has; none if it is not there.
-        """
+        """How many partitions a topic has; none if it is not there."""
         with RawClient(self.broker.port) as raw:
             topics = {each.name: len(each.partitions) for each in raw.allTopics()}
         return topics.get(topic, 0)
 
 
 class ConfluentAdminTests(AdminCases):
-    """
-    confluent-kafka administers the broker.
-    """
+    """confluent-kafka administers the broker."""
 
     def setUp(self) -> None:
-        """
-        Make a client.
-        """
+        """Make a client."""
         super().setUp()
         self.admin = AdminClient({"bootstrap.servers": self.broker.address, "log_level": 0})
 
     def answer(self, futures: dict[Any, Any]) -> Any:
-        """
-        The one result, or the Kafka error and what the broker says of it.
-        """
+        """The one result, or the Kafka error and what the broker says of it."""
         (future,) = futures.values()
         try:
             return future.result(PATIENCE_SECONDS)
@@ -74,19 +59,14 @@ class ConfluentAdminTests(AdminCases):
             return ErrorCode(error.code()), error.str()
 
     def create(self, admin: AdminClient | None = None, **settings: Any) -> Any:
-        """
-        Create the test's topic.
-        """
+        """Create the test's topic."""
         options = {"validate_only": settings.pop("validate_only", False)}
         topic = confluent_kafka.admin.NewTopic(settings.pop("topic", self.topic), **settings)
         # A client is false when it has nothing to tell.
         return self.answer((self.admin if admin is None else admin).create_topics([topic], **options))
 
     def test_createAndDelete(self) -> None:
-        """
-        A topic is created with as many partitions as it should have, or the
-        default, once; deleted it is gone.
-        """
+        """A topic is created with as many partitions as it should have, or the default, once; deleted it is gone."""
         self.assertIsNone(self.create(num_partitions=5))
         self.assertEqual(self.partitionCount(self.topic), 5)
         self.assertEqual(
@@ -101,18 +81,14 @@ class ConfluentAdminTests(AdminCases):
         self.assertEqual(self.partitionCount(self.topic), PARTITIONS)
 
     def test_validateOnly(self) -> None:
-        """
-        Validation finds what is wrong, and changes nothing.
-        """
+        """Validation finds what is wrong, and changes nothing."""
         self.assertIsNone(self.create(num_partitions=5, validate_only=True))
         code, _ = self.create(num_partitions=0, validate_only=True)
         self.assertEqual(code, ErrorCode.invalid_partitions)
         self.assertEqual(self.partitionCount(self.topic), 0)
 
     def test_refusals(self) -> None:
-        """
-        What one broker cannot do is refused in words, and nothing is made.
-        """
+        """What one broker cannot do is refused in words, and nothing is made."""
         for settings, expectedCode, expectedWords in (
             ({"replication_factor": 3}, ErrorCode.invalid_replication_factor, "can be 1 and not 3"),
             (
@@ -130,9 +106,7 @@ class ConfluentAdminTests(AdminCases):
         self.assertEqual(self.partitionCount(self.topic), 0)
 
     def test_createPartitions(self) -> None:
-        """
-        A topic can get more partitions, and never fewer.
-        """
+        """A topic can get more partitions, and never fewer."""
         self.create(num_partitions=2)
 
         def grow(count: int, **options: Any) -> Any:
@@ -146,10 +120,7 @@ class ConfluentAdminTests(AdminCases):
         self.assertEqual(grow(4)[0], ErrorCode.invalid_partitions)
 
     def test_limits(self) -> None:
-        """
-        There are no more topics and partitions than the broker's limits allow,
-        and the answer names the limit.
-        """
+        """There are no more topics and partitions than the broker's limits allow, and the answer names the limit."""
         admin = AdminClient({"bootstrap.servers": self.limited.address, "log_level": 0})
         topics = [f"{self.topic}.{number}" for number in range(MAX_TOPICS)]
         code, words = self.create(admin, topic=topics[0], num_partitions=MAX_PARTITIONS + 1)
@@ -167,9 +138,7 @@ class ConfluentAdminTests(AdminCases):
             self.assertIsNone(self.answer(admin.delete_topics([topic])))
 
     def test_describeCluster(self) -> None:
-        """
-        The cluster is the one broker, at the address that the client used.
-        """
+        """The cluster is the one broker, at the address that the client used."""
         described = self.admin.describe_cluster().result(PATIENCE_SECONDS)
         self.assertEqual(
             [(node.id, node.host, node.port) for node in described.nodes], [(1, "127.0.0.1", self.broker.port)]
@@ -207,10 +176,7 @@ class ConfluentAdminTests(AdminCases):
         self.assertEqual(alter("cleanup.policy", "compact", AlterConfigOpType.SET)[0], ErrorCode.invalid_config)
 
     def test_brokerConfigs(self) -> None:
-        """
-        The broker describes its own settings; they cannot be changed while it
-        runs.
-        """
+        """The broker describes its own settings; they cannot be changed while it runs."""
         resource = confluent_kafka.admin.ConfigResource("broker", "1")
         described = self.answer(self.admin.describe_configs([resource]))
         self.assertEqual(described["num.partitions"].value, str(PARTITIONS))
@@ -224,39 +190,28 @@ class ConfluentAdminTests(AdminCases):
 
 
 class KafkaPythonAdminTests(AdminCases):
-    """
-    kafka-python administers the broker.
-    """
+    """kafka-python administers the broker."""
 
     def setUp(self) -> None:
-        """
-        Make a client.
-        """
+        """Make a client."""
         super().setUp()
         self.admin = KafkaAdminClient(bootstrap_servers=self.broker.address)
         self.addCleanup(self.admin.close)
 
     def create(self, admin: KafkaAdminClient | None = None, **settings: Any) -> ErrorCode:
-        """
-        Create the test's topic.
-        """
+        """Create the test's topic."""
         validateOnly = settings.pop("validate_only", False)
         topics = {settings.pop("topic", self.topic): settings}
         answer = (admin or self.admin).create_topics(topics, validate_only=validateOnly, raise_errors=False)
         return ErrorCode(answer["topics"][0]["error_code"])
 
     def delete(self, topic: str, admin: KafkaAdminClient | None = None) -> ErrorCode:
-        """
-        Delete a topic.
-        """
+        """Delete a topic."""
         answer = (admin or self.admin).delete_topics([topic], raise_errors=False)
         return ErrorCode(answer["topics"][0]["error_code"])
 
     def test_createAndDelete(self) -> None:
-        """
-        A topic is created with as many partitions as it should have, or the
-        default, once; deleted it is gone.
-        """
+        """A topic is created with as many partitions as it should have, or the default, once; deleted it is gone."""
         self.assertEqual(self.create(num_partitions=5), ErrorCode.none)
         self.assertEqual(self.partitionCount(self.topic), 5)
         self.assertIn(self.topic, self.admin.list_topics())
@@ -268,10 +223,7 @@ class KafkaPythonAdminTests(AdminCases):
         self.assertEqual(self.partitionCount(self.topic), PARTITIONS)
 
     def test_refusals(self) -> None:
-        """
-        What one broker cannot do is refused, and neither that nor a validation
-        makes a topic.
-        """
+        """What one broker cannot do is refused, and neither that nor a validation makes a topic."""
         for settings, expected in (
             ({"num_partitions": 5, "validate_only": True}, ErrorCode.none),
             ({"num_partitions": 0}, ErrorCode.invalid_partitions),
@@ -284,9 +236,7 @@ class KafkaPythonAdminTests(AdminCases):
         self.assertEqual(self.partitionCount(self.topic), 0)
 
     def test_createPartitions(self) -> None:
-        """
-        A topic can get more partitions, and never fewer.
-        """
+        """A topic can get more partitions, and never fewer."""
         self.create(num_partitions=2)
         for count, validateOnly, expected, present in (
             (4, True, ErrorCode.none, 2),
@@ -298,9 +248,7 @@ class KafkaPythonAdminTests(AdminCases):
             self.assertEqual(self.partitionCount(self.topic), present)
 
     def test_limits(self) -> None:
-        """
-        There are no more topics and partitions than the broker's limits allow.
-        """
+        """There are no more topics and partitions than the broker's limits allow."""
         topics = [f"{self.topic}.{number}" for number in range(MAX_TOPICS)]
         with closing(KafkaAdminClient(bootstrap_servers=self.limited.address)) as admin:
             tooMany = self.create(admin, topic=topics[0], num_partitions=MAX_PARTITIONS + 1)
@@ -312,18 +260,14 @@ class KafkaPythonAdminTests(AdminCases):
                 self.assertEqual(self.delete(topic, admin), ErrorCode.none)
 
     def test_describeCluster(self) -> None:
-        """
-        The cluster is the one broker, at the address that the client used.
-        """
+        """The cluster is the one broker, at the address that the client used."""
         described = self.admin.describe_cluster()
         (broker,) = described["brokers"]
         self.assertEqual((broker["broker_id"], broker["host"], broker["port"]), (1, "127.0.0.1", self.broker.port))
         self.assertEqual(described["controller_id"], 1)
 
     def test_configs(self) -> None:
-        """
-        A topic's settings are described, set and deleted.
-        """
+        """A topic's settings are described, set and deleted."""
         self.create(configs={"retention.ms": "1000"})
 
         def alter(configs: dict[str, Any]) -> None:

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.broker} with aiokafka.
-"""
+"""Tests for L{admission.kafka.broker} with aiokafka."""
 
 from __future__ import annotations
 
@@ -27,9 +25,7 @@ from tests.kit.clientcases import (
 
 
 def configuration(place: Place, **settings: Any) -> dict[str, Any]:
-    """
-    The settings that producers and consumers share, and C{settings}.
-    """
+    """The settings that producers and consumers share, and C{settings}."""
     common: dict[str, Any] = {"bootstrap_servers": place.address, "retry_backoff_ms": 10}
     if place.authority is not None:
         common |= {"security_protocol": "SSL", "ssl_context": ssl.create_default_context(cafile=place.authority)}
@@ -37,16 +33,12 @@ def configuration(place: Place, **settings: Any) -> dict[str, Any]:
 
 
 class AiokafkaTests(ClientCases, SynchronousTestCase):
-    """
-    aiokafka produces to and consumes from the broker.
-    """
+    """aiokafka produces to and consumes from the broker."""
 
     unknownTopicError = "UnknownTopicOrPartitionError"
 
     def produce(self, place: Place, topic: str, messages: Sequence[Message], settings: ProducerSettings) -> list[int]:
-        """
-        See L{ClientCases.produce}.
-        """
+        """See L{ClientCases.produce}."""
 
         async def produce() -> list[int]:
             producer = AIOKafkaProducer(
@@ -92,9 +84,7 @@ class AiokafkaTests(ClientCases, SynchronousTestCase):
         reset: str = "error",
         waitMs: int = 500,
     ) -> list[Message]:
-        """
-        See L{ClientCases.consume}.
-        """
+        """See L{ClientCases.consume}."""
         assigned = TopicPartition(topic, partition)
 
         async def consume() -> list[Message]:
@@ -125,9 +115,7 @@ class AiokafkaTests(ClientCases, SynchronousTestCase):
         return asyncio.run(asyncio.wait_for(consume(), PATIENCE_SECONDS))
 
     def offsetForTime(self, place: Place, topic: str, timestampMs: int) -> int | None:
-        """
-        See L{ClientCases.offsetForTime}.
-        """
+        """See L{ClientCases.offsetForTime}."""
         partition = TopicPartition(topic, 0)
 
         async def find() -> int | None:
@@ -138,9 +126,7 @@ class AiokafkaTests(ClientCases, SynchronousTestCase):
         return asyncio.run(find())
 
     def connect(self, place: Place) -> None:
-        """
-        See L{ClientCases.connect}.
-        """
+        """See L{ClientCases.connect}."""
 
         async def connect() -> None:
             async with AIOKafkaProducer(**configuration(place)):
@@ -152,9 +138,7 @@ class AiokafkaTests(ClientCases, SynchronousTestCase):
             raise NoConnection(str(error)) from error
 
     def produceToUnknown(self, place: Place, topic: str) -> str:
-        """
-        See L{ClientCases.produceToUnknown}.
-        """
+        """See L{ClientCases.produceToUnknown}."""
 
         async def produce() -> None:
             async with AIOKafkaProducer(**configuration(place, request_timeout_ms=2000)) as producer:

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.broker} with confluent-kafka, which is librdkafka.
-"""
+"""Tests for L{admission.kafka.broker} with confluent-kafka, which is librdkafka."""
 
 from __future__ import annotations
 
@@ -32,10 +30,7 @@ _STARTS = {EARLIEST: OFFSET_BEGINNING, LATEST: OFFSET_END}
 
 
 def configuration(place: Place, **settings: Any) -> dict[str, Any]:
-    """
-    The settings that producers and consumers share, and C{settings} with dots
-    for underscores.
-    """
+    """The settings that producers and consumers share, and C{settings} with dots for underscores."""
     common: dict[str, Any] = {
         "bootstrap.servers": place.address,
         "reconnect.backoff.ms": 10,
@@ -59,16 +54,12 @@ def _received(message: Any) -> Message:
 
 
 class ConfluentTests(ClientCases, SynchronousTestCase):
-    """
-    confluent-kafka produces to and consumes from the broker.
-    """
+    """confluent-kafka produces to and consumes from the broker."""
 
     unknownTopicError = "UNKNOWN_TOPIC_OR_PART"
 
     def produce(self, place: Place, topic: str, messages: Sequence[Message], settings: ProducerSettings) -> list[int]:
-        """
-        See L{ClientCases.produce}.
-        """
+        """See L{ClientCases.produce}."""
         producer = Producer(
             configuration(
                 place,
@@ -116,9 +107,7 @@ class ConfluentTests(ClientCases, SynchronousTestCase):
         reset: str = "error",
         waitMs: int = 500,
     ) -> list[Message]:
-        """
-        See L{ClientCases.consume}.
-        """
+        """See L{ClientCases.consume}."""
         settings = configuration(
             place,
             group_id="none",
@@ -143,18 +132,14 @@ class ConfluentTests(ClientCases, SynchronousTestCase):
         return received
 
     def offsetForTime(self, place: Place, topic: str, timestampMs: int) -> int | None:
-        """
-        See L{ClientCases.offsetForTime}.
-        """
+        """See L{ClientCases.offsetForTime}."""
         with closing(Consumer(configuration(place, group_id="none"))) as consumer:
             (found,) = consumer.offsets_for_times([TopicPartition(topic, 0, timestampMs)], PATIENCE_SECONDS)
         assert found.error is None
         return None if found.offset == OFFSET_END else found.offset
 
     def connect(self, place: Place) -> None:
-        """
-        See L{ClientCases.connect}.
-        """
+        """See L{ClientCases.connect}."""
         errors: list[KafkaError] = []
         producer = Producer(configuration(place) | {"error_cb": errors.append})
 
@@ -171,9 +156,7 @@ class ConfluentTests(ClientCases, SynchronousTestCase):
         until(hasMetadata)
 
     def produceToUnknown(self, place: Place, topic: str) -> str:
-        """
-        See L{ClientCases.produceToUnknown}.
-        """
+        """See L{ClientCases.produceToUnknown}."""
         errors: list[Any] = []
         producer = Producer(configuration(place, topic_metadata_propagation_max_ms=1, message_timeout_ms=30_000))
         producer.produce(topic, b"value", on_delivery=lambda error, message: errors.append(error))
@@ -191,9 +174,7 @@ class ConfluentTests(ClientCases, SynchronousTestCase):
         self.assertEqual(sorted(described.partitions), list(range(PARTITIONS)))
 
     def test_noTransactions(self) -> None:
-        """
-        Who wants transactions is told at once that there are none, and does not ask again until its time is up.
-        """
+        """Who wants transactions is told at once that there are none, and does not ask again until its time is up."""
         producer = Producer(configuration(plain(self.broker), transactional_id="t"))
         began = monotonic()
         refused = self.assertRaises(KafkaException, producer.init_transactions, 10 * PATIENCE_SECONDS)

@@ -1,7 +1,4 @@
-"""
-Our consumer and our broker, each a process of its own, and other consumers in
-the same group.
-"""
+"""Our consumer and our broker, each a process of its own, and other consumers in the same group."""
 
 from __future__ import annotations
 
@@ -45,17 +42,12 @@ BROKER = (
 
 
 class BrokerTestCase(TestCase):
-    """
-    A broker whose groups do not wait for more members, and a topic of one
-    test's own.
-    """
+    """A broker whose groups do not wait for more members, and a topic of one test's own."""
 
     timeout = PATIENCE_SECONDS
 
     def setUp(self) -> None:
-        """
-        Make the topic.
-        """
+        """Make the topic."""
         from twisted.internet import reactor
 
         self.reactor = reactor
@@ -66,18 +58,14 @@ class BrokerTestCase(TestCase):
             client.createTopic(self.topic)
 
     def produce(self, *values: bytes) -> None:
-        """
-        Produce each value to every partition.
-        """
+        """Produce each value to every partition."""
         with closing(RawClient(self.broker.port)) as client:
             for partition in range(PARTITIONS):
                 errorCode, _ = client.produce(self.topic, batchOf(*values), partition=partition)
                 self.assertEqual(errorCode, 0)
 
     def consumer(self, **properties: str) -> Consumer:
-        """
-        A consumer, which is closed when the test ends.
-        """
+        """A consumer, which is closed when the test ends."""
         settings = {
             "bootstrap.servers": self.broker.address,
             "group.id": self.topic,
@@ -94,9 +82,7 @@ class BrokerTestCase(TestCase):
         return consumer
 
     def until(self, condition: Callable[[], bool]) -> Deferred[None]:
-        """
-        Wait for what must come.
-        """
+        """Wait for what must come."""
 
         def look(_: object = None) -> Any:
             return None if condition() else deferLater(self.reactor, 0.02).addCallback(look)
@@ -126,22 +112,16 @@ class Reader:
         self._poll()
 
     def owns(self) -> set[TopicPartition]:
-        """
-        The partitions that it has.
-        """
+        """The partitions that it has."""
         return set(self.consumer.assignment)
 
 
 class GroupTests(BrokerTestCase):
-    """
-    Several of our consumers share a topic.
-    """
+    """Several of our consumers share a topic."""
 
     @inlineCallbacks
     def test_share(self) -> Generator[Deferred[Any], Any, None]:
-        """
-        Each partition has one owner; when one leaves, the other has them all, and nothing is read twice or lost.
-        """
+        """Each partition has one owner; when one leaves, the other has them all, and nothing is read twice or lost."""
         self.produce(b"1", b"2", b"3")
         readers = [Reader(self.consumer(), self.topic) for _ in range(2)]
         yield self.until(lambda: all(len(reader.owns()) == 2 for reader in readers))
@@ -158,9 +138,7 @@ class GroupTests(BrokerTestCase):
 
     @inlineCallbacks
     def test_resumes(self) -> Generator[Deferred[Any], Any, None]:
-        """
-        Whoever comes later goes on where the group was.
-        """
+        """Whoever comes later goes on where the group was."""
         self.produce(b"1", b"2")
         first = Reader(self.consumer(), self.topic)
         yield self.until(lambda: len(first.seen) == 2 * PARTITIONS)
@@ -174,9 +152,7 @@ class GroupTests(BrokerTestCase):
 
     @inlineCallbacks
     def test_crash(self) -> Generator[Deferred[Any], Any, None]:
-        """
-        A member that is gone without a word is missed after its session timeout.
-        """
+        """A member that is gone without a word is missed after its session timeout."""
         gone = Reader(self.consumer(session_timeout_ms="500"), self.topic)
         stays = Reader(self.consumer(), self.topic)
         yield self.until(lambda: len(gone.owns()) == len(stays.owns()) == 2)
@@ -187,9 +163,7 @@ class GroupTests(BrokerTestCase):
 
     @inlineCallbacks
     def test_silentApplication(self) -> Generator[Deferred[Any], Any, None]:
-        """
-        A member whose application does not poll leaves, and comes back when it does.
-        """
+        """A member whose application does not poll leaves, and comes back when it does."""
         silent = self.consumer(session_timeout_ms="400", max_poll_interval_ms="400")
         silent.subscribe([self.topic])
         self.produce(b"1")
@@ -203,9 +177,7 @@ class GroupTests(BrokerTestCase):
 
     @inlineCallbacks
     def test_restart(self) -> Generator[Deferred[Any], Any, None]:
-        """
-        The group goes on when the broker was killed and is there again.
-        """
+        """The group goes on when the broker was killed and is there again."""
         self.broker = broker = BrokerProcess(*BROKER)
         self.addCleanup(broker.remove)
         broker.start()
@@ -222,9 +194,7 @@ class GroupTests(BrokerTestCase):
 
 
 class MixedGroupTests(BrokerTestCase):
-    """
-    Our consumer in a group with others: C{range} is common to all.
-    """
+    """Our consumer in a group with others: C{range} is common to all."""
 
     def check(
         self, poll: Callable[[], Any], owned: Callable[[], Collection[int]], join: Callable[[], Any] = lambda: None
@@ -256,9 +226,7 @@ class MixedGroupTests(BrokerTestCase):
         return share()
 
     def test_confluent(self) -> Deferred[None]:
-        """
-        With librdkafka.
-        """
+        """With librdkafka."""
         consumer = confluent_kafka.Consumer(
             {
                 "bootstrap.servers": self.broker.address,
@@ -277,9 +245,7 @@ class MixedGroupTests(BrokerTestCase):
         )
 
     def test_kafkaPython(self) -> Deferred[None]:
-        """
-        With kafka-python.
-        """
+        """With kafka-python."""
         consumer = KafkaConsumer(
             self.topic,
             bootstrap_servers=self.broker.address,
@@ -294,9 +260,7 @@ class MixedGroupTests(BrokerTestCase):
         )
 
     def test_aiokafka(self) -> Deferred[None]:
-        """
-        With aiokafka.
-        """
+        """With aiokafka."""
         loop = asyncio.new_event_loop()
         self.addCleanup(loop.close)
         started: list[AIOKafkaConsumer] = []
@@ -326,15 +290,11 @@ class MixedGroupTests(BrokerTestCase):
 
 
 class CompressionTests(BrokerTestCase):
-    """
-    What others compress we read.
-    """
+    """What others compress we read."""
 
     @inlineCallbacks
     def test_everyCodec(self) -> Generator[Deferred[Any], Any, None]:
-        """
-        Whatever librdkafka compresses with.
-        """
+        """Whatever librdkafka compresses with."""
         codecs = ("gzip", "snappy", "lz4", "zstd")
 
         def produce() -> None:
@@ -357,15 +317,11 @@ class CompressionTests(BrokerTestCase):
 
 
 class LoginTests(BrokerTestCase):
-    """
-    Our client logs in to our broker, inside TLS.
-    """
+    """Our client logs in to our broker, inside TLS."""
 
     @inlineCallbacks
     def test_everyMechanism(self) -> Generator[Deferred[Any], Any, None]:
-        """
-        By every mechanism, with the right password only.
-        """
+        """By every mechanism, with the right password only."""
         users = Path(self.mktemp()).absolute()
         subprocess.run(
             [sys.executable, "-m", "admission", "users", "set", "--password-stdin", str(users), "alice"],
@@ -400,14 +356,10 @@ class LoginTests(BrokerTestCase):
 
 
 class ExampleTests(BrokerTestCase):
-    """
-    The example does what it says.
-    """
+    """The example does what it says."""
 
     def test_consumeGroup(self) -> None:
-        """
-        It prints what is in the topic, and leaves the group.
-        """
+        """It prints what is in the topic, and leaves the group."""
         self.produce(b"hello")
         output = subprocess.run(
             [

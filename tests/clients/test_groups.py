@@ -41,21 +41,18 @@ else:
 
 
 class GroupCases(_Base):
-    """
-    What holds whatever happens to the members.
-    """
+    """What holds whatever happens to the members."""
 
     experiment: ClassVar[Callable[[], Experiment]]
 
     def setUp(self) -> None:
-        """
-        Have the findings.
-        """
+        """Have the findings."""
         self.findings = findingsOf(type(self).experiment).result()
 
     def test_owners(self) -> None:
         """
-        Whenever the group is stable, no partition has two owners; when all members have found each other, each has one.
+        Whenever the group is stable, no partition has two owners; when all members have found each
+        other, each has one.
         """
         for sample in self.findings.samples:
             if sample.state == STABLE:
@@ -84,17 +81,13 @@ class GroupCases(_Base):
                 self.assertGreaterEqual(otherOffset, offset)
 
     def test_nothingIsLost(self) -> None:
-        """
-        Every record reaches a member at least once.
-        """
+        """Every record reaches a member at least once."""
         received = {tuple(event.values) for member in self.findings.members for event in member.said("record")}
         produced = {(partition, offset) for partition, end in self.findings.produced.items() for offset in range(end)}
         self.assertEqual(received, produced)
 
     def test_onlyItsOwn(self) -> None:
-        """
-        A member gets records only of the partitions that it was given last.
-        """
+        """A member gets records only of the partitions that it was given last."""
         for member in self.findings.members:
             owned: set[int] = set()
             for event in member.events:
@@ -106,30 +99,22 @@ class GroupCases(_Base):
                     self.assertIn(event.values[0], owned, member.name)
 
     def test_complaints(self) -> None:
-        """
-        None of it is anything that the broker would complain about.
-        """
+        """None of it is anything that the broker would complain about."""
         self.assertEqual(self.findings.complaints, [])
 
 
 class ChangingGroupTests(GroupCases, SynchronousTestCase):
-    """
-    Clients of all kinds join a group, are killed, and leave; their broker is killed.
-    """
+    """Clients of all kinds join a group, are killed, and leave; their broker is killed."""
 
     experiment = ChangingExperiment
 
     def test_joined(self) -> None:
-        """
-        Clients of all kinds share the partitions evenly.
-        """
+        """Clients of all kinds share the partitions evenly."""
         first = self.findings.settled[0]
         self.assertEqual(sorted(map(len, first.owners.values())), [2, 2, 3, 3])
 
     def test_oneAtATime(self) -> None:
-        """
-        A member is told that it has a partition only when whoever had it has given it up, or is dead.
-        """
+        """A member is told that it has a partition only when whoever had it has given it up, or is dead."""
         spans = sorted(chain(*map(spansOf, self.findings.members)), key=lambda span: (span.partition, span.begin))
         self.assertEqual({span.partition for span in spans}, COMPLETE)
         for earlier, later in pairwise(spans):
@@ -137,9 +122,7 @@ class ChangingGroupTests(GroupCases, SynchronousTestCase):
                 self.assertLess(earlier.end, later.begin, (earlier, later))
 
     def test_killed(self) -> None:
-        """
-        When one was killed, the others have its partitions within its session timeout and one heartbeat interval.
-        """
+        """When one was killed, the others have its partitions within its session timeout and one heartbeat interval."""
         self.assertEqual(set(self.findings.replaced), set(CLIENTS))
         limitSeconds = (DOOMED.sessionMs + DOOMED.heartbeatMs) / 1000
         self.assertLess(max(self.findings.replaced.values()), limitSeconds + SLACK_SECONDS, self.findings.replaced)
@@ -147,9 +130,7 @@ class ChangingGroupTests(GroupCases, SynchronousTestCase):
         self.assertEqual(silent, [f"{kind}-killed" for kind in CLIENTS])
 
     def test_left(self) -> None:
-        """
-        Whoever leaves says so, whatever its kind; the group keeps its offsets, and has no members in the end.
-        """
+        """Whoever leaves says so, whatever its kind; the group keeps its offsets, and has no members in the end."""
         left = re.findall(r"generation \d+: '?(\S+)-[0-9a-f-]{36}'? has left", self.findings.log)
         self.assertEqual(left, [*CLIENTS])
         self.assertEqual((self.findings.left.state, self.findings.left.owners), (EMPTY, {}))
@@ -170,16 +151,12 @@ class ChangingGroupTests(GroupCases, SynchronousTestCase):
 
 @longForm
 class SlowGroupTests(GroupCases, SynchronousTestCase):
-    """
-    Clients of all kinds in a group take their time.
-    """
+    """Clients of all kinds in a group take their time."""
 
     experiment = SlowExperiment
 
     def test_unhurried(self) -> None:
-        """
-        A consumer that works on each batch for three times its session timeout keeps its partitions.
-        """
+        """A consumer that works on each batch for three times its session timeout keeps its partitions."""
         before, after = self.findings.unhurried
         self.assertEqual((after.memberIds, after.owners), (before.memberIds, before.owners))
         self.assertEqual(set(self.findings.worked), set(CLIENTS))
@@ -204,9 +181,7 @@ class SlowGroupTests(GroupCases, SynchronousTestCase):
         self.assertEqual(returned.memberIds & before.memberIds, self.findings.stuck.memberIds)
 
     def test_throttled(self) -> None:
-        """
-        Consumers whose quota allows them next to nothing remain members.
-        """
+        """Consumers whose quota allows them next to nothing remain members."""
         before, after = self.findings.throttled
         self.assertEqual((after.memberIds, after.owners), (before.memberIds, before.owners))
         self.assertGreater(min(self.findings.delaysMs.values()), 2 * SLOW.sessionMs)

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.broker} with kafka-python.
-"""
+"""Tests for L{admission.kafka.broker} with kafka-python."""
 
 from __future__ import annotations
 
@@ -28,9 +26,7 @@ from tests.kit.clientcases import (
 
 
 def configuration(place: Place, **settings: Any) -> dict[str, Any]:
-    """
-    The settings that producers and consumers share, and C{settings}.
-    """
+    """The settings that producers and consumers share, and C{settings}."""
     common: dict[str, Any] = {
         "bootstrap_servers": place.address,
         "reconnect_backoff_ms": 10,
@@ -43,9 +39,7 @@ def configuration(place: Place, **settings: Any) -> dict[str, Any]:
 
 
 class KafkaPythonTests(ClientCases, SynchronousTestCase):
-    """
-    kafka-python produces to and consumes from the broker.
-    """
+    """kafka-python produces to and consumes from the broker."""
 
     missingLibraries = {
         compression: library
@@ -59,9 +53,7 @@ class KafkaPythonTests(ClientCases, SynchronousTestCase):
     unknownTopicError = "KafkaTimeoutError"
 
     def produce(self, place: Place, topic: str, messages: Sequence[Message], settings: ProducerSettings) -> list[int]:
-        """
-        See L{ClientCases.produce}.
-        """
+        """See L{ClientCases.produce}."""
         producer = KafkaProducer(
             **configuration(
                 place,
@@ -101,9 +93,7 @@ class KafkaPythonTests(ClientCases, SynchronousTestCase):
         reset: str = "error",
         waitMs: int = 500,
     ) -> list[Message]:
-        """
-        See L{ClientCases.consume}.
-        """
+        """See L{ClientCases.consume}."""
         assigned = TopicPartition(topic, partition)
         settings = configuration(
             place,
@@ -140,27 +130,21 @@ class KafkaPythonTests(ClientCases, SynchronousTestCase):
         return received
 
     def offsetForTime(self, place: Place, topic: str, timestampMs: int) -> int | None:
-        """
-        See L{ClientCases.offsetForTime}.
-        """
+        """See L{ClientCases.offsetForTime}."""
         partition = TopicPartition(topic, 0)
         with closing(KafkaConsumer(**configuration(place))) as consumer:
             found = consumer.offsets_for_times({partition: timestampMs})[partition]
         return None if found is None else int(found.offset)
 
     def connect(self, place: Place) -> None:
-        """
-        See L{ClientCases.connect}.
-        """
+        """See L{ClientCases.connect}."""
         try:
             KafkaConsumer(**configuration(place, bootstrap_timeout_ms=2000)).close()
         except KafkaTimeoutError as error:
             raise NoConnection(str(error)) from error
 
     def produceToUnknown(self, place: Place, topic: str) -> str:
-        """
-        See L{ClientCases.produceToUnknown}.
-        """
+        """See L{ClientCases.produceToUnknown}."""
         with closing(KafkaProducer(**configuration(place, max_block_ms=1000))) as producer:
             error = self.assertRaises(KafkaTimeoutError, producer.send, topic, b"value")
         return type(error).__name__

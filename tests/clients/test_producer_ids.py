@@ -1,6 +1,4 @@
-"""
-A limit on new producer ids, as idempotent producers of real libraries meet it: L{admission_plugins.producerids}.
-"""
+"""A limit on new producer ids, as idempotent producers of real libraries meet it: L{admission_plugins.producerids}."""
 
 from __future__ import annotations
 
@@ -42,18 +40,14 @@ _numbers = count()
 
 @cache
 def limitingBroker(mode: str) -> LimitingBroker:
-    """
-    A running one for all tests.
-    """
+    """A running one for all tests."""
     broker = LimitingBroker(f"rate={LIMIT}:window={WINDOW}:mode={mode}", USERS)
     broker.start()
     return broker
 
 
 class IdempotentProducer(ABC):
-    """
-    A producer of some library, with a producer id of its own.
-    """
+    """A producer of some library, with a producer id of its own."""
 
     @abstractmethod
     def send(self, topic: str, values: Sequence[bytes]) -> list[int | str]:
@@ -65,21 +59,15 @@ class IdempotentProducer(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """
-        End it.
-        """
+        """End it."""
 
     def delays(self) -> Sequence[float]:
-        """
-        The delays that it knows of.
-        """
+        """The delays that it knows of."""
         return []
 
 
 class ConfluentProducer(IdempotentProducer):
-    """
-    librdkafka.
-    """
+    """librdkafka."""
 
     def __init__(self, address: str, user: str) -> None:
         self._delays: list[float] = []
@@ -101,9 +89,7 @@ class ConfluentProducer(IdempotentProducer):
         )
 
     def send(self, topic: str, values: Sequence[bytes]) -> list[int | str]:
-        """
-        See L{IdempotentProducer.send}.
-        """
+        """See L{IdempotentProducer.send}."""
         results: dict[int, int | str] = {}
 
         def delivered(number: int) -> Callable[[Any, Any], None]:
@@ -115,23 +101,17 @@ class ConfluentProducer(IdempotentProducer):
         return [results[number] for number in range(len(values))]
 
     def close(self) -> None:
-        """
-        See L{IdempotentProducer.close}.
-        """
+        """See L{IdempotentProducer.close}."""
         del self._producer
 
     def delays(self) -> Sequence[float]:
-        """
-        See L{IdempotentProducer.delays}.
-        """
+        """See L{IdempotentProducer.delays}."""
         self._producer.poll(0.01)
         return [each for each in self._delays if each > 0]
 
 
 class KafkaPythonProducer(IdempotentProducer):
-    """
-    kafka-python.
-    """
+    """kafka-python."""
 
     def __init__(self, address: str, user: str) -> None:
         self._producer = KafkaProducer(
@@ -149,9 +129,7 @@ class KafkaPythonProducer(IdempotentProducer):
         )
 
     def send(self, topic: str, values: Sequence[bytes]) -> list[int | str]:
-        """
-        See L{IdempotentProducer.send}.
-        """
+        """See L{IdempotentProducer.send}."""
         return [self._result(sent) for sent in [self._producer.send(topic, value, partition=0) for value in values]]
 
     def _result(self, sent: Any) -> int | str:
@@ -162,23 +140,17 @@ class KafkaPythonProducer(IdempotentProducer):
         return offset
 
     def close(self) -> None:
-        """
-        See L{IdempotentProducer.close}.
-        """
+        """See L{IdempotentProducer.close}."""
         self._producer.close()
 
     def delays(self) -> Sequence[float]:
-        """
-        See L{IdempotentProducer.delays}.
-        """
+        """See L{IdempotentProducer.delays}."""
         milliseconds = self._producer.metrics()["producer-metrics"]["throttle-time-max"]
         return [milliseconds / 1000] if milliseconds > 0 else []
 
 
 class AiokafkaProducer(IdempotentProducer):
-    """
-    aiokafka, which tells of no delays.
-    """
+    """aiokafka, which tells of no delays."""
 
     def __init__(self, address: str, user: str) -> None:
         self._loop = asyncio.new_event_loop()
@@ -198,9 +170,7 @@ class AiokafkaProducer(IdempotentProducer):
         await self._producer.start()
 
     def send(self, topic: str, values: Sequence[bytes]) -> list[int | str]:
-        """
-        See L{IdempotentProducer.send}.
-        """
+        """See L{IdempotentProducer.send}."""
         sending = asyncio.wait_for(self._send(topic, values), PATIENCE_SECONDS)
         return self._loop.run_until_complete(sending)
 
@@ -216,9 +186,7 @@ class AiokafkaProducer(IdempotentProducer):
         return offset
 
     def close(self) -> None:
-        """
-        See L{IdempotentProducer.close}.
-        """
+        """See L{IdempotentProducer.close}."""
         self._loop.run_until_complete(self._producer.stop())
         self._loop.close()
 
@@ -244,9 +212,7 @@ class ProducerIdCases(_Base):
     error: ClassVar[str | None]
 
     def begin(self, mode: str) -> None:
-        """
-        Have a broker, and as many producers of a steady user as it may have at once.
-        """
+        """Have a broker, and as many producers of a steady user as it may have at once."""
         self.broker = limitingBroker(mode)
         self.topic = f"{self.library}.{next(_numbers)}"
         mark = self.broker.mark()
@@ -259,23 +225,17 @@ class ProducerIdCases(_Base):
         self.broker.waitForToken(self.user(RESTLESS))
 
     def user(self, name: str) -> str:
-        """
-        The user of that name who has this library.
-        """
+        """The user of that name who has this library."""
         return f"{name}-{self.library}"
 
     def producer(self, name: str) -> IdempotentProducer:
-        """
-        A new producer of a user, ended with the test.
-        """
+        """A new producer of a user, ended with the test."""
         producer = type(self).start(self.broker.address, self.user(name))
         self.addCleanup(producer.close)
         return producer
 
     def sendSteadily(self, producers: Sequence[IdempotentProducer]) -> None:
-        """
-        The steady user sends a record by each of its producers, and notices nothing.
-        """
+        """The steady user sends a record by each of its producers, and notices nothing."""
         for producer in producers:
             self.assertEqual(producer.send(f"{self.topic}.steady", [b"steady"]), [self.steadyCount])
             self.assertEqual(list(producer.delays()), [])
@@ -299,9 +259,7 @@ class ProducerIdCases(_Base):
         return producer, results
 
     def batches(self) -> list[tuple[RecordBatch, bytes]]:
-        """
-        What the restless user's producers have stored: headers and values.
-        """
+        """What the restless user's producers have stored: headers and values."""
         with self.broker.raw(self.user(STEADY)) as raw:
             found = raw.batches(self.topic)
         return [(batch, record.value or b"") for batch, data in found for record in decodeRecords(data)]
@@ -367,9 +325,7 @@ class ProducerIdCases(_Base):
 
 
 class ConfluentTests(ProducerIdCases, SynchronousTestCase):
-    """
-    confluent-kafka gives a refused batch up, and goes on with a new epoch.
-    """
+    """confluent-kafka gives a refused batch up, and goes on with a new epoch."""
 
     library = "confluent-kafka"
     start = ConfluentProducer
@@ -377,9 +333,7 @@ class ConfluentTests(ProducerIdCases, SynchronousTestCase):
 
 
 class KafkaPythonTests(ProducerIdCases, SynchronousTestCase):
-    """
-    kafka-python sends a refused batch again.
-    """
+    """kafka-python sends a refused batch again."""
 
     library = "kafka-python"
     start = KafkaPythonProducer
@@ -387,9 +341,7 @@ class KafkaPythonTests(ProducerIdCases, SynchronousTestCase):
 
 
 class AiokafkaTests(ProducerIdCases, SynchronousTestCase):
-    """
-    aiokafka does not know the error, and gives the batch up.
-    """
+    """aiokafka does not know the error, and gives the batch up."""
 
     library = "aiokafka"
     start = AiokafkaProducer
@@ -397,9 +349,7 @@ class AiokafkaTests(ProducerIdCases, SynchronousTestCase):
 
 
 class RestartTests(SynchronousTestCase):
-    """
-    The broker is killed while producers are at work.
-    """
+    """The broker is killed while producers are at work."""
 
     def test_known(self) -> None:
         """

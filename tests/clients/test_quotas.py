@@ -20,22 +20,16 @@ CONNECTIONS = "connection_creation_rate"
 
 
 class KafkaPythonQuotasTests(SynchronousTestCase):
-    """
-    kafka-python administers quotas.
-    """
+    """kafka-python administers quotas."""
 
     def setUp(self) -> None:
-        """
-        Start a broker with a limit for everybody.
-        """
+        """Start a broker with a limit for everybody."""
         self.broker = BrokerProcess("--quota", "client-bytes:produce=1M", "--quota", "connections")
         self.addCleanup(self.broker.remove)
         self.broker.start()
 
     def send(self, request: Any) -> Any:
-        """
-        Send a request and return the response.
-        """
+        """Send a request and return the response."""
         with closing(KafkaAdminClient(bootstrap_servers=self.broker.address)) as admin:
             return admin._manager.run(admin._manager.send, request)
 
@@ -62,9 +56,7 @@ class KafkaPythonQuotasTests(SynchronousTestCase):
         return [(ErrorCode(each.error_code), each.error_message) for each in self.send(request).entries]
 
     def described(self) -> list[tuple[dict[str, str | None], dict[str, float]]]:
-        """
-        All limits, by whom they are for.
-        """
+        """All limits, by whom they are for."""
         answer = self.send(DescribeClientQuotasRequest(components=[], strict=False))
         self.assertEqual((answer.error_code, answer.error_message), (0, None))
         return [

@@ -1,6 +1,4 @@
-"""
-A real client changes who may log in.
-"""
+"""A real client changes who may log in."""
 
 from __future__ import annotations
 
@@ -22,14 +20,10 @@ from tests.kit.brokerprocess import PATIENCE_SECONDS, BrokerProcess
 
 
 class ScramUsersTests(SynchronousTestCase):
-    """
-    A super user adds a user, and removes it again.
-    """
+    """A super user adds a user, and removes it again."""
 
     def setUp(self) -> None:
-        """
-        Start a broker that knows its super user.
-        """
+        """Start a broker that knows its super user."""
         path = os.path.abspath(self.mktemp())
         changeUsers(path, lambda users: users.setPassword("root", "secret", 4096), mayCreate=True)
         self.broker = BrokerProcess("--auth", f"scram:{path}", "--set", "super.users=User:root")
@@ -37,9 +31,7 @@ class ScramUsersTests(SynchronousTestCase):
         self.broker.start()
 
     def admin(self, name: str, password: str) -> Any:
-        """
-        A client that logs in.
-        """
+        """A client that logs in."""
         return AdminClient(
             {
                 "bootstrap.servers": self.broker.address,
@@ -52,9 +44,7 @@ class ScramUsersTests(SynchronousTestCase):
         )
 
     def test_users(self) -> None:
-        """
-        The user logs in at once, may change nobody, and cannot log in once it is removed.
-        """
+        """The user logs in at once, may change nobody, and cannot log in once it is removed."""
         root, sha256 = self.admin("root", "secret"), ScramMechanism.SCRAM_SHA_256
 
         def alter(admin: Any, change: Any) -> None:

@@ -1,6 +1,4 @@
-"""
-Real clients log in to a broker with a password file and certificates, or fail to.
-"""
+"""Real clients log in to a broker with a password file and certificates, or fail to."""
 
 from __future__ import annotations
 
@@ -89,9 +87,7 @@ class SecuredBroker(BrokerProcess):
         )
 
     def setPassword(self, name: str, password: str) -> None:
-        """
-        As C{admission users set} does.
-        """
+        """As C{admission users set} does."""
 
         def change(users: Users) -> None:
             users.setPassword(name, password, MIN_ITERATIONS)
@@ -101,9 +97,7 @@ class SecuredBroker(BrokerProcess):
 
 @cache
 def securedBroker() -> SecuredBroker:
-    """
-    A running one, for all tests.
-    """
+    """A running one, for all tests."""
     broker = SecuredBroker()
     broker.start()
     return broker
@@ -130,41 +124,31 @@ class Door:
 
     @property
     def protocol(self) -> str:
-        """
-        What Kafka's clients call it.
-        """
+        """What Kafka's clients call it."""
         if self.mechanism is None:
             return "SSL" if self.tls else "PLAINTEXT"
         return "SASL_SSL" if self.tls else "SASL_PLAINTEXT"
 
 
 class SecurityTestCase(SynchronousTestCase):
-    """
-    A test with the secured broker.
-    """
+    """A test with the secured broker."""
 
     def setUp(self) -> None:
-        """
-        A topic of its own for each test.
-        """
+        """A topic of its own for each test."""
         self.broker = securedBroker()
         self.topic = f"security.{next(_numbers)}"
         self.mark = self.broker.mark()
         self.addCleanup(lambda: self.assertEqual(self.broker.complaints(self.mark), []))
 
     def doors(self) -> Iterator[Door]:
-        """
-        Every way in.
-        """
+        """Every way in."""
         for mechanism in MECHANISMS:
             yield Door(self.broker.port, mechanism)
             yield Door(self.broker.tlsPort, mechanism, tls=True)
         yield Door(self.broker.certifiedPort, tls=True, certificate=True)
 
     def failedLogins(self) -> int:
-        """
-        How many logins have failed in this test.
-        """
+        """How many logins have failed in this test."""
         return self.broker.log(self.mark).count(f"its login as '{NAME}' by ")
 
     @contextmanager
@@ -182,14 +166,10 @@ class SecurityTestCase(SynchronousTestCase):
 
 
 class ConfluentTests(SecurityTestCase):
-    """
-    confluent-kafka, which is librdkafka.
-    """
+    """confluent-kafka, which is librdkafka."""
 
     def configuration(self, door: Door, **settings: Any) -> dict[str, Any]:
-        """
-        The settings that producers and consumers share.
-        """
+        """The settings that producers and consumers share."""
         files = certificates()
         common: dict[str, Any] = {
             "bootstrap.servers": f"127.0.0.1:{door.port}",
@@ -211,10 +191,7 @@ class ConfluentTests(SecurityTestCase):
         return common
 
     def test_logIn(self) -> None:
-        """
-        It produces and consumes, by every mechanism, with TLS and without, and
-        with a certificate.
-        """
+        """It produces and consumes, by every mechanism, with TLS and without, and with a certificate."""
         # Each consumer waits for half a second before it begins.
         with ThreadPoolExecutor() as threads:
             tried = [threads.submit(self.roundTrip, door, f"{self.topic}.{n}") for n, door in enumerate(self.doors())]
@@ -237,9 +214,7 @@ class ConfluentTests(SecurityTestCase):
         return values
 
     def received(self, consumer: Consumer) -> list[bytes]:
-        """
-        What has come.
-        """
+        """What has come."""
         messages = consumer.consume(100, 0.05)
         for message in messages:
             if message.error() is not None:
@@ -283,9 +258,7 @@ class ConfluentTests(SecurityTestCase):
         self.assertIn(b"value", self.roundTrip(door, self.topic))
 
     def test_superUser(self) -> None:
-        """
-        A super user may do all that, whether it has that name from a login or from a certificate.
-        """
+        """A super user may do all that, whether it has that name from a login or from a certificate."""
         login = Door(self.broker.port, "SCRAM-SHA-256", name=SUPER_USER)
         for door in (login, Door(self.broker.certifiedPort, tls=True, certificate=True)):
             topic = f"{self.topic}.{door.port}"
@@ -315,10 +288,7 @@ class ConfluentTests(SecurityTestCase):
         return codes
 
     def test_wrongPassword(self) -> None:
-        """
-        With a wrong password it is told so, and reconnects no faster than it is
-        answered.
-        """
+        """With a wrong password it is told so, and reconnects no faster than it is answered."""
         for mechanism in MECHANISMS:
             self.mark = self.broker.mark()
             with self.lateAnswers():
@@ -328,36 +298,26 @@ class ConfluentTests(SecurityTestCase):
             self.assertIn(KafkaError._AUTHENTICATION, errors)
 
     def test_noCertificate(self) -> None:
-        """
-        Without a certificate it gets no further than the handshake.
-        """
+        """Without a certificate it gets no further than the handshake."""
         door = Door(self.broker.certifiedPort, tls=True)
         errors = self.errors(door, lambda: "TLS failed: peer did not return a certificate" in self.log())
         self.assertTrue(errors & {KafkaError._SSL, KafkaError._TRANSPORT}, errors)
 
     def log(self) -> str:
-        """
-        What the broker has said during the test.
-        """
+        """What the broker has said during the test."""
         return self.broker.log(self.mark)
 
     def test_noLogin(self) -> None:
-        """
-        A client that does not log in is closed, and the log says what it wanted.
-        """
+        """A client that does not log in is closed, and the log says what it wanted."""
         self.errors(Door(self.broker.port), lambda: "before it had logged in" in self.log())
         self.assertRegex(self.log(), r"it sent \w+ before it had logged in")
 
 
 class KafkaPythonTests(SecurityTestCase):
-    """
-    kafka-python.
-    """
+    """kafka-python."""
 
     def configuration(self, door: Door) -> dict[str, Any]:
-        """
-        The settings that producers and consumers share.
-        """
+        """The settings that producers and consumers share."""
         files = certificates()
         common: dict[str, Any] = {
             "bootstrap_servers": f"127.0.0.1:{door.port}",
@@ -378,10 +338,7 @@ class KafkaPythonTests(SecurityTestCase):
         return common
 
     def test_logIn(self) -> None:
-        """
-        It produces and consumes, by every mechanism, with TLS and without, and
-        with a certificate.
-        """
+        """It produces and consumes, by every mechanism, with TLS and without, and with a certificate."""
         for number, door in enumerate(self.doors()):
             with closing(KafkaProducer(**self.configuration(door))) as producer:
                 producer.send(self.topic, b"%d" % number, partition=0).get(PATIENCE_SECONDS)
@@ -391,9 +348,7 @@ class KafkaPythonTests(SecurityTestCase):
             self.assertEqual(values, [b"%d" % each for each in range(number + 1)])
 
     def test_wrongPassword(self) -> None:
-        """
-        With a wrong password it fails, once it has tried for long enough.
-        """
+        """With a wrong password it fails, once it has tried for long enough."""
         door = Door(self.broker.port, "SCRAM-SHA-256", password="wrong")
         with self.lateAnswers():
             self.assertRaises(
@@ -401,9 +356,7 @@ class KafkaPythonTests(SecurityTestCase):
             )
 
     def test_superUsers(self) -> None:
-        """
-        A client that is no super user is refused to delete a topic, and a super user may.
-        """
+        """A client that is no super user is refused to delete a topic, and a super user may."""
         ordinary = Door(self.broker.port, "SCRAM-SHA-256")
         with closing(KafkaProducer(**self.configuration(ordinary))) as producer:
             producer.send(self.topic, b"value").get(PATIENCE_SECONDS)
@@ -417,14 +370,10 @@ class KafkaPythonTests(SecurityTestCase):
 
 
 class AiokafkaTests(SecurityTestCase):
-    """
-    aiokafka.
-    """
+    """aiokafka."""
 
     def configuration(self, door: Door) -> dict[str, Any]:
-        """
-        The settings that producers and consumers share.
-        """
+        """The settings that producers and consumers share."""
         files = certificates()
         common: dict[str, Any] = {
             "bootstrap_servers": f"127.0.0.1:{door.port}",
@@ -445,10 +394,7 @@ class AiokafkaTests(SecurityTestCase):
         return common
 
     def test_logIn(self) -> None:
-        """
-        It produces and consumes, by every mechanism, with TLS and without, and
-        with a certificate.
-        """
+        """It produces and consumes, by every mechanism, with TLS and without, and with a certificate."""
 
         async def roundTrip(number: int, door: Door) -> list[bytes]:
             async with AIOKafkaProducer(**self.configuration(door)) as producer:
@@ -463,9 +409,7 @@ class AiokafkaTests(SecurityTestCase):
             self.assertEqual(values, [b"%d" % each for each in range(number + 1)])
 
     def test_wrongPassword(self) -> None:
-        """
-        With a wrong password it fails.
-        """
+        """With a wrong password it fails."""
 
         async def start(door: Door) -> None:
             producer = AIOKafkaProducer(**self.configuration(door))
@@ -482,14 +426,10 @@ class AiokafkaTests(SecurityTestCase):
 
 
 class ListenerTests(SynchronousTestCase):
-    """
-    A broker with a port for which clients log in, beside ports for which they need not.
-    """
+    """A broker with a port for which clients log in, beside ports for which they need not."""
 
     def test_byPort(self) -> None:
-        """
-        The same broker serves a client without a login at one port, and at the other only after a login there.
-        """
+        """The same broker serves a client without a login at one port, and at the other only after a login there."""
         users, port = self.mktemp(), freePort()
 
         def change(users: Users) -> None:
@@ -517,14 +457,10 @@ class ListenerTests(SynchronousTestCase):
 
 
 class RawTests(SecurityTestCase):
-    """
-    Who speaks the protocol without a library's manners.
-    """
+    """Who speaks the protocol without a library's manners."""
 
     def connect(self, port: int | None = None, tls: ssl.SSLContext | None = None) -> RawClient:
-        """
-        A connection, closed when the test ends.
-        """
+        """A connection, closed when the test ends."""
         client = RawClient(self.broker.port if port is None else port, tls)
         self.addCleanup(client.close)
         return client
@@ -541,9 +477,7 @@ class RawTests(SecurityTestCase):
         return code
 
     def test_records(self) -> None:
-        """
-        Records of a stranger are refused, and were not stored.
-        """
+        """Records of a stranger are refused, and were not stored."""
         stranger = self.connect()
         batch = encodeBatch([Record(value=b"evil")])
         data = [{"name": self.topic, "partition_data": [{"index": 0, "records": batch}]}]
@@ -556,19 +490,14 @@ class RawTests(SecurityTestCase):
         self.assertEqual(friend.endOffset(self.topic), 0)
 
     def test_largeFrame(self) -> None:
-        """
-        A frame of 100 MiB is refused when its length has come.
-        """
+        """A frame of 100 MiB is refused when its length has come."""
         client = self.connect()
         client.sendBytes(struct.pack(">i", 100 << 20))
         self.assertTrue(client.isClosedByPeer())
         self.broker.waitForLog("104857600 bytes was announced before a login", self.mark)
 
     def test_changedPassword(self) -> None:
-        """
-        A running broker takes a new password, and no more the old one; who has
-        logged in stays so.
-        """
+        """A running broker takes a new password, and no more the old one; who has logged in stays so."""
         self.broker.setPassword("bob", "first")
         before = self.connect()
         self.assertEqual(self.logIn(before, "bob", "first"), ErrorCode.none)
@@ -578,9 +507,7 @@ class RawTests(SecurityTestCase):
         before.allTopics()
 
     def test_certificateOfStrangers(self) -> None:
-        """
-        A certificate that another authority has signed is none.
-        """
+        """A certificate that another authority has signed is none."""
         strangers = Path(strangersAuthority()).parent
         context = tlsContext()
         context.load_cert_chain(strangers / "client.pem", strangers / "client-key.pem")
@@ -594,9 +521,7 @@ class RawTests(SecurityTestCase):
         self.broker.waitForLog("TLS failed: .*verify", self.mark)
 
     def test_warning(self) -> None:
-        """
-        The log warns of passwords without TLS, once in its life.
-        """
+        """The log warns of passwords without TLS, once in its life."""
         for _ in range(3):
             self.assertEqual(self.logIn(self.connect(), NAME, PASSWORD), ErrorCode.none)
         self.broker.waitForLog("logs in by PLAIN without TLS")
@@ -604,9 +529,7 @@ class RawTests(SecurityTestCase):
         self.assertNotIn(PASSWORD, self.broker.log())
 
     def test_everythingElseIsServed(self) -> None:
-        """
-        The table of what is served includes what a login takes.
-        """
+        """The table of what is served includes what a login takes."""
         answer = self.connect().ask(requestOf("ApiVersions", 3))
         versions = {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
         self.assertEqual(versions[API_KEYS["SaslHandshake"]], (1, 1))

@@ -64,23 +64,17 @@ SILENCED = [f"{name}, silenced" for name in CONSUMERS]
 
 
 def idOf(name: str) -> str:
-    """
-    The client id of a client; its group's as well.
-    """
+    """The client id of a client; its group's as well."""
     return name.replace(",", "").replace(" ", "-")
 
 
 def topicOf(name: str) -> str:
-    """
-    Where it produces to, or consumes from.
-    """
+    """Where it produces to, or consumes from."""
     return idOf(name) if name in PRODUCERS else SOURCE
 
 
 def limitNameOf(name: str) -> str:
-    """
-    The limit that it gets to know.
-    """
+    """The limit that it gets to know."""
     return "producer_byte_rate" if name in PRODUCERS else "consumer_byte_rate"
 
 
@@ -132,9 +126,7 @@ class Findings:
 
 
 class ClientProcess:
-    """
-    A client of L{throttledclients}.
-    """
+    """A client of L{throttledclients}."""
 
     def __init__(self, name: str, address: str, clientId: str, topic: str) -> None:
         self._process = subprocess.Popen(
@@ -146,16 +138,12 @@ class ClientProcess:
         )
 
     def tell(self, command: str) -> None:
-        """
-        Give a command.
-        """
+        """Give a command."""
         assert self._process.stdin is not None
         print(command, file=self._process.stdin, flush=True)
 
     def hear(self) -> Any:
-        """
-        Wait for the answer to a command, or to being started.
-        """
+        """Wait for the answer to a command, or to being started."""
         assert self._process.stdout is not None
         isThere, _, _ = select.select([self._process.stdout], [], [], PATIENCE_SECONDS)
         assert isThere, "a client does not answer"
@@ -164,24 +152,18 @@ class ClientProcess:
         return json.loads(line)
 
     def ask(self, command: str) -> Any:
-        """
-        Give a command and wait for the answer.
-        """
+        """Give a command and wait for the answer."""
         self.tell(command)
         return self.hear()
 
     def remove(self) -> None:
-        """
-        End it as it is: a farewell would take the time of its last delay.
-        """
+        """End it as it is: a farewell would take the time of its last delay."""
         self._process.kill()
         self._process.communicate()
 
 
 class Bystander:
-    """
-    A producer and a consumer with a client id of their own and a limit that they are far from.
-    """
+    """A producer and a consumer with a client id of their own and a limit that they are far from."""
 
     def __init__(self, address: str) -> None:
         self._producer = ConfluentProducer(address, BYSTANDER, BYSTANDER)
@@ -189,9 +171,7 @@ class Bystander:
         self._sentCount = 0
 
     def passSeconds(self, seconds: float) -> None:
-        """
-        Let time pass, sending and receiving a little all the while.
-        """
+        """Let time pass, sending and receiving a little all the while."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self._producer.send(valueOf(self._sentCount))
@@ -200,9 +180,7 @@ class Bystander:
             self._receive()
 
     def finish(self, findings: Findings) -> None:
-        """
-        Wait for all that was sent, and tell.
-        """
+        """Wait for all that was sent, and tell."""
 
         def hasAll() -> bool:
             self._producer.rest()
@@ -220,17 +198,13 @@ class Bystander:
 
 
 class Experiment:
-    """
-    A broker, the clients, and somebody who changes their limits.
-    """
+    """A broker, the clients, and somebody who changes their limits."""
 
     def __init__(self) -> None:
         self.findings = Findings()
 
     def conduct(self) -> Findings:
-        """
-        Everything.
-        """
+        """Everything."""
         with ExitStack() as stack:
             self._broker = ObservedBroker(
                 *("--quota", f"client-bytes:algorithm=bucket:burst={BURST_SECONDS * 1000:.0f}ms"),
@@ -291,9 +265,7 @@ class Experiment:
             self._raw.ask(produceRequest(SOURCE, batch, acks=1))
 
     def _loads(self) -> dict[str, float]:
-        """
-        One after the other, since they are to be compared with what each gets under a limit.
-        """
+        """One after the other, since they are to be compared with what each gets under a limit."""
         return {name: self._clients[name].ask("load")["seconds"] for name in CLIENTS}
 
     def _pass(self, seconds: float) -> Phase:
@@ -318,9 +290,7 @@ class Experiment:
         assert not refused, refused
 
     def _explain(self, isLimited: bool) -> None:
-        """
-        Ask, and ask again if we are told of no delay in the moment between two.
-        """
+        """Ask, and ask again if we are told of no delay in the moment between two."""
         for name in CLIENTS:
             limits: dict[str, Any] = {}
 
@@ -347,28 +317,20 @@ class Experiment:
 
 @cache
 def findings() -> Future[Findings]:
-    """
-    What comes of the experiment, which is conducted once, be it in vain.
-    """
+    """What comes of the experiment, which is conducted once, be it in vain."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(Experiment().conduct)
 
 
 class ThrottledClientsTests(SynchronousTestCase):
-    """
-    What a quota does to real clients.
-    """
+    """What a quota does to real clients."""
 
     def setUp(self) -> None:
-        """
-        Have the findings.
-        """
+        """Have the findings."""
         self.findings = findings().result()
 
     def rateOf(self, name: str, phase: Phase) -> float:
-        """
-        The bytes of batches that a client had acknowledged, or received, in a second.
-        """
+        """The bytes of batches that a client had acknowledged, or received, in a second."""
 
         def reachedBy(seconds: float) -> tuple[float, int]:
             return next((at, offset) for at, offset in reversed(progress) if at <= seconds)
@@ -402,9 +364,7 @@ class ThrottledClientsTests(SynchronousTestCase):
         self.assertLessEqual(max(shares.values()), 1.05, shares)
 
     def test_raised(self) -> None:
-        """
-        A limit that is raised while a client runs is what it gets from then on.
-        """
+        """A limit that is raised while a client runs is what it gets from then on."""
         shares = {name: self.rateOf(name, self.findings.raised) / RAISED_QUOTA for name in CLIENTS}
         self.assertGreaterEqual(min(shares.values()), 0.85, shares)
         self.assertLessEqual(max(shares.values()), 1.15, shares)
@@ -426,9 +386,7 @@ class ThrottledClientsTests(SynchronousTestCase):
             self.assertEqual(freed, {})
 
     def test_nothingIsLost(self) -> None:
-        """
-        Each record that was sent is stored once and in order, and those that are read are read so.
-        """
+        """Each record that was sent is stored once and in order, and those that are read are read so."""
         for name, end in self.findings.ends.items():
             self.assertEqual(end["mistakes"], [], name)
         for name in PRODUCERS:
@@ -438,9 +396,7 @@ class ThrottledClientsTests(SynchronousTestCase):
         self.assertEqual(self.findings.complaints, [])
 
     def test_delaysAreTold(self) -> None:
-        """
-        The libraries that tell of delays tell of ours, and so do the broker's sensors.
-        """
+        """The libraries that tell of delays tell of ours, and so do the broker's sensors."""
         for name in CLIENTS:
             told = self.findings.runs[name]["throttles"]
             if told is not None:
@@ -452,9 +408,7 @@ class ThrottledClientsTests(SynchronousTestCase):
             self.assertTrue(0 < delayMs < BATCH_BYTES / QUOTA * 1000, f"{name}: {delayMs}")
 
     def test_bystander(self) -> None:
-        """
-        A client that keeps far below its limit gets everything through without ever being throttled.
-        """
+        """A client that keeps far below its limit gets everything through without ever being throttled."""
         self.assertEqual(self.findings.bystander, [])
         sentCount, receivedCount = self.findings.bystanderCount
         self.assertGreater(sentCount, 0)

@@ -1,6 +1,4 @@
-"""
-A consumer notices that a loss of power has taken back records that it has read.
-"""
+"""A consumer notices that a loss of power has taken back records that it has read."""
 
 from __future__ import annotations
 
@@ -17,31 +15,23 @@ RECORDS = 100
 
 
 class TruncationTests(SynchronousTestCase):
-    """
-    KIP-320, with librdkafka.
-    """
+    """KIP-320, with librdkafka."""
 
     def setUp(self) -> None:
-        """
-        Start a broker.
-        """
+        """Start a broker."""
         self.broker = BrokerProcess()
         self.addCleanup(self.broker.remove)
         self.broker.start()
 
     def produce(self, prefix: str) -> None:
-        """
-        Store records, one in each batch.
-        """
+        """Store records, one in each batch."""
         producer = Producer({"bootstrap.servers": self.broker.address, "acks": 1, "batch.num.messages": 1})
         for number in range(RECORDS):
             producer.produce("events", f"{prefix}{number}".encode())
         self.assertEqual(producer.flush(PATIENCE_SECONDS), 0)
 
     def losePower(self) -> None:
-        """
-        Kill the broker, and take away the second half of what it has written.
-        """
+        """Kill the broker, and take away the second half of what it has written."""
         self.broker.kill()
         (path,) = Path(self.broker.dataPath, "partitions").glob("events-0.*/*.log")
         os.truncate(path, path.stat().st_size // 2)

@@ -1,6 +1,4 @@
-"""
-L{admission_plugins.bloom}.
-"""
+"""L{admission_plugins.bloom}."""
 
 from __future__ import annotations
 
@@ -35,9 +33,7 @@ def buildFilter(
     layers: int = 4,
     memory: FilterMemory | None = None,
 ) -> LayeredBloom:
-    """
-    Make a filter that behaves the same in every run.
-    """
+    """Make a filter that behaves the same in every run."""
     return LayeredBloom(capacity, WINDOW_SECONDS, layers, memory=memory, key=KEY)
 
 
@@ -51,24 +47,17 @@ def trackAll(seen: LayeredBloom, members: Iterable[int], now: float) -> int:
 
 
 class TimeTests(SynchronousTestCase):
-    """
-    What a clock does to a L{LayeredBloom}.
-    """
+    """What a clock does to a L{LayeredBloom}."""
 
     def test_newOnce(self) -> None:
-        """
-        A member is new when it is first seen, and then it is known.
-        """
+        """A member is new when it is first seen, and then it is known."""
         seen = buildFilter()
         self.assertFalse(seen.contains(7, 0.0))
         self.assertEqual([seen.track(7, now) for now in (0.0, 0.0, 1.0)], [True, False, False])
         self.assertTrue(seen.contains(7, 1.0))
 
     def test_knownForAWindow(self) -> None:
-        """
-        Whenever in a turn a member was seen, it is known for a window, and
-        forgotten at most a turn later.
-        """
+        """Whenever in a turn a member was seen, it is known for a window, and forgotten at most a turn later."""
         for offsetSeconds in (0.0, 1.0, 14.0):
             seen = buildFilter()
             seen.track(1, 0.0)
@@ -86,9 +75,7 @@ class TimeTests(SynchronousTestCase):
         self.assertEqual([seen.track(7, now * 59.0) for now in range(1, 50)], [False] * 49)
 
     def test_notSeenByAsking(self) -> None:
-        """
-        Asking for a member does not keep it from being forgotten.
-        """
+        """Asking for a member does not keep it from being forgotten."""
         seen = buildFilter()
         seen.track(7, 0.0)
         self.assertTrue(all(seen.contains(7, float(now)) for now in range(75)))
@@ -152,9 +139,7 @@ class TimeTests(SynchronousTestCase):
 
 
 class SizeTests(SynchronousTestCase):
-    """
-    How many layers there are, and how large.
-    """
+    """How many layers there are, and how large."""
 
     def test_fullLayer(self) -> None:
         """
@@ -168,9 +153,7 @@ class SizeTests(SynchronousTestCase):
         self.assertEqual([(layer.count, layer.capacity) for layer in seen.layersAt(0.0)], [(100, 100), (2, 200)])
 
     def test_carryingFillsToo(self) -> None:
-        """
-        What is carried along takes room as what is new does.
-        """
+        """What is carried along takes room as what is new does."""
         seen = buildFilter(100)
         trackAll(seen, range(60), 0.0)
         trackAll(seen, range(60), TURN_SECONDS)
@@ -196,9 +179,7 @@ class SizeTests(SynchronousTestCase):
         self.assertEqual([layer.capacity for layer in seen.layersAt(23 * TURN_SECONDS)], [100] * 5)
 
     def test_capacityChanges(self) -> None:
-        """
-        Another capacity holds for the layers to come.
-        """
+        """Another capacity holds for the layers to come."""
         seen = buildFilter(100)
         seen.track(1, 0.0)
         seen.capacity = 500
@@ -206,10 +187,7 @@ class SizeTests(SynchronousTestCase):
         self.assertEqual([layer.capacity for layer in seen.layersAt(TURN_SECONDS)], [100, 500])
 
     def test_bytesOfAMember(self) -> None:
-        """
-        Four full layers and the one that is about to go take at most 8.5 bytes
-        for each member at 1 %.
-        """
+        """Four full layers and the one that is about to go take at most 8.5 bytes for each member at 1 %."""
         seen = buildFilter(20_000)
         for turn in range(5):
             trackAll(seen, range(20_000), turn * TURN_SECONDS)
@@ -233,10 +211,7 @@ class SizeTests(SynchronousTestCase):
         self.assertGreater(seen.sizeBytes, 10 * sizeBytes)
 
     def test_saidToTakeWhatItTakes(self) -> None:
-        """
-        What a layer says it takes is no less than what its set or its filter
-        does.
-        """
+        """What a layer says it takes is no less than what its set or its filter does."""
         for capacity in (MIN_CAPACITY, 1000, 2000, 10_000):
             layer = Layer(capacity, 0.0016, 0.0)
             while isinstance(layer.members, set):
@@ -252,15 +227,10 @@ class SizeTests(SynchronousTestCase):
 
 
 class LimitTests(SynchronousTestCase):
-    """
-    What happens where there may be no more layers or no more memory.
-    """
+    """What happens where there may be no more layers or no more memory."""
 
     def test_layers(self) -> None:
-        """
-        Where there are too many layers, the oldest goes: who was only there
-        looks new, and the others do not.
-        """
+        """Where there are too many layers, the oldest goes: who was only there looks new, and the others do not."""
         memory = FilterMemory(1 << 16)
         seen = buildFilter(memory=memory)
         most = MAX_LAYERS_PER_TURN * 5
@@ -290,10 +260,7 @@ class LimitTests(SynchronousTestCase):
         self.assertEqual((large.contains(1, now), large.contains(19_999, now)), (False, True))
 
     def test_itselfDropped(self) -> None:
-        """
-        Many filters that hold as much as there is go on, those included that
-        lose their only layer to themselves.
-        """
+        """Many filters that hold as much as there is go on, those included that lose their only layer to themselves."""
         memory = FilterMemory(1 << 16)
         filters = [buildFilter(2000, memory=memory) for _ in range(100)]
         for member in range(200):
@@ -333,23 +300,17 @@ class LimitTests(SynchronousTestCase):
             self.assertEqual((held, sum(held)), ([seen.sizeBytes for seen in filters], memory.usedBytes))
 
     def test_nothingToDrop(self) -> None:
-        """
-        A filter without layers has none to drop.
-        """
+        """A filter without layers has none to drop."""
         self.assertRaises(IndexError, buildFilter().dropOldest)
 
     def test_arguments(self) -> None:
-        """
-        What makes no sense is refused.
-        """
+        """What makes no sense is refused."""
         for arguments in [(0, 1.0), (1, 0.0), (1, inf), (1, 1.0, 0), (1, 1.0, 101), (1, 1.0, 4, 1.0), (1, 1.0, 4, 0.0)]:
             self.assertRaises(ValueError, LayeredBloom, *arguments)
 
 
 class FalsePositiveTests(SynchronousTestCase):
-    """
-    How often a L{LayeredBloom} errs.
-    """
+    """How often a L{LayeredBloom} errs."""
 
     def measure(self, seen: LayeredBloom, members: Sequence[int], perTurn: int) -> float:
         """
@@ -373,18 +334,14 @@ class FalsePositiveTests(SynchronousTestCase):
             self.assertTrue(0.006 < rate < 0.015, f"{name}: {rate}")
 
     def test_fullTurns(self) -> None:
-        """
-        That holds as well when turns need several layers.
-        """
+        """That holds as well when turns need several layers."""
         seen = buildFilter(100)
         rate = self.measure(seen, range(40_000), 2000)
         self.assertGreater(len(seen.layersAt(4 * TURN_SECONDS)), 8)
         self.assertTrue(0.001 < rate < 0.015, rate)
 
     def test_smallest(self) -> None:
-        """
-        That holds for the smallest filters, on average over keys.
-        """
+        """That holds for the smallest filters, on average over keys."""
         rates = []
         for key in range(200):
             seen = LayeredBloom(1, WINDOW_SECONDS, key=Random(key).getrandbits(61))
@@ -408,14 +365,10 @@ class FalsePositiveTests(SynchronousTestCase):
 
 
 class KeyTests(SynchronousTestCase):
-    """
-    The key that members are mixed with.
-    """
+    """The key that members are mixed with."""
 
     def test_random(self) -> None:
-        """
-        Every filter has a key of its own.
-        """
+        """Every filter has a key of its own."""
         self.assertEqual(len({LayeredBloom(1, 1.0).key for _ in range(20)}), 20)
 
     def test_needed(self) -> None:
@@ -429,10 +382,7 @@ class KeyTests(SynchronousTestCase):
         self.assertGreater(sum(each in members for each in ids[1000:]) / 9000, 0.03)
 
     def test_errorsDiffer(self) -> None:
-        """
-        Which members a filter errs about depends on the key, so that nobody can
-        choose ids that pass for known.
-        """
+        """Which members a filter errs about depends on the key, so that nobody can choose ids that pass for known."""
         mistaken = []
         for key in (KEY, KEY + 1):
             seen = LayeredBloom(1000, WINDOW_SECONDS, falsePositives=0.5, key=key)

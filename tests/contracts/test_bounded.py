@@ -1,6 +1,4 @@
-"""
-L{admission_plugins.bounded}.
-"""
+"""L{admission_plugins.bounded}."""
 
 from __future__ import annotations
 
@@ -32,59 +30,41 @@ from admission_plugins.buffers import LARGEST_SLAB_BYTES, SMALLEST_SLAB_BYTES, B
 
 
 def take(pool: BoundedPool | UnboundedPool, sizeBytes: int) -> Lease:
-    """
-    Allocate what must be there.
-    """
+    """Allocate what must be there."""
     lease = pool.tryAllocate(sizeBytes)
     assert lease is not None
     return lease
 
 
 class BoundedContractTests(MemoryPoolContract, SynchronousTestCase):
-    """
-    L{BoundedPool} is an L{IMemoryPool}.
-    """
+    """L{BoundedPool} is an L{IMemoryPool}."""
 
     def buildPool(self, sizeBytes: int) -> IMemoryPool:
-        """
-        A bounded pool.
-        """
+        """A bounded pool."""
         return BoundedPool(sizeBytes)
 
 
 class StrictContractTests(MemoryPoolContract, SynchronousTestCase):
-    """
-    A strict L{BoundedPool} is an L{IMemoryPool}.
-    """
+    """A strict L{BoundedPool} is an L{IMemoryPool}."""
 
     def buildPool(self, sizeBytes: int) -> IMemoryPool:
-        """
-        A strict pool.
-        """
+        """A strict pool."""
         return BoundedPool(sizeBytes, strict=True)
 
 
 class FairContractTests(FairPoolContract, SynchronousTestCase):
-    """
-    L{FairPool} is an L{IFairPool}.
-    """
+    """L{FairPool} is an L{IFairPool}."""
 
     def buildPool(self, sizeBytes: int) -> IMemoryPool:
-        """
-        A fair pool.
-        """
+        """A fair pool."""
         return FairPool(sizeBytes)
 
 
 class FairPoolTests(SynchronousTestCase):
-    """
-    L{FairPool}.
-    """
+    """L{FairPool}."""
 
     def filled(self, pool: FairPool, holders: int) -> dict[str, int]:
-        """
-        How much each of so many holders comes to that want all they can get.
-        """
+        """How much each of so many holders comes to that want all they can get."""
         held = {f"holder {number}": 0 for number in range(holders)}
         self.leases: list[Lease] = []
         isGranted = True
@@ -99,9 +79,7 @@ class FairPoolTests(SynchronousTestCase):
         return held
 
     def test_shares(self) -> None:
-        """
-        One alone comes to half; of N each comes to one part in N + 1, and as much is left.
-        """
+        """One alone comes to half; of N each comes to one part in N + 1, and as much is left."""
         for holders in (1, 2, 3, 9, 99):
             pool = FairPool(10_000)
             held = self.filled(pool, holders)
@@ -113,9 +91,7 @@ class FairPoolTests(SynchronousTestCase):
             self.assertEqual(pool.availableBytes, 10_000)
 
     def test_charges(self) -> None:
-        """
-        Memory that is charged is not free, whoever caused it, and belongs to no holder.
-        """
+        """Memory that is charged is not free, whoever caused it, and belongs to no holder."""
         pool = FairPool(1000)
         charge = pool.charge(800, RESPONSES)
         self.assertEqual(self.filled(pool, 1), {"holder 0": 100})
@@ -125,9 +101,7 @@ class FairPoolTests(SynchronousTestCase):
             lease.release()
 
     def test_nothingIsKept(self) -> None:
-        """
-        Of holders that have nothing any more nothing is kept.
-        """
+        """Of holders that have nothing any more nothing is kept."""
         pool = FairPool(1000)
         self.filled(pool, 50)
         for lease in self.leases:
@@ -135,9 +109,7 @@ class FairPoolTests(SynchronousTestCase):
         self.assertEqual(pool._heldBytes, {})
 
     def test_outOfRange(self) -> None:
-        """
-        A size out of range is a mistake, also of a holder that has its share.
-        """
+        """A size out of range is a mistake, also of a holder that has its share."""
         pool = FairPool(1000, 500)
         self.filled(pool, 1)
         for sizeBytes in (0, 501):
@@ -146,9 +118,7 @@ class FairPoolTests(SynchronousTestCase):
             lease.release()
 
     def test_built(self) -> None:
-        """
-        C{fair:SIZE:max=SIZE}; the largest request is the server's unless said.
-        """
+        """C{fair:SIZE:max=SIZE}; the largest request is the server's unless said."""
         context = PolicyContext(Clock(), lambda: 0.0, largestRequestBytes=2 << 20)
         for pool, largestBytes in (
             (buildFair(context, "8MiB"), 2 << 20),
@@ -159,21 +129,15 @@ class FairPoolTests(SynchronousTestCase):
 
 
 class UnboundedContractTests(UnboundedPoolContract, SynchronousTestCase):
-    """
-    L{UnboundedPool} is an L{IMemoryPool} as far as a pool without a bound is.
-    """
+    """L{UnboundedPool} is an L{IMemoryPool} as far as a pool without a bound is."""
 
     def buildPool(self, sizeBytes: int) -> IMemoryPool:
-        """
-        A pool without a bound.
-        """
+        """A pool without a bound."""
         return UnboundedPool()
 
 
 class BoundTests(SynchronousTestCase):
-    """
-    How much a L{BoundedPool} hands out.
-    """
+    """How much a L{BoundedPool} hands out."""
 
     def test_oneByteIsEnough(self) -> None:
         """
@@ -191,9 +155,7 @@ class BoundTests(SynchronousTestCase):
         self.assertEqual((pool.availableBytes, pool.peakFrameBytes), (1000, 1299))
 
     def test_nothingIsNotEnough(self) -> None:
-        """
-        With nothing available even one byte is refused.
-        """
+        """With nothing available even one byte is refused."""
         pool = BoundedPool(1000)
         lease = take(pool, 1000)
         self.assertTrue(pool.isOutOfMemory())
@@ -201,9 +163,7 @@ class BoundTests(SynchronousTestCase):
         lease.release()
 
     def test_strict(self) -> None:
-        """
-        A strict pool hands out what it has and not a byte more.
-        """
+        """A strict pool hands out what it has and not a byte more."""
         pool = BoundedPool(1000, strict=True)
         first = take(pool, 600)
         self.assertIs(pool.tryAllocate(401), None)
@@ -214,10 +174,7 @@ class BoundTests(SynchronousTestCase):
         second.release()
 
     def test_rangeIsCheckedFirst(self) -> None:
-        """
-        A size out of range raises L{ValueError} even when the pool is empty,
-        rather than looking like a refusal.
-        """
+        """A size out of range raises L{ValueError} even when the pool is empty, rather than looking like a refusal."""
         pool = BoundedPool(1000, 500)
         leases = [take(pool, 500), take(pool, 500)]
         self.assertIs(pool.tryAllocate(1), None)
@@ -227,10 +184,7 @@ class BoundTests(SynchronousTestCase):
             lease.release()
 
     def test_sizesMakeSense(self) -> None:
-        """
-        Sizes must be positive, and the largest request at most the pool;
-        equal is fine.
-        """
+        """Sizes must be positive, and the largest request at most the pool; equal is fine."""
         for sizeBytes, largestBytes in [(0, None), (-1, None), (10, 0), (10, -1), (10, 11)]:
             self.assertRaises(ValueError, BoundedPool, sizeBytes, largestBytes)
         self.assertEqual(BoundedPool(10, 10).largestBytes, 10)
@@ -277,9 +231,7 @@ class BoundTests(SynchronousTestCase):
 
 
 class ChargeTests(SynchronousTestCase):
-    """
-    Charges and what they do to requests.
-    """
+    """Charges and what they do to requests."""
 
     def test_chargesAloneLetOneThrough(self) -> None:
         """
@@ -299,9 +251,7 @@ class ChargeTests(SynchronousTestCase):
             self.assertEqual(pool.availableBytes, 1000)
 
     def test_releasedChargesServeAgain(self) -> None:
-        """
-        What charges took counts against requests until it is released.
-        """
+        """What charges took counts against requests until it is released."""
         pool = BoundedPool(1000)
         lease, charge = take(pool, 1), pool.charge(999, CONNECTIONS)
         self.assertIs(pool.tryAllocate(1), None)
@@ -311,14 +261,10 @@ class ChargeTests(SynchronousTestCase):
 
 
 class LeaseTests(SynchronousTestCase):
-    """
-    Giving back, and failing to.
-    """
+    """Giving back, and failing to."""
 
     def test_repr(self) -> None:
-        """
-        A lease and a pool say in words what they are.
-        """
+        """A lease and a pool say in words what they are."""
         pool = BoundedPool(1 << 20, strict=True)
         lease = take(pool, 1 << 10)
         self.assertEqual(repr(lease), "<Lease of 1KiB for frames, held>")
@@ -327,10 +273,7 @@ class LeaseTests(SynchronousTestCase):
         self.assertEqual(repr(lease), "<Lease of 1KiB for frames, released>")
 
     def assertReclaimed(self, pool: Any, drop: Any, availableBytes: int) -> None:
-        """
-        C{drop} drops a lease of 100 bytes; that must be put right and reported
-        once.
-        """
+        """C{drop} drops a lease of 100 bytes; that must be put right and reported once."""
         with capturedLogs() as events:
             drop()
             # Finds what was dropped in another thread.
@@ -353,9 +296,7 @@ class LeaseTests(SynchronousTestCase):
             self.assertEqual(told[0], 0)
 
     def test_droppedInACycle(self) -> None:
-        """
-        A lease that only the garbage collector finds is reclaimed as well.
-        """
+        """A lease that only the garbage collector finds is reclaimed as well."""
         pool = BoundedPool(1000)
         cycle: list[Any] = [take(pool, 100)]
         cycle.append(cycle)
@@ -381,10 +322,7 @@ class LeaseTests(SynchronousTestCase):
             self.assertReclaimed(pool, drop, pool.sizeBytes)
 
     def test_failingListenerOfADroppedLease(self) -> None:
-        """
-        A listener that raises when a lease was dropped is logged, and the
-        others are told.
-        """
+        """A listener that raises when a lease was dropped is logged, and the others are told."""
         pool = BoundedPool(1000)
         told: list[None] = []
         pool.subscribe(lambda: 1 // 0)  # type: ignore[arg-type]
@@ -394,9 +332,7 @@ class LeaseTests(SynchronousTestCase):
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
     def test_releasedLeaseIsNotReclaimed(self) -> None:
-        """
-        A lease that was released counts once, whatever becomes of it.
-        """
+        """A lease that was released counts once, whatever becomes of it."""
         pool = BoundedPool(1000)
         with capturedLogs() as events:
             take(pool, 100).release()
@@ -405,10 +341,7 @@ class LeaseTests(SynchronousTestCase):
         self.assertEqual((pool.availableBytes, pool.reclaimedLeases, events), (1000, 0, []))
 
     def test_systemOutOfMemory(self) -> None:
-        """
-        When the system has no memory the error is passed on and nothing is
-        counted.
-        """
+        """When the system has no memory the error is passed on and nothing is counted."""
 
         def refuse(*args: object) -> None:
             raise OSError(12, "Cannot allocate memory")
@@ -420,33 +353,25 @@ class LeaseTests(SynchronousTestCase):
 
 
 class DepletionTests(SynchronousTestCase):
-    """
-    C{BoundedPool.depleted}.
-    """
+    """C{BoundedPool.depleted}."""
 
     def setUp(self) -> None:
         self.clock = Clock()
         self.pool = BoundedPool(1000, seconds=self.clock.seconds)
 
     def share(self) -> float:
-        """
-        The share of time in which the pool was depleted.
-        """
+        """The share of time in which the pool was depleted."""
         return self.pool.depleted.share(self.clock.seconds())
 
     def test_emptyIsNotDepleted(self) -> None:
-        """
-        A pool that is empty, but refuses nobody, is not depleted.
-        """
+        """A pool that is empty, but refuses nobody, is not depleted."""
         lease = take(self.pool, 1000)
         self.clock.advance(15)
         self.assertEqual(self.share(), 0.0)
         lease.release()
 
     def test_visibleWhileItLasts(self) -> None:
-        """
-        The spell begins with the first refusal and shows before it is over.
-        """
+        """The spell begins with the first refusal and shows before it is over."""
         lease = take(self.pool, 1000)
         self.pool.tryAllocate(1)
         self.clock.advance(10)
@@ -456,9 +381,7 @@ class DepletionTests(SynchronousTestCase):
         lease.release()
 
     def test_neverAboveOne(self) -> None:
-        """
-        A spell of any length is at most the whole time.
-        """
+        """A spell of any length is at most the whole time."""
         lease = take(self.pool, 1000)
         self.pool.tryAllocate(1)
         for _ in range(100):
@@ -468,9 +391,7 @@ class DepletionTests(SynchronousTestCase):
         lease.release()
 
     def test_anyReleaseEndsIt(self) -> None:
-        """
-        A release ends the spell even if it leaves the pool empty.
-        """
+        """A release ends the spell even if it leaves the pool empty."""
         leases = [take(self.pool, 999), take(self.pool, 1000)]
         self.pool.tryAllocate(1)
         self.clock.advance(3)
@@ -482,9 +403,7 @@ class DepletionTests(SynchronousTestCase):
         leases.pop().release()
 
     def test_reclaimingEndsIt(self) -> None:
-        """
-        So does a lease that was dropped.
-        """
+        """So does a lease that was dropped."""
         holder = [take(self.pool, 1000)]
         self.pool.tryAllocate(1)
         self.clock.advance(3)
@@ -494,9 +413,7 @@ class DepletionTests(SynchronousTestCase):
         self.assertEqual(self.pool.depleted.totalSeconds, 3.0)
 
     def test_successEndsIt(self) -> None:
-        """
-        So does a request that succeeds: in a strict pool a smaller one.
-        """
+        """So does a request that succeeds: in a strict pool a smaller one."""
         pool = BoundedPool(1000, strict=True, seconds=self.clock.seconds)
         first = take(pool, 900)
         pool.tryAllocate(200)
@@ -510,15 +427,10 @@ class DepletionTests(SynchronousTestCase):
 
 
 class SlabTests(SynchronousTestCase):
-    """
-    Memory that is kept for reuse.
-    """
+    """Memory that is kept for reuse."""
 
     def test_capacities(self) -> None:
-        """
-        A slab holds what it is for and is at most a quarter larger, in four
-        classes to each doubling.
-        """
+        """A slab holds what it is for and is at most a quarter larger, in four classes to each doubling."""
         capacities = set()
         for sizeBytes in range(SMALLEST_SLAB_BYTES, 4 * SMALLEST_SLAB_BYTES + 1):
             capacityBytes = Buffers.capacityFor(sizeBytes)
@@ -528,9 +440,7 @@ class SlabTests(SynchronousTestCase):
         self.assertEqual(Buffers.capacityFor(LARGEST_SLAB_BYTES), LARGEST_SLAB_BYTES)
 
     def test_reused(self) -> None:
-        """
-        A request of the same class gets the memory of the one before.
-        """
+        """A request of the same class gets the memory of the one before."""
         pool = BoundedPool(1 << 20)
         first = take(pool, 5000)
         assert first.buffer is not None
@@ -559,9 +469,7 @@ class SlabTests(SynchronousTestCase):
         self.assertEqual(pool.idleBytes, 0)
 
     def test_idleIsCapped(self) -> None:
-        """
-        At most an eighth of the pool is kept.
-        """
+        """At most an eighth of the pool is kept."""
         pool = BoundedPool(256 << 10)
         leases = [take(pool, 8192) for _ in range(16)]
         for lease in leases:
@@ -589,9 +497,7 @@ class SlabTests(SynchronousTestCase):
             self.assertEqual(bytes(kept), b"a" * 50)
 
     def test_keptViewOfTheBuffer(self) -> None:
-        """
-        So does a view that was made of the buffer rather than sliced from it.
-        """
+        """So does a view that was made of the buffer rather than sliced from it."""
         pool = BoundedPool(1 << 20)
         lease = take(pool, 8192)
         assert lease.buffer is not None
@@ -605,9 +511,7 @@ class SlabTests(SynchronousTestCase):
         other.release()
 
     def test_bufferItselfIsTaken(self) -> None:
-        """
-        The buffer itself cannot be read after the release.
-        """
+        """The buffer itself cannot be read after the release."""
         lease = take(BoundedPool(1 << 20), 8192)
         buffer = lease.buffer
         assert buffer is not None
@@ -615,9 +519,7 @@ class SlabTests(SynchronousTestCase):
         self.assertRaises(ValueError, bytes, buffer)
 
     def test_evictionIsLargestFirst(self) -> None:
-        """
-        What must go goes from the largest slabs, no more of them than needed.
-        """
+        """What must go goes from the largest slabs, no more of them than needed."""
         kept = Buffers(1 << 20)
         held = [kept.allocate(capacityBytes) for capacityBytes in (4096, 4096, 8192, 16384)]
         for buffer in held:
@@ -660,10 +562,7 @@ class SlabTests(SynchronousTestCase):
         self.assertEqual(pool.availableBytes, 1 << 20)
 
     def test_smallRequestsMakeRoomToo(self) -> None:
-        """
-        Requests too small for a slab push out what is kept just as large ones
-        do.
-        """
+        """Requests too small for a slab push out what is kept just as large ones do."""
         pool = BoundedPool(64 << 10)
         take(pool, 8192).release()
         self.assertEqual(pool.idleBytes, 8192)
@@ -674,14 +573,10 @@ class SlabTests(SynchronousTestCase):
 
 
 class UnboundedTests(SynchronousTestCase):
-    """
-    What is particular to L{UnboundedPool}.
-    """
+    """What is particular to L{UnboundedPool}."""
 
     def test_figuresOfKafka(self) -> None:
-        """
-        Size and available bytes are 2^63 - 1 and stay that.
-        """
+        """Size and available bytes are 2^63 - 1 and stay that."""
         pool = UnboundedPool()
         lease = take(pool, 10_000_000)
         self.assertEqual((pool.sizeBytes, pool.availableBytes), (2**63 - 1, 2**63 - 1))
@@ -691,37 +586,26 @@ class UnboundedTests(SynchronousTestCase):
 
 
 class BuildTests(SynchronousTestCase):
-    """
-    From the arguments of a description to a pool.
-    """
+    """From the arguments of a description to a pool."""
 
     def context(self, largestRequestBytes: int | None = None) -> PolicyContext:
-        """
-        What a server offers.
-        """
+        """What a server offers."""
         return PolicyContext(Clock(), lambda: 0.0, largestRequestBytes)
 
     def test_bounded(self) -> None:
-        """
-        Size, strictness and largest request are those of the description.
-        """
+        """Size, strictness and largest request are those of the description."""
         pool = buildBounded(self.context(), "64MiB", strict="yes", max="1MiB")
         self.assertEqual((pool.sizeBytes, pool.largestBytes, pool.strict), (64 << 20, 1 << 20, True))
 
     def test_largest(self) -> None:
-        """
-        The largest request is what the server allows, at most the pool; the
-        description overrules it.
-        """
+        """The largest request is what the server allows, at most the pool; the description overrules it."""
         self.assertEqual(buildBounded(self.context(), "1000").largestBytes, 1000)
         self.assertEqual(buildBounded(self.context(100), "1000").largestBytes, 100)
         self.assertEqual(buildBounded(self.context(5000), "1000").largestBytes, 1000)
         self.assertEqual(buildBounded(self.context(100), "1000", max="200").largestBytes, 200)
 
     def test_mistakes(self) -> None:
-        """
-        What makes no sense is refused in a sentence.
-        """
+        """What makes no sense is refused in a sentence."""
         for args, kwargs in [
             (["x"], {}),
             (["0"], {}),
@@ -732,9 +616,7 @@ class BuildTests(SynchronousTestCase):
             self.assertRaises(ValueError, buildBounded, self.context(), *args, **kwargs)
 
     def test_clock(self) -> None:
-        """
-        Depletion is measured on the server's clock.
-        """
+        """Depletion is measured on the server's clock."""
         context = self.context()
         pool = buildBounded(context, "10")
         lease = take(pool, 10)
@@ -744,7 +626,5 @@ class BuildTests(SynchronousTestCase):
         self.assertEqual(pool.depleted.totalSeconds, 2.0)
 
     def test_unbounded(self) -> None:
-        """
-        A pool without a bound needs nothing.
-        """
+        """A pool without a bound needs nothing."""
         self.assertIsInstance(buildUnbounded(self.context()), UnboundedPool)

@@ -1,6 +1,4 @@
-"""
-L{admission_plugins.clientquotas}.
-"""
+"""L{admission_plugins.clientquotas}."""
 
 from __future__ import annotations
 
@@ -39,134 +37,93 @@ OPENED = Usage(connections=1)
 
 
 def produce(clientId: str = "app", principal: str = "alice") -> Request:
-    """
-    A Produce request.
-    """
+    """A Produce request."""
     return Request("Produce", principal, clientId, "192.0.2.1", 100)
 
 
 def fetch(clientId: str = "app", principal: str = "alice") -> Request:
-    """
-    A Fetch request.
-    """
+    """A Fetch request."""
     return Request("Fetch", principal, clientId, "192.0.2.1", 100)
 
 
 def produced(sizeBytes: int) -> Usage:
-    """
-    What a Produce request of that size took.
-    """
+    """What a Produce request of that size took."""
     return Usage(sizeBytes, 50, 0.001)
 
 
 def fetched(sizeBytes: int) -> Usage:
-    """
-    What a Fetch request took that returned so much.
-    """
+    """What a Fetch request took that returned so much."""
     return Usage(50, sizeBytes, 0.001)
 
 
 class ClientBytesContract(QuotaPolicyContract):
-    """
-    What is the same for both algorithms.
-    """
+    """What is the same for both algorithms."""
 
     limitName = PRODUCER
     limit = 1000.0
 
     def entity(self, client: int) -> QuotaEntity:
-        """
-        A client id.
-        """
+        """A client id."""
         return QuotaEntity(clientId=f"client-{client}")
 
     def refusedEntity(self) -> QuotaEntity:
-        """
-        An address.
-        """
+        """An address."""
         return QuotaEntity(ip="192.0.2.1")
 
     def request(self, client: int, number: int = 0) -> Request:
-        """
-        A Produce request.
-        """
+        """A Produce request."""
         return produce(f"client-{client}")
 
 
 class WindowContractTests(ClientBytesContract, SynchronousTestCase):
-    """
-    L{ClientBytes} with windows is an L{IQuotaPolicy}.
-    """
+    """L{ClientBytes} with windows is an L{IQuotaPolicy}."""
 
     def buildPolicy(self, isShadow: bool = False) -> IQuotaPolicy:
-        """
-        With Kafka's windows.
-        """
+        """With Kafka's windows."""
         return ClientBytes(Windows(11, 1.0), isShadow=isShadow)
 
     def usage(self, request: Request) -> Usage:
-        """
-        A tenth of what the windows hold.
-        """
+        """A tenth of what the windows hold."""
         return produced(1000)
 
 
 class BucketContractTests(ClientBytesContract, SynchronousTestCase):
-    """
-    L{ClientBytes} with buckets is an L{IQuotaPolicy}.
-    """
+    """L{ClientBytes} with buckets is an L{IQuotaPolicy}."""
 
     def buildPolicy(self, isShadow: bool = False) -> IQuotaPolicy:
-        """
-        With a second's burst.
-        """
+        """With a second's burst."""
         return ClientBytes(Buckets(1.0), isShadow=isShadow)
 
     def usage(self, request: Request) -> Usage:
-        """
-        A tenth of the burst.
-        """
+        """A tenth of the burst."""
         return produced(100)
 
 
 class FetchContractTests(WindowContractTests):
-    """
-    The same for Fetch requests, which have a budget.
-    """
+    """The same for Fetch requests, which have a budget."""
 
     limitName = CONSUMER
 
     def request(self, client: int, number: int = 0) -> Request:
-        """
-        A Fetch request.
-        """
+        """A Fetch request."""
         return fetch(f"client-{client}")
 
     def usage(self, request: Request) -> Usage:
-        """
-        A tenth of what the windows hold.
-        """
+        """A tenth of what the windows hold."""
         return fetched(1000)
 
 
 class ClientBytesTests(SynchronousTestCase):
-    """
-    L{ClientBytes}.
-    """
+    """L{ClientBytes}."""
 
     def setUp(self) -> None:
-        """
-        Make a policy with 1000 bytes a second for everybody, by windows.
-        """
+        """Make a policy with 1000 bytes a second for everybody, by windows."""
         self.clock = Clock()
         self.policy = ClientBytes(Windows(11, 1.0))
         self.policy.configure(DEFAULT_CLIENT, {PRODUCER: 1000.0, CONSUMER: 1000.0}, self.clock.seconds())
 
     def test_whatCounts(self) -> None:
-        """
-        Of a Produce the request counts, of a Fetch the response, of others
-        nothing; the two are counted apart.
-        """
+        """Of a Produce the request counts, of a Fetch the response, of others nothing; the two are counted apart."""
         self.assertEqual(self.policy.record(produce(), Usage(12_000, 50_000), self.clock.seconds()), 2.0)
         self.assertEqual(self.policy.record(fetch(), Usage(50_000, 11_000), self.clock.seconds()), 1.0)
         other = Request("Metadata", "alice", "app", "192.0.2.1", 100)
@@ -176,17 +133,12 @@ class ClientBytesTests(SynchronousTestCase):
         )
 
     def test_refusesNobody(self) -> None:
-        """
-        Who is over the limit is throttled and not refused.
-        """
+        """Who is over the limit is throttled and not refused."""
         self.policy.record(produce(), produced(50_000), self.clock.seconds())
         self.assertEqual(self.policy.decide(produce(), self.clock.seconds()), ADMITTED)
 
     def test_budget(self) -> None:
-        """
-        A Fetch may return what the windows have room for; nothing once it is
-        over, and at least something before.
-        """
+        """A Fetch may return what the windows have room for; nothing once it is over, and at least something before."""
         budgets = [self.policy.budgetBytes(fetch(), self.clock.seconds())]
         for sizeBytes in (4000, 6000, 1):
             self.policy.record(fetch(), fetched(sizeBytes), self.clock.seconds())
@@ -239,17 +191,13 @@ class ClientBytesTests(SynchronousTestCase):
         self.assertEqual(policy.budgetBytes(fetch(), self.clock.seconds()), 1000)
 
     def test_withoutClientId(self) -> None:
-        """
-        Clients without an id share the default's limit.
-        """
+        """Clients without an id share the default's limit."""
         self.policy.record(produce(""), produced(12_000), self.clock.seconds())
         self.assertEqual(self.policy.record(produce("", "bob"), NOTHING, self.clock.seconds()), 2.0)
         self.assertEqual(self.policy.record(produce("app", "bob"), NOTHING, self.clock.seconds()), 0.0)
 
     def test_explain(self) -> None:
-        """
-        Both limits are explained, whatever the kind of the request.
-        """
+        """Both limits are explained, whatever the kind of the request."""
         self.policy.configure(QuotaEntity("alice"), {CONSUMER: 4000.0}, self.clock.seconds())
         self.policy.record(fetch(), fetched(50_000), self.clock.seconds())
         for kind in ("Produce", "Fetch", "Metadata"):
@@ -260,9 +208,7 @@ class ClientBytesTests(SynchronousTestCase):
             )
 
     def test_replayKey(self) -> None:
-        """
-        Requests that share a meter share a key; Produce and Fetch do not.
-        """
+        """Requests that share a meter share a key; Produce and Fetch do not."""
         self.policy.configure(QuotaEntity("alice"), {PRODUCER: 10.0}, self.clock.seconds())
         requests = [produce("a"), produce("b"), fetch("a"), fetch("b"), produce("a", "bob"), produce("a", "eve")]
         keys = [self.policy.replayKey(request) for request in requests]
@@ -270,9 +216,7 @@ class ClientBytesTests(SynchronousTestCase):
         self.assertEqual((keys[0], keys[4]), (keys[1], keys[5]))
 
     def test_sensors(self) -> None:
-        """
-        Rates, delays and utilisation are published by type, user and client id.
-        """
+        """Rates, delays and utilisation are published by type, user and client id."""
         registry = SensorRegistry(self.clock.seconds)
         self.policy.addSensors(registry, "client-bytes")
         self.policy.record(produce(), produced(12_000), self.clock.seconds())
@@ -294,68 +238,50 @@ class ClientBytesTests(SynchronousTestCase):
 
 
 class ClientBytesDescriptionTests(SynchronousTestCase):
-    """
-    C{client-bytes} in descriptions.
-    """
+    """C{client-bytes} in descriptions."""
 
     def build(self, description: str, **context: Any) -> Any:
-        """
-        Build what is described.
-        """
+        """Build what is described."""
         self.clock = Clock()
         return buildPolicy(IQuotaPolicyFactory, description, PolicyContext(self.clock, lambda: 0.0, **context))
 
     def delays(self, policy: IQuotaPolicy, *sizesBytes: int) -> Sequence[float]:
-        """
-        What recording requests of these sizes brings.
-        """
+        """What recording requests of these sizes brings."""
         return [policy.record(produce(), produced(sizeBytes), self.clock.seconds()) for sizeBytes in sizesBytes]
 
     def test_bare(self) -> None:
-        """
-        Without arguments it limits nobody until it is told to.
-        """
+        """Without arguments it limits nobody until it is told to."""
         policy = self.build("client-bytes")
         self.assertEqual((policy.isLimiting, policy.isShadow, policy.horizonSeconds), (False, False, 12.0))
 
     def test_limits(self) -> None:
-        """
-        The rates are those of clients without a limit of their own.
-        """
+        """The rates are those of clients without a limit of their own."""
         policy = self.build("client-bytes:produce=2M:fetch=4M/2s:shadow=yes")
         self.assertEqual(policy.limits, {DEFAULT_CLIENT: {PRODUCER: 2e6, CONSUMER: 2e6}})
         self.assertEqual((policy.isLimiting, policy.isShadow), (True, True))
 
     def test_windows(self) -> None:
-        """
-        The windows are those of the server, unless the description says else.
-        """
+        """The windows are those of the server, unless the description says else."""
         for arguments, expected in [("", 1.0), (":windows=6", -3.0), (":windows=4:window=500ms", 5.5)]:
             policy = self.build(f"client-bytes:produce=1000{arguments}", quotaWindows=4, quotaWindowSeconds=2.0)
             self.assertEqual(self.delays(policy, 7000), [max(expected, 0.0)])
             self.assertEqual(self.delays(policy, 3000), [expected + 3.0])
 
     def test_bucket(self) -> None:
-        """
-        A bucket has a burst of a second, unless the description says else.
-        """
+        """A bucket has a burst of a second, unless the description says else."""
         self.assertEqual(self.delays(self.build("client-bytes:produce=1000:algorithm=bucket"), 1000, 500), [0.0, 0.5])
         longer = self.build("client-bytes:produce=1000:algorithm=bucket:burst=3s")
         self.assertEqual((self.delays(longer, 3000, 500), longer.horizonSeconds), ([0.0, 0.5], None))
 
     def test_meters(self) -> None:
-        """
-        The number of clients that are told apart can be set.
-        """
+        """The number of clients that are told apart can be set."""
         policy = self.build("client-bytes:produce=1000:algorithm=bucket:meters=1")
         policy.record(produce("a"), produced(2000), 0.0)
         policy.record(produce("b"), produced(3000), 0.0)
         self.assertEqual([policy.record(produce(each), NOTHING, 0.0) for each in "abc"], [1.0, 2.0, 2.0])
 
     def test_mistakes(self) -> None:
-        """
-        What makes no sense is refused, saying what would.
-        """
+        """What makes no sense is refused, saying what would."""
         for arguments, words in [
             ("produce=0", "more than zero"),
             ("produce=fast", "is not a rate"),
@@ -376,68 +302,48 @@ class ClientBytesDescriptionTests(SynchronousTestCase):
 
 
 def request(kind: str = "Produce", clientId: str = "app") -> Request:
-    """
-    A request of alice.
-    """
+    """A request of alice."""
     return Request(kind, "alice", clientId, "192.0.2.1", 100)
 
 
 def worked(seconds: float) -> Usage:
-    """
-    What a request took that was worked on for so long.
-    """
+    """What a request took that was worked on for so long."""
     return Usage(100, 100, seconds)
 
 
 class RequestTimeContractTests(QuotaPolicyContract, SynchronousTestCase):
-    """
-    L{RequestTime} is an L{IQuotaPolicy}.
-    """
+    """L{RequestTime} is an L{IQuotaPolicy}."""
 
     limitName = PERCENTAGE
     limit = 50.0
 
     def buildPolicy(self, isShadow: bool = False) -> IQuotaPolicy:
-        """
-        With Kafka's windows.
-        """
+        """With Kafka's windows."""
         return RequestTime(11, 1.0, isShadow=isShadow)
 
     def entity(self, client: int) -> QuotaEntity:
-        """
-        A user.
-        """
+        """A user."""
         return QuotaEntity(user=f"user-{client}")
 
     def refusedEntity(self) -> QuotaEntity:
-        """
-        An address.
-        """
+        """An address."""
         return QuotaEntity(ip="192.0.2.1")
 
     def request(self, client: int, number: int = 0) -> Request:
-        """
-        A request of any kind.
-        """
+        """A request of any kind."""
         kind = ("Produce", "Fetch", "Metadata")[number % 3]
         return Request(kind, f"user-{client}", f"client-{number}", "192.0.2.1", 100)
 
     def usage(self, request: Request) -> Usage:
-        """
-        A tenth of the time that the windows hold.
-        """
+        """A tenth of the time that the windows hold."""
         return worked(0.5)
 
 
 class RequestTimeTests(SynchronousTestCase):
-    """
-    L{RequestTime}.
-    """
+    """L{RequestTime}."""
 
     def setUp(self) -> None:
-        """
-        Make a policy with half a thread for everybody.
-        """
+        """Make a policy with half a thread for everybody."""
         self.clock = Clock()
         self.policy = RequestTime(11, 1.0)
         self.policy.configure(DEFAULT_CLIENT, {PERCENTAGE: 50.0}, self.clock.seconds())
@@ -453,9 +359,7 @@ class RequestTimeTests(SynchronousTestCase):
         self.assertAlmostEqual(self.policy.record(request(), worked(0.1), self.clock.seconds()), 0.2)
 
     def test_oneWindowAtMost(self) -> None:
-        """
-        However much was taken, the client is throttled for one window at a time.
-        """
+        """However much was taken, the client is throttled for one window at a time."""
         self.assertEqual(self.policy.record(request(), worked(1000.0), self.clock.seconds()), 1.0)
         self.clock.advance(1.0)
         now = self.clock.seconds()
@@ -466,10 +370,7 @@ class RequestTimeTests(SynchronousTestCase):
         self.assertEqual(longer.record(request(), worked(1000.0), self.clock.seconds()), 2.5)
 
     def test_allKinds(self) -> None:
-        """
-        All requests of a client count together, but for connections, which
-        nobody has named themselves for yet.
-        """
+        """All requests of a client count together, but for connections, which nobody has named themselves for yet."""
         for kind in ("Produce", "Fetch", "Metadata", "no such kind"):
             self.policy.record(request(kind), worked(2.0), self.clock.seconds())
         self.assertEqual(self.policy.record(request(), NOTHING, self.clock.seconds()), 1.0)
@@ -479,25 +380,19 @@ class RequestTimeTests(SynchronousTestCase):
         self.assertEqual((status.used, self.policy.budgetBytes(request(CONNECTION), now)), (80.0, None))
 
     def test_budget(self) -> None:
-        """
-        Who has had too much time reads nothing, and everybody else anything.
-        """
+        """Who has had too much time reads nothing, and everybody else anything."""
         self.assertIs(self.policy.budgetBytes(request("Fetch"), self.clock.seconds()), None)
         self.policy.record(request(), worked(6.0), self.clock.seconds())
         self.assertEqual(self.policy.budgetBytes(request("Fetch"), self.clock.seconds()), 0)
         self.assertIs(self.policy.budgetBytes(request("Fetch", "other"), self.clock.seconds()), None)
 
     def test_replayKey(self) -> None:
-        """
-        All kinds of requests of a client have one key.
-        """
+        """All kinds of requests of a client have one key."""
         keys = {self.policy.replayKey(request(kind)) for kind in ("Produce", "Fetch", "Metadata")}
         self.assertEqual(len(keys), 1)
 
     def test_sensors(self) -> None:
-        """
-        The time is published in percent.
-        """
+        """The time is published in percent."""
         registry = SensorRegistry(self.clock.seconds)
         self.policy.addSensors(registry, "request-time")
         self.policy.record(request(), worked(6.0), self.clock.seconds())
@@ -508,36 +403,25 @@ class RequestTimeTests(SynchronousTestCase):
 
 
 class RequestTimeDescriptionTests(SynchronousTestCase):
-    """
-    C{request-time} in descriptions.
-    """
+    """C{request-time} in descriptions."""
 
     def build(self, description: str, **context: Any) -> Any:
-        """
-        Build what is described.
-        """
+        """Build what is described."""
         return buildPolicy(IQuotaPolicyFactory, description, PolicyContext(Clock(), lambda: 0.0, **context))
 
     def test_bare(self) -> None:
-        """
-        Without arguments it limits nobody until it is told to.
-        """
+        """Without arguments it limits nobody until it is told to."""
         policy = self.build("request-time")
         self.assertEqual((policy.isLimiting, policy.isShadow, policy.horizonSeconds), (False, False, 12.0))
 
     def test_arguments(self) -> None:
-        """
-        The percentage is that of clients without a limit of their own; the
-        windows are those of the server.
-        """
+        """The percentage is that of clients without a limit of their own; the windows are those of the server."""
         policy = self.build("request-time:percent=12.5:shadow=yes:meters=5", quotaWindows=4, quotaWindowSeconds=2.0)
         self.assertEqual(policy.limits, {DEFAULT_CLIENT: {PERCENTAGE: 12.5}})
         self.assertEqual((policy.isShadow, policy.horizonSeconds), (True, 10.0))
 
     def test_mistakes(self) -> None:
-        """
-        What makes no sense is refused, saying what would.
-        """
+        """What makes no sense is refused, saying what would."""
         for arguments, words in [
             ("percent=half", "write a number"),
             ("percent=0", "more than zero"),
@@ -550,96 +434,69 @@ class RequestTimeDescriptionTests(SynchronousTestCase):
 
 
 def connection(ip: str = "192.0.2.1") -> Request:
-    """
-    A connection being opened.
-    """
+    """A connection being opened."""
     return Request(CONNECTION, "", "", ip, 0)
 
 
 class ConnectionRateContractTests(QuotaPolicyContract, SynchronousTestCase):
-    """
-    L{ConnectionRate} is an L{IQuotaPolicy}.
-    """
+    """L{ConnectionRate} is an L{IQuotaPolicy}."""
 
     limitName = RATE
     limit = 10.0
 
     def buildPolicy(self, isShadow: bool = False) -> IQuotaPolicy:
-        """
-        With a burst of a second.
-        """
+        """With a burst of a second."""
         return ConnectionRate(1.0, isShadow=isShadow)
 
     def entity(self, client: int) -> QuotaEntity:
-        """
-        An address.
-        """
+        """An address."""
         return QuotaEntity(ip=f"192.0.2.{client}")
 
     def refusedEntity(self) -> QuotaEntity:
-        """
-        A user.
-        """
+        """A user."""
         return QuotaEntity(user="alice")
 
     def request(self, client: int, number: int = 0) -> Request:
-        """
-        A connection.
-        """
+        """A connection."""
         return connection(f"192.0.2.{client}")
 
     def usage(self, request: Request) -> Usage:
-        """
-        One connection.
-        """
+        """One connection."""
         return OPENED
 
 
 class ConnectionRateTests(SynchronousTestCase):
-    """
-    L{ConnectionRate}.
-    """
+    """L{ConnectionRate}."""
 
     def setUp(self) -> None:
-        """
-        Make a policy with two connections a second for every address.
-        """
+        """Make a policy with two connections a second for every address."""
         self.clock = Clock()
         self.policy = ConnectionRate(2.0)
         self.policy.configure(DEFAULT_ADDRESS, {RATE: 2.0}, self.clock.seconds())
 
     def test_throttled(self) -> None:
-        """
-        Beyond the burst each connection waits for its turn, and the limit is
-        kept exactly.
-        """
+        """Beyond the burst each connection waits for its turn, and the limit is kept exactly."""
         delays = [self.policy.record(connection(), OPENED, self.clock.seconds()) for _ in range(7)]
         self.assertEqual(delays, [0.0, 0.0, 0.0, 0.0, 0.5, 1.0, 1.5])
         self.clock.advance(1.5)
         self.assertEqual(self.policy.record(connection(), OPENED, self.clock.seconds()), 0.5)
 
     def test_addressesApart(self) -> None:
-        """
-        One address does not delay another.
-        """
+        """One address does not delay another."""
         for _ in range(10):
             self.policy.record(connection(), OPENED, self.clock.seconds())
         self.assertEqual(self.policy.record(connection("192.0.2.2"), OPENED, self.clock.seconds()), 0.0)
         self.assertNotEqual(*[self.policy.replayKey(connection(ip)) for ip in ("192.0.2.1", "192.0.2.2")])
 
     def test_firstIsNeverLate(self) -> None:
-        """
-        However low the limit, a first connection is let in at once.
-        """
+        """However low the limit, a first connection is let in at once."""
         self.policy.configure(DEFAULT_ADDRESS, {RATE: 0.1}, self.clock.seconds())
         self.assertEqual(
             [self.policy.record(connection(), OPENED, self.clock.seconds()) for _ in range(2)], [0.0, 10.0]
         )
 
     def test_otherKinds(self) -> None:
-        """
-        Requests do not count.
-        """
+        """Requests do not count."""
         request = Request("Produce", "alice", "app", "192.0.2.1", 100)
         for _ in range(10):
             self.assertEqual(self.policy.record(request, OPENED, self.clock.seconds()), 0.0)
@@ -648,36 +505,26 @@ class ConnectionRateTests(SynchronousTestCase):
 
 
 class ConnectionRateDescriptionTests(SynchronousTestCase):
-    """
-    C{connections} in descriptions.
-    """
+    """C{connections} in descriptions."""
 
     def build(self, description: str) -> Any:
-        """
-        Build what is described.
-        """
+        """Build what is described."""
         return buildPolicy(IQuotaPolicyFactory, description, PolicyContext(Clock(), lambda: 0.0))
 
     def test_bare(self) -> None:
-        """
-        Without arguments it limits nobody until it is told to.
-        """
+        """Without arguments it limits nobody until it is told to."""
         policy = self.build("connections")
         self.assertEqual((policy.isLimiting, policy.isShadow, policy.horizonSeconds), (False, False, None))
 
     def test_arguments(self) -> None:
-        """
-        The rate is that of addresses without a limit of their own.
-        """
+        """The rate is that of addresses without a limit of their own."""
         policy = self.build("connections:perSecond=30/1m:burst=4s:shadow=yes:meters=1")
         self.assertEqual((policy.limits, policy.isShadow), ({DEFAULT_ADDRESS: {RATE: 0.5}}, True))
         self.assertEqual([policy.record(connection(), OPENED, 0.0) for _ in range(3)], [0.0, 0.0, 2.0])
         self.assertEqual([policy.record(connection(f"192.0.2.{n}"), OPENED, 0.0) for n in (2, 3, 4)], [0.0, 0.0, 2.0])
 
     def test_mistakes(self) -> None:
-        """
-        What makes no sense is refused, saying what would.
-        """
+        """What makes no sense is refused, saying what would."""
         for arguments, words in [
             ("perSecond=0", "more than zero"),
             ("perSecond=few", "is not a rate"),

@@ -1,6 +1,4 @@
-"""
-L{admission_plugins.concurrency}.
-"""
+"""L{admission_plugins.concurrency}."""
 
 from __future__ import annotations
 
@@ -42,100 +40,70 @@ FAST, SLOW = Outcome(True, 0.001), Outcome(True, 0.001, 0.5)
 
 
 def produce(user: str = "alice", clientId: str = "app", kind: str = "Produce") -> Request:
-    """
-    One request.
-    """
+    """One request."""
     return Request(kind, user, clientId, "192.0.2.1", 100)
 
 
 def built(description: str) -> Any:
-    """
-    What a server would build.
-    """
+    """What a server would build."""
     return buildPolicy(IQuotaPolicyFactory, description, PolicyContext(Clock(), lambda: 0.0))
 
 
 class ClientsMixin:
-    """
-    Two clients and what they send.
-    """
+    """Two clients and what they send."""
 
     def entity(self, client: int) -> QuotaEntity:
-        """
-        A user.
-        """
+        """A user."""
         return QuotaEntity(user=f"user-{client}")
 
     def refusedEntity(self) -> QuotaEntity:
-        """
-        An address.
-        """
+        """An address."""
         return QuotaEntity(ip="192.0.2.1")
 
     def request(self, client: int, number: int = 0) -> Request:
-        """
-        One of any client id.
-        """
+        """One of any client id."""
         return produce(f"user-{client}", "app")
 
     def usage(self, request: Request) -> Usage:
-        """
-        It does not matter.
-        """
+        """It does not matter."""
         return Usage(requestBytes=100)
 
 
 class FixedContractTests(ClientsMixin, RequestLifecycleContract, QuotaPolicyContract, SynchronousTestCase):
-    """
-    L{FixedConcurrency} is an L{IQuotaPolicy} and follows requests.
-    """
+    """L{FixedConcurrency} is an L{IQuotaPolicy} and follows requests."""
 
     limitName, limit = CONCURRENT_REQUESTS, 20.0
 
     def buildPolicy(self, isShadow: bool = False) -> IQuotaPolicy:
-        """
-        Without any limit.
-        """
+        """Without any limit."""
         return FixedConcurrency(None, isShadow)
 
 
 class AdaptiveContractTests(ClientsMixin, RequestLifecycleContract, FixedQuotaPolicyContract, SynchronousTestCase):
-    """
-    L{AdaptiveConcurrency} of all clients is one, too.
-    """
+    """L{AdaptiveConcurrency} of all clients is one, too."""
 
     isShared = True
 
     def buildPolicy(self, isShadow: bool = False) -> IQuotaPolicy:
-        """
-        All clients together.
-        """
+        """All clients together."""
         return AdaptiveConcurrency(1.0, isShadow=isShadow)
 
 
 class AdaptiveByClientContractTests(
     ClientsMixin, RequestLifecycleContract, FixedQuotaPolicyContract, SynchronousTestCase
 ):
-    """
-    L{AdaptiveConcurrency} of each client is one, too.
-    """
+    """L{AdaptiveConcurrency} of each client is one, too."""
 
     def buildPolicy(self, isShadow: bool = False) -> IQuotaPolicy:
-        """
-        Each for itself.
-        """
+        """Each for itself."""
         return AdaptiveConcurrency(1.0, isByClient=True, isShadow=isShadow)
 
 
 class FixedConcurrencyTests(SynchronousTestCase):
-    """
-    C{concurrency:limit=N:total=N}.
-    """
+    """C{concurrency:limit=N:total=N}."""
 
     def admitted(self, policy: ConcurrencyPolicy, *requests: Request) -> list[bool]:
-        """
-        Which of these may begin; those that may do.
-        """
+        """Which of these may begin; those that may do."""
         answers = []
         for request in requests:
             isAdmitted = policy.decide(request, 0.0).admitted
@@ -145,9 +113,7 @@ class FixedConcurrencyTests(SynchronousTestCase):
         return answers
 
     def test_atATime(self) -> None:
-        """
-        A client may have so many requests in progress, and others have their own number.
-        """
+        """A client may have so many requests in progress, and others have their own number."""
         policy = built("concurrency:limit=2")
         alice, bob = produce(clientId="a"), produce(clientId="b")
         self.assertEqual(self.admitted(policy, alice, alice, alice, bob), [True, True, False, True])
@@ -157,9 +123,7 @@ class FixedConcurrencyTests(SynchronousTestCase):
         self.assertEqual(self.admitted(policy, alice, alice), [True, False])
 
     def test_total(self) -> None:
-        """
-        All clients together may have so many, whoever asks.
-        """
+        """All clients together may have so many, whoever asks."""
         policy = built("concurrency:total=2")
         self.assertTrue(policy.isLimiting)
         answers = self.admitted(policy, *(produce(clientId=name) for name in "abc"))
@@ -168,9 +132,7 @@ class FixedConcurrencyTests(SynchronousTestCase):
         self.assertEqual(decision.reason, "2 requests of all clients are in progress, and 2 may be")
 
     def test_waitsForOthers(self) -> None:
-        """
-        A request that waits for other clients is never refused, and does not count.
-        """
+        """A request that waits for other clients is never refused, and does not count."""
         policy = built("concurrency:limit=1")
         fetches = [produce(kind=kind) for kind in ("Fetch", "JoinGroup", "SyncGroup")]
         self.assertEqual(self.admitted(policy, *fetches, produce()), [True] * 4)
@@ -179,18 +141,14 @@ class FixedConcurrencyTests(SynchronousTestCase):
         self.assertEqual(self.admitted(policy, produce(), *fetches), [False] + [True] * 3)
 
     def test_shared(self) -> None:
-        """
-        As with every limit, that of a user is for all client ids of it together.
-        """
+        """As with every limit, that of a user is for all client ids of it together."""
         policy = built("concurrency:limit=1")
         policy.configure(QuotaEntity(user="alice"), {CONCURRENT_REQUESTS: 3.0}, 0.0)
         answers = self.admitted(policy, *(produce(clientId=name) for name in "abcd"))
         self.assertEqual(answers, [True] * 3 + [False])
 
     def test_limitsChange(self) -> None:
-        """
-        What is in progress counts for whatever limit is set meanwhile.
-        """
+        """What is in progress counts for whatever limit is set meanwhile."""
         policy = built("concurrency:total=100")
         requests = [produce(clientId=name) for name in "aab"]
         self.admitted(policy, *requests)
@@ -200,9 +158,7 @@ class FixedConcurrencyTests(SynchronousTestCase):
         self.assertEqual(self.admitted(policy, produce(clientId="c")), [False])
 
     def test_explain(self) -> None:
-        """
-        It says how many are in progress of how many, for all and for the client.
-        """
+        """It says how many are in progress of how many, for all and for the client."""
         policy = built("concurrency:limit=2:total=10")
         self.admitted(policy, produce(), produce(), produce(clientId="other"))
         total, own = policy.explain(produce(), 0.0)
@@ -210,9 +166,7 @@ class FixedConcurrencyTests(SynchronousTestCase):
         self.assertEqual((own.used, own.limit, own.entity, own.delaySeconds), (2.0, 2.0, EVERY_CLIENT, 0.1))
 
     def test_sensors(self) -> None:
-        """
-        How many are in progress is published.
-        """
+        """How many are in progress is published."""
         policy = built("concurrency:limit=2")
         registry = SensorRegistry(lambda: 0.0)
         policy.addSensors(registry, "concurrency")
@@ -252,9 +206,7 @@ class FixedConcurrencyTests(SynchronousTestCase):
         self.assertEqual(policy.sizeBytes, 0)
 
     def test_mistakes(self) -> None:
-        """
-        A description that makes no sense is refused in a sentence.
-        """
+        """A description that makes no sense is refused in a sentence."""
         for description, words in (
             ("concurrency:7", "say adaptive, or give a limit, as in limit=100"),
             ("concurrency:limit=0", "limit=0"),
@@ -269,14 +221,10 @@ class FixedConcurrencyTests(SynchronousTestCase):
 
 
 class AdaptiveLimitTests(SynchronousTestCase):
-    """
-    L{AdaptiveLimit}.
-    """
+    """L{AdaptiveLimit}."""
 
     def test_increase(self) -> None:
-        """
-        After as many fast requests as the limit allows at a time it is one more, up to the most.
-        """
+        """After as many fast requests as the limit allows at a time it is one more, up to the most."""
         adaptive = AdaptiveLimit(0.1, 30)
         for _ in range(START):
             adaptive.requestEnded(0.01, START, 5.0)
@@ -286,17 +234,13 @@ class AdaptiveLimitTests(SynchronousTestCase):
         self.assertEqual(adaptive.limit, 30)
 
     def test_unused(self) -> None:
-        """
-        A limit of which less than half is used says nothing about more.
-        """
+        """A limit of which less than half is used says nothing about more."""
         adaptive = AdaptiveLimit(0.1, 30)
         adaptive.requestEnded(0.01, START // 2 - 1, 5.0)
         self.assertEqual(adaptive.limit, START)
 
     def test_decrease(self) -> None:
-        """
-        Slow requests take a tenth away, once for all that were in progress together, and one is left.
-        """
+        """Slow requests take a tenth away, once for all that were in progress together, and one is left."""
         adaptive = AdaptiveLimit(0.1, 30)
         for _ in range(10):
             adaptive.requestEnded(0.5, START, 5.0)
@@ -309,14 +253,10 @@ class AdaptiveLimitTests(SynchronousTestCase):
 
 
 class AdaptiveConcurrencyTests(SynchronousTestCase):
-    """
-    C{concurrency:adaptive}.
-    """
+    """C{concurrency:adaptive}."""
 
     def limitOf(self, policy: AdaptiveConcurrency, request: Request, now: float) -> float:
-        """
-        How many there may be.
-        """
+        """How many there may be."""
         [status] = policy.explain(request, now)
         return status.limit
 
@@ -347,9 +287,7 @@ class AdaptiveConcurrencyTests(SynchronousTestCase):
             self.assertTrue(capacity * 1.6 < self.converged(capacity) < capacity * 2.4 + 2, capacity)
 
     def test_byClient(self) -> None:
-        """
-        With C{by=client} who is slow pays for it alone.
-        """
+        """With C{by=client} who is slow pays for it alone."""
         policy = built("concurrency:adaptive:by=client:target=100ms")
         slow, fast = produce(clientId="slow"), produce(clientId="fast")
         for request, outcome in ((slow, SLOW), (fast, FAST)):
@@ -359,9 +297,7 @@ class AdaptiveConcurrencyTests(SynchronousTestCase):
         self.assertEqual(self.limitOf(policy, fast, 1.0), START)
 
     def test_hangUps(self) -> None:
-        """
-        Who sends and hangs up cannot make the limit of all smaller.
-        """
+        """Who sends and hangs up cannot make the limit of all smaller."""
         policy = built("concurrency:adaptive")
         for _ in range(100):
             policy.begun(produce(), 1.0)
@@ -369,9 +305,7 @@ class AdaptiveConcurrencyTests(SynchronousTestCase):
         self.assertGreaterEqual(self.limitOf(policy, produce(), 1.0), START)
 
     def test_forgets(self) -> None:
-        """
-        What was learnt long ago does not count any more, and takes no memory after the next sweep.
-        """
+        """What was learnt long ago does not count any more, and takes no memory after the next sweep."""
         policy = built("concurrency:adaptive:by=client:target=100ms")
         policy.begun(produce(), 1.0)
         policy.ended(produce(), SLOW, 1.0)
@@ -382,9 +316,7 @@ class AdaptiveConcurrencyTests(SynchronousTestCase):
         self.assertEqual(policy.sizeBytes, 0)
 
     def test_anyNumberOfClients(self) -> None:
-        """
-        However many names clients invent, only so many are kept, and the ledger is told of them.
-        """
+        """However many names clients invent, only so many are kept, and the ledger is told of them."""
         policy = built("concurrency:adaptive:by=client")
         for number in range(MAX_CLIENTS + 50):
             request = produce(clientId=f"client-{number:010d}")
@@ -396,9 +328,7 @@ class AdaptiveConcurrencyTests(SynchronousTestCase):
         self.assertGreater(sizeBytes, MAX_CLIENTS * 350)
 
     def test_sensors(self) -> None:
-        """
-        The limit is published, of many the lowest.
-        """
+        """The limit is published, of many the lowest."""
         policy = built("concurrency:adaptive:by=client:target=100ms")
         registry = SensorRegistry(lambda: 1.0)
         policy.addSensors(registry, "concurrency")

@@ -1,7 +1,4 @@
-"""
-L{admission.testing.exportercontract} and L{admission.testing.scriptedthreads}, with exporters
-that are wrong.
-"""
+"""L{admission.testing.exportercontract} and L{admission.testing.scriptedthreads}, with exporters that are wrong."""
 
 from __future__ import annotations
 
@@ -46,15 +43,11 @@ class Batching:
         self.stopping: Deferred[None] = Deferred()
 
     def start(self, origin: Any, deferToThread: Callable[..., Deferred[Any]]) -> None:
-        """
-        See L{IMetricsExporter}, like all others.
-        """
+        """See L{IMetricsExporter}, like all others."""
         self.deferToThread = deferToThread
 
     def exportEvent(self, event: Any) -> None:
-        """
-        Keep its number.
-        """
+        """Keep its number."""
         if self.isStopped or len(self.waiting) >= ROOM:
             self.droppedEvents += 1
         else:
@@ -62,30 +55,22 @@ class Batching:
             self.write()
 
     def exportSamples(self, samples: Sequence[SensorSample]) -> None:
-        """
-        Keep their numbers.
-        """
+        """Keep their numbers."""
         for sample in samples:
             self.exportEvent(sample)
 
     def addSensors(self, registry: SensorRegistry, name: str) -> None:
-        """
-        One.
-        """
+        """One."""
         registry.addGauge(f"{name}.waiting", lambda now: len(self.waiting))
 
     def stop(self) -> Deferred[None]:
-        """
-        When all is written.
-        """
+        """When all is written."""
         self.isStopped = True
         self.write()
         return self.stopping
 
     def write(self) -> None:
-        """
-        Have a thread write what waits.
-        """
+        """Have a thread write what waits."""
         if self.waiting and not self.isWriting:
             self.isWriting = True
             batch, self.waiting = self.waiting, []
@@ -94,25 +79,19 @@ class Batching:
             self.stopping.callback(None)
 
     def wrote(self, _: object) -> None:
-        """
-        A batch is where it is to stay.
-        """
+        """A batch is where it is to stay."""
         self.isWriting = False
         self.write()
 
     def failed(self, failure: Failure, batch: list[int]) -> None:
-        """
-        A batch is not.
-        """
+        """A batch is not."""
         self._log.failure("a batch could not be written", failure)
         self.droppedEvents += len(batch)
         self.wrote(None)
 
 
 class Silent(Batching):
-    """
-    Drops without counting.
-    """
+    """Drops without counting."""
 
     def exportEvent(self, event: Any) -> None:
         super().exportEvent(event)
@@ -120,9 +99,7 @@ class Silent(Batching):
 
 
 class Unbounded(Batching):
-    """
-    Takes everything.
-    """
+    """Takes everything."""
 
     def exportEvent(self, event: Any) -> None:
         self.waiting.append(event.seq)
@@ -130,9 +107,7 @@ class Unbounded(Batching):
 
 
 class Jammed(Batching):
-    """
-    Drops everything once it has dropped anything.
-    """
+    """Drops everything once it has dropped anything."""
 
     def exportEvent(self, event: Any) -> None:
         if self.droppedEvents:
@@ -142,9 +117,7 @@ class Jammed(Batching):
 
 
 class Stuttering(Batching):
-    """
-    Writes everything twice.
-    """
+    """Writes everything twice."""
 
     def exportEvent(self, event: Any) -> None:
         super().exportEvent(event)
@@ -152,9 +125,7 @@ class Stuttering(Batching):
 
 
 class Hurried(Batching):
-    """
-    Has stopped before it is done.
-    """
+    """Has stopped before it is done."""
 
     def stop(self) -> Deferred[None]:
         super().stop()
@@ -162,9 +133,7 @@ class Hurried(Batching):
 
 
 class Failing(Batching):
-    """
-    Fails to stop where it could not write.
-    """
+    """Fails to stop where it could not write."""
 
     def failed(self, failure: Failure, batch: list[int]) -> None:
         super().failed(failure, batch)
@@ -173,9 +142,7 @@ class Failing(Batching):
 
 
 class Offended(Batching):
-    """
-    Raises after its end.
-    """
+    """Raises after its end."""
 
     def exportEvent(self, event: Any) -> None:
         if self.isStopped:
@@ -184,9 +151,7 @@ class Offended(Batching):
 
 
 class Undead(Batching):
-    """
-    Goes on after its end.
-    """
+    """Goes on after its end."""
 
     def stop(self) -> Deferred[None]:
         stopping = super().stop()
@@ -195,9 +160,7 @@ class Undead(Batching):
 
 
 class Ticking(Batching):
-    """
-    Leaves a timer behind.
-    """
+    """Leaves a timer behind."""
 
     def start(self, origin: Any, deferToThread: Callable[..., Deferred[Any]]) -> None:
         super().start(origin, deferToThread)
@@ -205,9 +168,7 @@ class Ticking(Batching):
 
 
 class RequestsOnly(Batching):
-    """
-    Knows requests only.
-    """
+    """Knows requests only."""
 
     def exportEvent(self, event: Any) -> None:
         if isinstance(event, KafkaRequestEvent):
@@ -215,18 +176,14 @@ class RequestsOnly(Batching):
 
 
 class Nameless(Batching):
-    """
-    Has one name for its sensors.
-    """
+    """Has one name for its sensors."""
 
     def addSensors(self, registry: SensorRegistry, name: str) -> None:
         super().addSensors(registry, "exporter")
 
 
 class Blocking(Batching):
-    """
-    Wants the result of a thread at once.
-    """
+    """Wants the result of a thread at once."""
 
     def write(self) -> None:
         if self.waiting:
@@ -238,27 +195,18 @@ class Blocking(Batching):
 
 
 class MetricsExporterContractTests(SeededFaultsTestCase):
-    """
-    L{MetricsExporterContract}.
-    """
+    """L{MetricsExporterContract}."""
 
     def hooks(self, exporter: type[Batching]) -> dict[str, Any]:
-        """
-        What the contract wants to know.
-        """
+        """What the contract wants to know."""
         return {"buildExporter": exporter, "arrived": lambda made: made.written, "excessEvents": 3 * ROOM}
 
     def test_sound(self) -> None:
-        """
-        A sound exporter passes.
-        """
+        """A sound exporter passes."""
         self.assertSound(MetricsExporterContract, **self.hooks(Batching))
 
     def test_faults(self) -> None:
-        """
-        Each way in which an exporter may be wrong is found by the test that is
-        for it.
-        """
+        """Each way in which an exporter may be wrong is found by the test that is for it."""
         for exporter, test in [
             (Silent, "test_isBounded"),
             (Unbounded, "test_isBounded"),
@@ -277,30 +225,20 @@ class MetricsExporterContractTests(SeededFaultsTestCase):
 
 
 class ScriptedThreadsTests(SynchronousTestCase):
-    """
-    L{ScriptedThreads}.
-    """
+    """L{ScriptedThreads}."""
 
     def setUp(self) -> None:
-        """
-        Make threads, and a list to note what they do.
-        """
+        """Make threads, and a list to note what they do."""
         self.threads = ScriptedThreads()
         self.done: list[object] = []
 
     def test_atOnce(self) -> None:
-        """
-        Not told otherwise, they do everything at once, and pass on what is
-        returned or raised.
-        """
+        """Not told otherwise, they do everything at once, and pass on what is returned or raised."""
         self.assertEqual(self.successResultOf(self.threads.deferToThread(int, "12", base=3)), 5)
         self.failureResultOf(self.threads.deferToThread(int, "x"), ValueError)
 
     def test_idle(self) -> None:
-        """
-        Idle, they do nothing until they are told to work; then everything in
-        order, and what follows from it.
-        """
+        """Idle, they do nothing until they are told to work; then everything in order, and what follows from it."""
         self.threads.isIdle = True
         first = self.threads.deferToThread(self.done.append, 1)
         first.addCallback(lambda _: self.threads.deferToThread(self.done.append, 3))
@@ -311,9 +249,7 @@ class ScriptedThreadsTests(SynchronousTestCase):
         self.assertEqual((self.done, self.threads.waiting), ([1, 2, 3], []))
 
     def test_failure(self) -> None:
-        """
-        With a failure they do nothing, and everything fails.
-        """
+        """With a failure they do nothing, and everything fails."""
         self.threads.failure = OSError("no")
         self.failureResultOf(self.threads.deferToThread(self.done.append, 1), OSError)
         self.assertEqual(self.done, [])

@@ -1,6 +1,4 @@
-"""
-L{admission.testing.faketransport}: the fakes behave as what they stand in for.
-"""
+"""L{admission.testing.faketransport}: the fakes behave as what they stand in for."""
 
 from __future__ import annotations
 
@@ -20,9 +18,7 @@ from tests.kit.admitted import runNext
 
 
 class Recorder(Protocol):
-    """
-    Remembers what it is told.
-    """
+    """Remembers what it is told."""
 
     def __init__(self, received: Callable[[], None] | None = None) -> None:
         self.chunks: list[bytes] = []
@@ -30,60 +26,44 @@ class Recorder(Protocol):
         self._received = received
 
     def dataReceived(self, data: bytes) -> None:
-        """
-        Remember, and do what was asked for.
-        """
+        """Remember, and do what was asked for."""
         self.chunks.append(data)
         if self._received is not None:
             self._received()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """
-        Remember.
-        """
+        """Remember."""
         self.lostReason = reason
 
 
 class Producer:
-    """
-    Remembers what it is told.
-    """
+    """Remembers what it is told."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
 
     def pauseProducing(self) -> None:
-        """
-        Write no more.
-        """
+        """Write no more."""
         self.calls.append("pause")
 
     def resumeProducing(self) -> None:
-        """
-        Write again.
-        """
+        """Write again."""
         self.calls.append("resume")
 
     def stopProducing(self) -> None:
-        """
-        Never write again.
-        """
+        """Never write again."""
         self.calls.append("stop")
 
 
 class TransportTestCase(SynchronousTestCase):
-    """
-    A protocol on a fake transport.
-    """
+    """A protocol on a fake transport."""
 
     def setUp(self) -> None:
         self.clock = Clock()
         self.protocol = Recorder()
 
     def connect(self, isTLS: bool = False) -> Any:
-        """
-        Connect the protocol, handshake included.
-        """
+        """Connect the protocol, handshake included."""
         transport = (FakeTLSTransport if isTLS else FakeTransport)(self.clock, self.protocol)
         transport.connect()
         if isinstance(transport, FakeTLSTransport):
@@ -92,22 +72,16 @@ class TransportTestCase(SynchronousTestCase):
         return transport
 
     def assertLost(self, kind: type[Exception]) -> None:
-        """
-        The protocol has been told that the connection is gone.
-        """
+        """The protocol has been told that the connection is gone."""
         assert self.protocol.lostReason is not None
         self.protocol.lostReason.trap(kind)
 
 
 class FakeTransportTests(TransportTestCase):
-    """
-    L{FakeTransport}, and what is the same with L{FakeTLSTransport}.
-    """
+    """L{FakeTransport}, and what is the same with L{FakeTLSTransport}."""
 
     def test_interfaces(self) -> None:
-        """
-        It has what Twisted's transports have.
-        """
+        """It has what Twisted's transports have."""
         plain, tls = self.connect(), self.connect(isTLS=True)
         for interface, transport in [
             (ITCPTransport, plain),
@@ -119,9 +93,7 @@ class FakeTransportTests(TransportTestCase):
         self.assertFalse(ISSLTransport.providedBy(plain))
 
     def test_nothingFromWithin(self) -> None:
-        """
-        What a protocol does takes effect in a later turn, never inside its call.
-        """
+        """What a protocol does takes effect in a later turn, never inside its call."""
         for isTLS in (False, True):
             self.protocol = Recorder()
             transport = self.connect(isTLS)
@@ -136,9 +108,7 @@ class FakeTransportTests(TransportTestCase):
             self.assertEqual((self.protocol.chunks, transport.received, transport.isBusy), ([], b"", False))
 
     def test_chunks(self) -> None:
-        """
-        A turn brings so much at most, and in order.
-        """
+        """A turn brings so much at most, and in order."""
         for isTLS, largest in [(False, READ_BYTES), (True, RECORD_BYTES)]:
             self.protocol = Recorder()
             transport = self.connect(isTLS)
@@ -188,10 +158,7 @@ class FakeTransportTests(TransportTestCase):
             self.assertEqual(producer.calls[3:], ["stop"])
 
     def test_peerCloses(self) -> None:
-        """
-        The end of the stream shows after all before it has been read, and not
-        while nobody reads.
-        """
+        """The end of the stream shows after all before it has been read, and not while nobody reads."""
         for isTLS in (False, True):
             self.protocol = Recorder()
             transport = self.connect(isTLS)
@@ -206,9 +173,7 @@ class FakeTransportTests(TransportTestCase):
             self.assertLost(ConnectionDone)
 
     def test_lose(self) -> None:
-        """
-        Closing waits for what is not sent, and a plain transport reads no more.
-        """
+        """Closing waits for what is not sent, and a plain transport reads no more."""
         for isTLS in (False, True):
             self.protocol = Recorder()
             transport = self.connect(isTLS)
@@ -227,9 +192,7 @@ class FakeTransportTests(TransportTestCase):
             self.assertFalse(transport.isBusy)
 
     def test_abort(self) -> None:
-        """
-        Aborting does not wait, and the reason tells the kind of transport.
-        """
+        """Aborting does not wait, and the reason tells the kind of transport."""
         for isTLS, kind in [(False, ConnectionAborted), (True, ConnectionLost)]:
             self.protocol = Recorder()
             transport = self.connect(isTLS)
@@ -244,9 +207,7 @@ class FakeTransportTests(TransportTestCase):
             self.assertEqual((self.protocol.chunks, transport.isBusy), ([], False))
 
     def test_oneTurnAtATime(self) -> None:
-        """
-        Each turn brings one chunk, so that a test may look in between.
-        """
+        """Each turn brings one chunk, so that a test may look in between."""
         transport = self.connect()
         transport.peerSends(b"x" * (READ_BYTES + 1))
         self.assertTrue(runNext(self.clock))
@@ -257,9 +218,7 @@ class FakeTransportTests(TransportTestCase):
 
 
 class FakeTLSTransportTests(TransportTestCase):
-    """
-    What is particular to L{FakeTLSTransport}.
-    """
+    """What is particular to L{FakeTLSTransport}."""
 
     def test_handshake(self) -> None:
         """
@@ -301,9 +260,7 @@ class FakeTLSTransportTests(TransportTestCase):
         self.assertLost(ConnectionDone)
 
     def test_closingInTheHandshake(self) -> None:
-        """
-        Closing before the handshake is over does not wait for anything.
-        """
+        """Closing before the handshake is over does not wait for anything."""
         transport = FakeTLSTransport(self.clock, self.protocol)
         transport.connect()
         transport.loseConnection()
@@ -311,9 +268,7 @@ class FakeTLSTransportTests(TransportTestCase):
         self.assertLost(ConnectionLost)
 
     def test_afterTheEnd(self) -> None:
-        """
-        There is no handle any more, and aborting raises.
-        """
+        """There is no handle any more, and aborting raises."""
         transport = self.connect(isTLS=True)
         transport.abortConnection()
         self.clock.advance(0)

@@ -1,6 +1,4 @@
-"""
-L{admission.testing.mutabilitycontract}, with adapters that are wrong.
-"""
+"""L{admission.testing.mutabilitycontract}, with adapters that are wrong."""
 
 from __future__ import annotations
 
@@ -15,27 +13,21 @@ from tests.kit.seededfaults import SeededFaultsTestCase
 
 
 class Forgetful(HoldingMutability):
-    """
-    Never says so.
-    """
+    """Never says so."""
 
     def hasBytesBuffered(self) -> bool:
         return False
 
 
 class Silent(HoldingMutability):
-    """
-    Delivers nothing of it.
-    """
+    """Delivers nothing of it."""
 
     def readBuffered(self) -> None:
         pass
 
 
 class Hasty(HoldingMutability):
-    """
-    Reads on by itself.
-    """
+    """Reads on by itself."""
 
     def readBuffered(self) -> None:
         super().readBuffered()
@@ -43,54 +35,42 @@ class Hasty(HoldingMutability):
 
 
 class Greedy(PlainMutability):
-    """
-    Reads what nobody has.
-    """
+    """Reads what nobody has."""
 
     def readBuffered(self) -> None:
         self.transport._deliver(self.transport.unread)
 
 
 class Deaf(PlainMutability):
-    """
-    Does not unmute.
-    """
+    """Does not unmute."""
 
     def unmute(self) -> None:
         pass
 
 
 class Dumb(PlainMutability):
-    """
-    Does not mute.
-    """
+    """Does not mute."""
 
     def mute(self) -> None:
         pass
 
 
 class Vague(PlainMutability):
-    """
-    Does not know.
-    """
+    """Does not know."""
 
     def isInMutableState(self) -> bool:
         return 1  # type: ignore[return-value]
 
 
 class Worried(PlainMutability):
-    """
-    Always believes that something is left.
-    """
+    """Always believes that something is left."""
 
     def hasBytesBuffered(self) -> bool:
         return True
 
 
 class Counting(PlainMutability):
-    """
-    Takes as many C{unmute} as there were C{mute}.
-    """
+    """Takes as many C{unmute} as there were C{mute}."""
 
     def mute(self) -> None:
         self.transport.mutes = getattr(self.transport, "mutes", 0) + 1
@@ -103,9 +83,7 @@ class Counting(PlainMutability):
 
 
 class Wasteful(PlainMutability):
-    """
-    Throws away what came while it was muted.
-    """
+    """Throws away what came while it was muted."""
 
     def unmute(self) -> None:
         self.transport._arrived.clear()
@@ -113,14 +91,10 @@ class Wasteful(PlainMutability):
 
 
 class TransportMutabilityContractTests(SeededFaultsTestCase):
-    """
-    L{TransportMutabilityContract}.
-    """
+    """L{TransportMutabilityContract}."""
 
     def check(self, adapter: type[PlainMutability], test: str | None, transport: type[FakeTransport]) -> None:
-        """
-        C{adapter} does not pass C{test}, or it passes all.
-        """
+        """C{adapter} does not pass C{test}, or it passes all."""
 
         def build(protocol: IProtocol) -> MutableTransport:
             clock = Clock()
@@ -134,17 +108,12 @@ class TransportMutabilityContractTests(SeededFaultsTestCase):
             self.assertBroken(TransportMutabilityContract, test, adapter.__name__, buildMutability=build)
 
     def test_sound(self) -> None:
-        """
-        A sound adapter passes, be its transport sound or not.
-        """
+        """A sound adapter passes, be its transport sound or not."""
         self.check(PlainMutability, None, FakeTransport)
         self.check(HoldingMutability, None, HoldingTransport)
 
     def test_faults(self) -> None:
-        """
-        Each way in which an adapter may be wrong is found by the test that is
-        for it.
-        """
+        """Each way in which an adapter may be wrong is found by the test that is for it."""
         for adapter, test in [
             (Deaf, "test_muteAndUnmute"),
             (Dumb, "test_muteAndUnmute"),

@@ -1,6 +1,4 @@
-"""
-L{admission.testing.ordercontract}.
-"""
+"""L{admission.testing.ordercontract}."""
 
 from __future__ import annotations
 
@@ -18,26 +16,20 @@ from tests.kit.seededfaults import SeededFaultsTestCase
 
 @implementer(IWaitOrder)
 class RoundRobin:
-    """
-    One of each holder, then the next of each.
-    """
+    """One of each holder, then the next of each."""
 
     def __init__(self) -> None:
         self._holders: dict[IWaiter, str] = {}
         self._queues: dict[str, dict[IWaiter, None]] = {}
 
     def add(self, waiter: IWaiter) -> None:
-        """
-        At the end of its holder's queue.
-        """
+        """At the end of its holder's queue."""
         if waiter not in self._holders:
             holder = self._holders[waiter] = waiter.holder
             self._queues.setdefault(holder, {})[waiter] = None
 
     def discard(self, waiter: IWaiter) -> None:
-        """
-        Have its holder's other waiters wait until all other holders have had theirs.
-        """
+        """Have its holder's other waiters wait until all other holders have had theirs."""
         holder = self._holders.pop(waiter, None)
         if holder is not None:
             queue = self._queues.pop(holder)
@@ -46,30 +38,22 @@ class RoundRobin:
                 self._queues[holder] = queue
 
     def next(self) -> IWaiter:
-        """
-        The first of the holder who has waited longest.
-        """
+        """The first of the holder who has waited longest."""
         if not self._queues:
             raise LookupError("nobody waits")
         return next(iter(next(iter(self._queues.values()))))
 
 
 class RoundRobinContractTests(WaitOrderContract, SynchronousTestCase):
-    """
-    An order that goes by holders keeps the contract, too.
-    """
+    """An order that goes by holders keeps the contract, too."""
 
     def buildOrder(self) -> IWaitOrder:
-        """
-        Round robin.
-        """
+        """Round robin."""
         return RoundRobin()
 
 
 class Seeded(RandomRounds):
-    """
-    The default.
-    """
+    """The default."""
 
     def __init__(self) -> None:
         super().__init__(Random(1))
@@ -77,9 +61,7 @@ class Seeded(RandomRounds):
 
 @implementer(IWaitOrder)
 class Queue:
-    """
-    First come, first served.
-    """
+    """First come, first served."""
 
     def __init__(self) -> None:
         self.waiters: dict[IWaiter, None] = {}
@@ -97,9 +79,7 @@ class Queue:
 
 
 class LastFirst(Queue):
-    """
-    Whoever came last.
-    """
+    """Whoever came last."""
 
     def next(self) -> IWaiter:
         if not self.waiters:
@@ -108,9 +88,7 @@ class LastFirst(Queue):
 
 
 class SmallestFirst(Queue):
-    """
-    Whoever wants least.
-    """
+    """Whoever wants least."""
 
     def next(self) -> IWaiter:
         super().next()
@@ -118,9 +96,7 @@ class SmallestFirst(Queue):
 
 
 class LargestFirst(Queue):
-    """
-    Whoever wants most.
-    """
+    """Whoever wants most."""
 
     def next(self) -> IWaiter:
         super().next()
@@ -128,9 +104,7 @@ class LargestFirst(Queue):
 
 
 class Lucky(Queue):
-    """
-    Anybody, without rounds.
-    """
+    """Anybody, without rounds."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -142,9 +116,7 @@ class Lucky(Queue):
 
 
 class Exclusive(Queue):
-    """
-    Those of one holder before all others.
-    """
+    """Those of one holder before all others."""
 
     def next(self) -> IWaiter:
         super().next()
@@ -152,9 +124,7 @@ class Exclusive(Queue):
 
 
 class Impatient(Queue):
-    """
-    Lets go of whoever is next.
-    """
+    """Lets go of whoever is next."""
 
     def next(self) -> IWaiter:
         waiter = super().next()
@@ -163,27 +133,21 @@ class Impatient(Queue):
 
 
 class Strict(Queue):
-    """
-    Knows only those who wait.
-    """
+    """Knows only those who wait."""
 
     def discard(self, waiter: IWaiter) -> None:
         del self.waiters[waiter]
 
 
 class Speechless(Queue):
-    """
-    Says that nobody is next.
-    """
+    """Says that nobody is next."""
 
     def next(self) -> IWaiter:
         return super().next() if self.waiters else None  # type: ignore[return-value]
 
 
 class Repetitive(Queue):
-    """
-    Has everybody wait as often as they were added.
-    """
+    """Has everybody wait as often as they were added."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -203,9 +167,7 @@ class Repetitive(Queue):
 
 
 class Haunted(Queue):
-    """
-    Goes on with who is gone as long as there are others.
-    """
+    """Goes on with who is gone as long as there are others."""
 
     last: IWaiter | None = None
 
@@ -217,9 +179,7 @@ class Haunted(Queue):
 
 
 class Credulous(RoundRobin):
-    """
-    Looks for waiters where their holder of now would have been.
-    """
+    """Looks for waiters where their holder of now would have been."""
 
     def discard(self, waiter: IWaiter) -> None:
         if waiter in self._holders:
@@ -228,27 +188,19 @@ class Credulous(RoundRobin):
 
 
 class Bare:
-    """
-    Has nothing.
-    """
+    """Has nothing."""
 
 
 class WaitOrderContractTests(SeededFaultsTestCase):
-    """
-    L{WaitOrderContract}.
-    """
+    """L{WaitOrderContract}."""
 
     def test_sound(self) -> None:
-        """
-        Sound orders pass.
-        """
+        """Sound orders pass."""
         for order in (Seeded, Queue, RoundRobin):
             self.assertSound(WaitOrderContract, buildOrder=order)
 
     def test_faults(self) -> None:
-        """
-        Each way in which an order may be wrong is found by the test that is for it.
-        """
+        """Each way in which an order may be wrong is found by the test that is for it."""
         faults: list[tuple[Callable[[], object], str]] = [
             (Bare, "test_providesItsInterface"),
             (LastFirst, "test_nobodyStarves"),

@@ -1,6 +1,4 @@
-"""
-L{admission.testing.orderedclock}.
-"""
+"""L{admission.testing.orderedclock}."""
 
 from __future__ import annotations
 
@@ -32,21 +30,15 @@ def nested(clock: Clock) -> list[tuple[str, float]]:
 
 
 class OrderedClockTests(SynchronousTestCase):
-    """
-    L{OrderedClock}.
-    """
+    """L{OrderedClock}."""
 
     def setUp(self) -> None:
-        """
-        Make a clock.
-        """
+        """Make a clock."""
         self.clock = OrderedClock()
         self.called: list[object] = []
 
     def test_interface(self) -> None:
-        """
-        It provides L{IReactorTime}.
-        """
+        """It provides L{IReactorTime}."""
         verifyObject(IReactorTime, self.clock)
 
     def test_nested(self) -> None:
@@ -60,9 +52,7 @@ class OrderedClockTests(SynchronousTestCase):
         self.assertEqual(nested(Clock()), [("first", 10.0), ("last", 10.0)])
 
     def test_advance(self) -> None:
-        """
-        It arrives exactly where it was to, and makes no call that is due later.
-        """
+        """It arrives exactly where it was to, and makes no call that is due later."""
         self.clock.callLater(0.75, self.called.append, "due")
         self.clock.callLater(0.76, self.called.append, "not due")
         self.clock.pump([0.25, 0.25, 0.25])
@@ -84,9 +74,7 @@ class OrderedClockTests(SynchronousTestCase):
         self.assertEqual(self.called, ["a", "b", "c"])
 
     def test_changed(self) -> None:
-        """
-        Calls that are moved or cancelled on the way count as they are then.
-        """
+        """Calls that are moved or cancelled on the way count as they are then."""
 
         def change() -> None:
             cancelled.cancel()
@@ -99,10 +87,7 @@ class OrderedClockTests(SynchronousTestCase):
         self.assertEqual(self.called, [1.5])
 
     def test_raises(self) -> None:
-        """
-        A call that raises leaves the clock where it was due, and those after
-        it are made in the next step.
-        """
+        """A call that raises leaves the clock where it was due, and those after it are made in the next step."""
         self.clock.callLater(1.0, lambda: 1 // 0)
         self.clock.callLater(2.0, self.called.append, "after")
         self.assertRaises(ZeroDivisionError, self.clock.advance, 10.0)
@@ -111,9 +96,7 @@ class OrderedClockTests(SynchronousTestCase):
         self.assertEqual(self.called, ["after"])
 
     def test_refusedDelays(self) -> None:
-        """
-        A delay that reactors refuse is refused; Twisted's clock takes it.
-        """
+        """A delay that reactors refuse is refused; Twisted's clock takes it."""
         for delaySeconds in (-1.0, float("nan")):
             self.assertRaises(AssertionError, self.clock.callLater, delaySeconds, self.called.append)
             Clock().callLater(delaySeconds, self.called.append)

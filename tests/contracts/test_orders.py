@@ -1,6 +1,4 @@
-"""
-L{admission_plugins.orders}.
-"""
+"""L{admission_plugins.orders}."""
 
 from __future__ import annotations
 
@@ -19,50 +17,36 @@ from admission_plugins.orders import FirstInFirstOut, HolderRounds, RandomRounds
 
 
 def contextWith(random: Random | None) -> PolicyContext:
-    """
-    What a server offers, with its random source.
-    """
+    """What a server offers, with its random source."""
     return PolicyContext(Clock(), lambda: 0.0, random=random)
 
 
 class RandomRoundsContractTests(WaitOrderContract, SynchronousTestCase):
-    """
-    L{RandomRounds} is an L{IWaitOrder}.
-    """
+    """L{RandomRounds} is an L{IWaitOrder}."""
 
     servicesPerWaiter = 2
 
     def buildOrder(self) -> IWaitOrder:
-        """
-        With a seed, so that it is the same each time.
-        """
+        """With a seed, so that it is the same each time."""
         return RandomRounds(Random(1))
 
 
 class FirstInFirstOutContractTests(WaitOrderContract, SynchronousTestCase):
-    """
-    L{FirstInFirstOut} is an L{IWaitOrder}.
-    """
+    """L{FirstInFirstOut} is an L{IWaitOrder}."""
 
     servicesPerWaiter = 1
 
     def buildOrder(self) -> IWaitOrder:
-        """
-        As a server builds it.
-        """
+        """As a server builds it."""
         order: IWaitOrder = buildPolicy(IWaitOrderFactory, "fifo", contextWith(None))
         return order
 
 
 class FirstInFirstOutTests(SynchronousTestCase):
-    """
-    L{FirstInFirstOut}.
-    """
+    """L{FirstInFirstOut}."""
 
     def test_order(self) -> None:
-        """
-        Who came first is first, also after it has asked again; who left and came back is last.
-        """
+        """Who came first is first, also after it has asked again; who left and came back is last."""
         order = FirstInFirstOut()
         first, second, third = (RecordingWaiter(holder=name) for name in "abc")
         for waiter in (first, second, third, first):
@@ -78,19 +62,14 @@ class FirstInFirstOutTests(SynchronousTestCase):
 
 
 class RandomRoundsTests(SynchronousTestCase):
-    """
-    L{RandomRounds}.
-    """
+    """L{RandomRounds}."""
 
     @given(
         steps=st.lists(st.tuples(st.sampled_from(["add", "discard", "next"]), st.integers(0, 8)), max_size=80),
         seed=st.integers(0, 2**32),
     )
     def test_isASet(self, steps: list[tuple[str, int]], seed: int) -> None:
-        """
-        Whoever comes and goes how often: it holds whom a set would hold, and
-        one of those is next.
-        """
+        """Whoever comes and goes how often: it holds whom a set would hold, and one of those is next."""
         order = RandomRounds(Random(seed))
         everybody = [RecordingWaiter() for _ in range(9)]
         waiting: set[IWaiter] = set()
@@ -108,9 +87,7 @@ class RandomRoundsTests(SynchronousTestCase):
                 self.assertRaises(IndexError, order.next)
 
     def test_everybodyAlike(self) -> None:
-        """
-        Each of those who wait is next as often as the others.
-        """
+        """Each of those who wait is next as often as the others."""
         order = RandomRounds(Random(1))
         waiters = [RecordingWaiter() for _ in range(6)]
         for waiter in waiters:
@@ -121,9 +98,7 @@ class RandomRoundsTests(SynchronousTestCase):
         self.assertTrue(all(900 < count < 1100 for count in drawn.values()), drawn)
 
     def test_orders(self) -> None:
-        """
-        Who joins during a round is served when that is over.
-        """
+        """Who joins during a round is served when that is over."""
         order = RandomRounds(Random(1))
         first, second = ([RecordingWaiter() for _ in range(10)] for _ in range(2))
         for waiter in first:
@@ -165,10 +140,7 @@ class RandomRoundsTests(SynchronousTestCase):
         self.assertEqual(drawn, [2, 100, 5, 0, 3, 2, 103, 7, 6, 1, 6, 102, 4, 3, 4, 9, 101, 13])
 
     def test_withoutASource(self) -> None:
-        """
-        Where the server offers nothing to draw from, nobody can tell what
-        comes: two orders differ.
-        """
+        """Where the server offers nothing to draw from, nobody can tell what comes: two orders differ."""
         orders = [buildPolicy(IWaitOrderFactory, "rounds", contextWith(None)) for _ in range(2)]
         waiters = [RecordingWaiter() for _ in range(100)]
         for order in orders:
@@ -179,35 +151,25 @@ class RandomRoundsTests(SynchronousTestCase):
 
 
 class HolderRoundsContractTests(WaitOrderContract, SynchronousTestCase):
-    """
-    L{HolderRounds} is an L{IWaitOrder}.
-    """
+    """L{HolderRounds} is an L{IWaitOrder}."""
 
     def buildOrder(self) -> IWaitOrder:
-        """
-        With a seed, so that it is the same each time.
-        """
+        """With a seed, so that it is the same each time."""
         return HolderRounds(Random(1))
 
 
 class HolderRoundsTests(SynchronousTestCase):
-    """
-    L{HolderRounds}.
-    """
+    """L{HolderRounds}."""
 
     def setUp(self) -> None:
-        """
-        A hundred of one holder wait.
-        """
+        """A hundred of one holder wait."""
         self.order = buildPolicy(IWaitOrderFactory, "holders", contextWith(Random(1)))
         self.many = [RecordingWaiter(holder="many") for _ in range(100)]
         for waiter in self.many:
             self.order.add(waiter)
 
     def servedBefore(self, waiter: IWaiter) -> int:
-        """
-        How many are served before C{waiter}.
-        """
+        """How many are served before C{waiter}."""
         self.order.add(waiter)
         for served in range(101):
             chosen = self.order.next()
@@ -219,16 +181,12 @@ class HolderRoundsTests(SynchronousTestCase):
         raise AssertionError("it is never served")
 
     def test_oneAmongMany(self) -> None:
-        """
-        Who is alone does not wait for all connections of somebody else.
-        """
+        """Who is alone does not wait for all connections of somebody else."""
         for _ in range(20):
             self.assertLessEqual(self.servedBefore(RecordingWaiter(holder="one")), 3)
 
     def test_manyAmongMany(self) -> None:
-        """
-        Several holders go round, however many connections each has.
-        """
+        """Several holders go round, however many connections each has."""
         for holder in ("few", "fewer"):
             for _ in range(10):
                 self.order.add(RecordingWaiter(holder=holder))
@@ -242,9 +200,7 @@ class HolderRoundsTests(SynchronousTestCase):
         self.assertGreaterEqual(served["fewer"], 6)
 
     def test_refused(self) -> None:
-        """
-        As long as there is not enough for who is next, it is the same holder's turn.
-        """
+        """As long as there is not enough for who is next, it is the same holder's turn."""
         self.order.add(RecordingWaiter(holder="one"))
         self.order.discard(self.order.next())
         self.order.discard(self.order.next())

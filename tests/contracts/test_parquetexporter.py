@@ -1,6 +1,4 @@
-"""
-L{admission_plugins.parquetexporter}, and what it makes and seals segments with.
-"""
+"""L{admission_plugins.parquetexporter}, and what it makes and seals segments with."""
 
 from __future__ import annotations
 
@@ -49,14 +47,10 @@ ROTATE_SECONDS = 60.0
 
 
 class ExporterTestCase(SynchronousTestCase):
-    """
-    Has an exporter whose time and threads are the test's.
-    """
+    """Has an exporter whose time and threads are the test's."""
 
     def setUp(self) -> None:
-        """
-        Make one, and start it.
-        """
+        """Make one, and start it."""
         self.directory = self.mktemp()
         self.clock = Clock()
         self.threads = ScriptedThreads()
@@ -71,25 +65,19 @@ class ExporterTestCase(SynchronousTestCase):
         self.exporter = self.start()
 
     def observe(self, event: Any) -> None:
-        """
-        Keep what the log says.
-        """
+        """Keep what the log says."""
         if event.get("log_namespace", "").startswith("admission_plugins.") and event["log_level"] >= LogLevel.warn:
             self.warnings.append(event["log_format"].format(**event))
 
     def seal(self, directory: str, capBytes: int) -> SealReport:
-        """
-        Seal in this process, unless the test says no.
-        """
+        """Seal in this process, unless the test says no."""
         self.passes += 1
         if self.sealFailure is not None:
             raise self.sealFailure
         return sealAll(directory, self.evictAtBytes or capBytes)
 
     def start(self, bootId: str = "boot") -> ParquetExporter:
-        """
-        An exporter that has been started.
-        """
+        """An exporter that has been started."""
         exporter = ParquetExporter(
             self.directory, self.clock, lambda: self.wallSeconds, ROTATE_SECONDS, CAP_BYTES, self.seal
         )
@@ -97,9 +85,7 @@ class ExporterTestCase(SynchronousTestCase):
         return exporter
 
     def record(self, count: int) -> None:
-        """
-        Events with numbers that go on.
-        """
+        """Events with numbers that go on."""
         for _ in range(count):
             self.seq += 1
             self.exporter.exportEvent(KafkaRequestEvent(1, self.clock.seconds(), seq=self.seq))
@@ -115,42 +101,30 @@ class ExporterTestCase(SynchronousTestCase):
         return self.seq - 1
 
     def unsealed(self) -> list[int]:
-        """
-        The numbers of what is in segments.
-        """
+        """The numbers of what is in segments."""
         found = [Segment.load(path) for path in segmentPaths(os.path.join(self.directory, "_segments"))]
         return [row["seq"] for segment in found if segment is not None for row in segment.rows(REQUESTS)]
 
     def sealed(self) -> list[int]:
-        """
-        The numbers of what is in Parquet files.
-        """
+        """The numbers of what is in Parquet files."""
         return sealedSeqs(self.directory)
 
 
 def sealedSeqs(directory: str, pattern: str = "requests/**/*.parquet") -> list[int]:
-    """
-    The numbers of what is in all Parquet files that match, ascending.
-    """
+    """The numbers of what is in all Parquet files that match, ascending."""
     paths = Path(directory).glob(pattern)
     return sorted(seq for path in paths for seq in pq.read_table(path, partitioning=None)["seq"].to_pylist())
 
 
 class ContractTests(MetricsExporterContract, SynchronousTestCase):
-    """
-    L{ParquetExporter} is an L{IMetricsExporter}.
-    """
+    """L{ParquetExporter} is an L{IMetricsExporter}."""
 
     def buildExporter(self, clock: Clock) -> IMetricsExporter:
-        """
-        With a directory of its own.
-        """
+        """With a directory of its own."""
         return ParquetExporter(self.mktemp(), clock, lambda: 0.0, ROTATE_SECONDS, CAP_BYTES, sealAll)
 
     def arrived(self, exporter: IMetricsExporter) -> list[int]:
-        """
-        What is in Parquet files, and in segments that are yet to be sealed.
-        """
+        """What is in Parquet files, and in segments that are yet to be sealed."""
         assert isinstance(exporter, ParquetExporter)
         unsealed = [Segment.load(path) for path in segmentPaths(os.path.join(exporter.directory, "_segments"))]
         return sealedSeqs(exporter.directory, "**/*.parquet") + [
@@ -159,14 +133,10 @@ class ContractTests(MetricsExporterContract, SynchronousTestCase):
 
 
 class BuildTests(SynchronousTestCase):
-    """
-    C{--export spark:...}
-    """
+    """C{--export spark:...}"""
 
     def build(self, description: str) -> ParquetExporter:
-        """
-        What a description makes.
-        """
+        """What a description makes."""
         clock = Clock()
         exporter: ParquetExporter = buildPolicy(
             IMetricsExporterFactory, description, PolicyContext(clock, clock.seconds)
@@ -174,10 +144,7 @@ class BuildTests(SynchronousTestCase):
         return exporter
 
     def test_defaults(self) -> None:
-        """
-        Only the directory has to be said; it does not follow when the process
-        changes its own.
-        """
+        """Only the directory has to be said; it does not follow when the process changes its own."""
         exporter = self.build("spark:events")
         self.assertTrue(verifyObject(IMetricsExporter, exporter))
         self.assertEqual(exporter.directory, os.path.abspath("events"))
@@ -185,17 +152,13 @@ class BuildTests(SynchronousTestCase):
         self.assertFalse(os.path.exists("events"))
 
     def test_arguments(self) -> None:
-        """
-        C{rotate} and C{cap} are durations and sizes as elsewhere.
-        """
+        """C{rotate} and C{cap} are durations and sizes as elsewhere."""
         exporter = self.build(r"spark:/tmp/a\:b:rotate=5m:cap=100M")
         self.assertEqual(exporter.directory, "/tmp/a:b")
         self.assertEqual((exporter.rotateSeconds, exporter.capBytes), (300.0, 100_000_000))
 
     def test_refused(self) -> None:
-        """
-        What makes no sense is refused in one sentence.
-        """
+        """What makes no sense is refused in one sentence."""
         for arguments, sentence in [
             ("", "the directory to record to is missing"),
             ("a:rotate=10ms", "rotate must be 1s at least, not 10ms"),
@@ -207,17 +170,13 @@ class BuildTests(SynchronousTestCase):
             self.assertNotIn("\n", refusal)
 
     def test_missingLibrary(self) -> None:
-        """
-        A library that is not installed is named, with the extra that brings it.
-        """
+        """A library that is not installed is named, with the extra that brings it."""
         self.patch(parquetexporter, "find_spec", lambda name: None if name == "pyarrow" else name)
         refusal = str(self.assertRaises(PolicyError, self.build, "spark:a"))
         self.assertIn("Parquet files need pyarrow: install admission[spark]", refusal)
 
     def test_light(self) -> None:
-        """
-        Neither pyarrow nor numpy is in the memory of a server that records.
-        """
+        """Neither pyarrow nor numpy is in the memory of a server that records."""
         code = "import sys, {}; print([m for m in ('numpy', 'pyarrow') if m in sys.modules])"
         code = code.format(parquetexporter.__name__)
         result = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True)
@@ -225,14 +184,10 @@ class BuildTests(SynchronousTestCase):
 
 
 class RecordingTests(ExporterTestCase):
-    """
-    L{ParquetExporter} while all is well.
-    """
+    """L{ParquetExporter} while all is well."""
 
     def test_atOnce(self) -> None:
-        """
-        An event is in a file when the exporter returns; samples are, too.
-        """
+        """An event is in a file when the exporter returns; samples are, too."""
         self.record(3)
         self.assertEqual(self.unsealed(), [1, 2, 3])
         self.exporter.exportSamples([SensorSample(1.0, "Used", "gauge", value) for value in (1.0, 2.0)])
@@ -242,10 +197,7 @@ class RecordingTests(ExporterTestCase):
         self.assertEqual((self.exporter.recordedEvents, self.exporter.droppedEvents), (5, 0))
 
     def test_rotate(self) -> None:
-        """
-        At the interval, what was recorded is sealed, and recording goes on in
-        the next segment.
-        """
+        """At the interval, what was recorded is sealed, and recording goes on in the next segment."""
         self.record(3)
         self.clock.advance(ROTATE_SECONDS - 1)
         self.assertEqual((self.sealed(), self.passes), ([], 0))
@@ -257,9 +209,7 @@ class RecordingTests(ExporterTestCase):
         self.assertEqual((self.sealed(), self.exporter.sealedRows), ([1, 2, 3, 4, 5], 5))
 
     def test_nothingToSeal(self) -> None:
-        """
-        While nothing happens, nothing is sealed, however long that is.
-        """
+        """While nothing happens, nothing is sealed, however long that is."""
         for _ in range(5):
             self.clock.advance(ROTATE_SECONDS)
         self.assertEqual(self.passes, 0)
@@ -295,10 +245,7 @@ class RecordingTests(ExporterTestCase):
         self.assertEqual(made, [False, True, False])
 
     def test_timeIsOfTheSegment(self) -> None:
-        """
-        Each segment tells wall time by its own beginning, so that it follows
-        when the machine's clock is set.
-        """
+        """Each segment tells wall time by its own beginning, so that it follows when the machine's clock is set."""
         self.record(1)
         self.wallSeconds = 1_000_000.0
         self.clock.advance(ROTATE_SECONDS)
@@ -311,10 +258,7 @@ class RecordingTests(ExporterTestCase):
         self.assertEqual(sorted(moments), [0.0, 1_000_000.0])
 
     def test_sensors(self) -> None:
-        """
-        What was recorded, sealed and removed can be seen, and so can texts that
-        found no room.
-        """
+        """What was recorded, sealed and removed can be seen, and so can texts that found no room."""
         registry = SensorRegistry(self.clock.seconds)
         self.exporter.addSensors(registry, "spark")
         for number in range(200):
@@ -329,10 +273,7 @@ class RecordingTests(ExporterTestCase):
         self.assertEqual(registry["spark.sealed-bytes"], path.stat().st_size)
 
     def test_stop(self) -> None:
-        """
-        At the end everything is sealed and nothing is left to do, not even by
-        the clock.
-        """
+        """At the end everything is sealed and nothing is left to do, not even by the clock."""
         self.record(3)
         self.successResultOf(self.exporter.stop())
         self.assertEqual((self.sealed(), os.listdir(os.path.join(self.directory, "_segments"))), ([1, 2, 3], []))
@@ -341,17 +282,12 @@ class RecordingTests(ExporterTestCase):
         self.assertEqual(self.exporter.droppedEvents, 1)
 
     def test_stopEmpty(self) -> None:
-        """
-        Where nothing was recorded, ending takes no sealing and leaves no files.
-        """
+        """Where nothing was recorded, ending takes no sealing and leaves no files."""
         self.successResultOf(self.exporter.stop())
         self.assertEqual((self.passes, os.listdir(os.path.join(self.directory, "_segments"))), (0, []))
 
     def test_stopWaits(self) -> None:
-        """
-        The end is when threads are done: with sealing, and with a segment that
-        was being made, which goes.
-        """
+        """The end is when threads are done: with sealing, and with a segment that was being made, which goes."""
         self.threads.isIdle = True
         self.record(3)
         self.clock.advance(ROTATE_SECONDS)
@@ -363,18 +299,14 @@ class RecordingTests(ExporterTestCase):
         self.assertEqual((self.sealed(), os.listdir(os.path.join(self.directory, "_segments"))), ([1, 2, 3, 4], []))
 
     def test_cannotStart(self) -> None:
-        """
-        A directory that cannot be made is noticed at the start.
-        """
+        """A directory that cannot be made is noticed at the start."""
         Path(self.directory + "x").write_text("in the way")
         self.directory += "x"
         self.assertRaises(OSError, self.start)
 
 
 class TroubleTests(ExporterTestCase):
-    """
-    L{ParquetExporter} when it is not.
-    """
+    """L{ParquetExporter} when it is not."""
 
     def test_noSpare(self) -> None:
         """
@@ -396,9 +328,7 @@ class TroubleTests(ExporterTestCase):
         self.assertEqual(self.sealed(), [*range(1, kept + 1), kept + 11])
 
     def stopAndWork(self) -> Deferred[Any]:
-        """
-        Stop, with the threads' help.
-        """
+        """Stop, with the threads' help."""
         stopped = self.exporter.stop()
         self.threads.work()
         return stopped
@@ -470,10 +400,7 @@ class TroubleTests(ExporterTestCase):
         self.assertEqual(self.exporter.droppedEvents, 1001)
 
     def test_sealedAgain(self) -> None:
-        """
-        What could not be sealed is sealed at the next interval, even if nothing
-        has happened since.
-        """
+        """What could not be sealed is sealed at the next interval, even if nothing has happened since."""
         self.sealFailure = SealingFailed("no reason")
         self.record(3)
         self.clock.advance(ROTATE_SECONDS)
@@ -485,9 +412,7 @@ class TroubleTests(ExporterTestCase):
         self.assertEqual(self.passes, 2)
 
     def test_problems(self) -> None:
-        """
-        Whatever sealing complains of is logged.
-        """
+        """Whatever sealing complains of is logged."""
         Path(self.directory, "_segments", "bad.segment").write_bytes(b"x" * 5000)
         self.record(1)
         self.clock.advance(ROTATE_SECONDS)
@@ -496,10 +421,7 @@ class TroubleTests(ExporterTestCase):
         self.assertEqual(self.sealed(), [1])
 
     def test_leftBehind(self) -> None:
-        """
-        What an earlier run left behind is sealed at the start, nothing of it
-        twice.
-        """
+        """What an earlier run left behind is sealed at the start, nothing of it twice."""
         self.record(3)
         segments = os.path.join(self.directory, "_segments")
         copies = {path: Path(path).read_bytes() for path in segmentPaths(segments)}
@@ -517,10 +439,7 @@ class TroubleTests(ExporterTestCase):
         self.assertEqual(len(segmentPaths(segments)), 2)
 
     def test_leftBehindTooMuch(self) -> None:
-        """
-        Segments that were left behind and have taken their share already do not
-        keep a server from starting.
-        """
+        """Segments that were left behind and have taken their share already do not keep a server from starting."""
         self.sealFailure = SealingFailed("no reason")
         self.recordUntilFull()
         before = self.exporter
@@ -532,10 +451,7 @@ class TroubleTests(ExporterTestCase):
         self.successResultOf(before.stop())
 
     def test_bound(self) -> None:
-        """
-        However much is recorded, Parquet files stay within the bound, and it is
-        counted what had to go for that.
-        """
+        """However much is recorded, Parquet files stay within the bound, and it is counted what had to go for that."""
         self.evictAtBytes = 100_000
         for _ in range(10):
             self.record(800)
@@ -549,14 +465,10 @@ class TroubleTests(ExporterTestCase):
 
 
 class SealInProcessTests(SynchronousTestCase):
-    """
-    L{sealInProcess}.
-    """
+    """L{sealInProcess}."""
 
     def test_seals(self) -> None:
-        """
-        What the process reports is what it did.
-        """
+        """What the process reports is what it did."""
         directory = self.mktemp()
         os.makedirs(os.path.join(directory, "_segments"))
         writer = SegmentWriter(os.path.join(directory, "_segments", "a.segment"), SEGMENT_BYTES)
@@ -568,31 +480,23 @@ class SealInProcessTests(SynchronousTestCase):
         self.assertEqual(sealedSeqs(directory), [7])
 
     def test_fails(self) -> None:
-        """
-        When the process ends badly, its last word is the reason.
-        """
+        """When the process ends badly, its last word is the reason."""
         much: Any = "much"
         failure = self.assertRaises(SealingFailed, sealInProcess, self.mktemp(), much)
         self.assertEqual(str(failure), "ValueError: invalid literal for int() with base 10: 'much'")
 
     def test_silent(self) -> None:
-        """
-        When it ends without a word, its status is.
-        """
+        """When it ends without a word, its status is."""
         self.patch(parquetexporter.sys, "executable", "/bin/false")
         failure = self.assertRaises(SealingFailed, sealInProcess, self.mktemp(), 0)
         self.assertEqual(str(failure), "it ended with status 1")
 
 
 class BenchmarkTests(SynchronousTestCase):
-    """
-    C{benchmarks.recording}.
-    """
+    """C{benchmarks.recording}."""
 
     def test_quick(self) -> None:
-        """
-        It runs, measures all that it says, and accounts for every event.  Beside busy processes it may drop some.
-        """
+        """It runs, measures all that it says, and accounts for every event.  Beside busy processes it may drop some."""
         result = subprocess.run(
             [sys.executable, "-m", "benchmarks.recording", "--quick", "--json"],
             cwd=ROOT,
@@ -614,9 +518,7 @@ class BenchmarkTests(SynchronousTestCase):
 
 
 class KilledTests(SynchronousTestCase):
-    """
-    A process that records, as an operator runs it, and C{kill -9}.
-    """
+    """A process that records, as an operator runs it, and C{kill -9}."""
 
     def test_killed(self) -> None:
         """

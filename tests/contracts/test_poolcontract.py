@@ -1,6 +1,4 @@
-"""
-L{admission.testing.poolcontract} and L{admission.testing.scriptedpool}.
-"""
+"""L{admission.testing.poolcontract} and L{admission.testing.scriptedpool}."""
 
 from __future__ import annotations
 
@@ -17,27 +15,18 @@ from tests.kit.seededfaults import SeededFaultsTestCase
 
 
 class ScriptedPoolContractTests(UnboundedPoolContract, SynchronousTestCase):
-    """
-    L{ScriptedPool} is an L{IMemoryPool} that refuses nobody while it is not told to.
-    """
+    """L{ScriptedPool} is an L{IMemoryPool} that refuses nobody while it is not told to."""
 
     def buildPool(self, sizeBytes: int) -> IMemoryPool:
-        """
-        A pool that refuses nothing.
-        """
+        """A pool that refuses nothing."""
         return ScriptedPool(sizeBytes)
 
 
 class ScriptedPoolTests(SynchronousTestCase):
-    """
-    L{ScriptedPool}.
-    """
+    """L{ScriptedPool}."""
 
     def test_onCue(self) -> None:
-        """
-        It refuses from one cue to the other, tells its listeners of the
-        second, and remembers what was asked for.
-        """
+        """It refuses from one cue to the other, tells its listeners of the second, and remembers what was asked for."""
         pool = ScriptedPool()
         told: list[None] = []
         pool.subscribe(lambda: told.append(None))
@@ -51,36 +40,28 @@ class ScriptedPoolTests(SynchronousTestCase):
 
 
 class Generous(BoundedPool):
-    """
-    Takes sizes that it cannot have for such that it can.
-    """
+    """Takes sizes that it cannot have for such that it can."""
 
     def tryAllocate(self, sizeBytes: int, holder: str = "") -> Any:
         return super().tryAllocate(max(min(sizeBytes, self.largestBytes), 1))
 
 
 class Roomy(BoundedPool):
-    """
-    Hands out more than was asked for.
-    """
+    """Hands out more than was asked for."""
 
     def tryAllocate(self, sizeBytes: int, holder: str = "") -> Any:
         return super().tryAllocate(min(sizeBytes + 1, self.largestBytes) if sizeBytes > 0 else sizeBytes)
 
 
 class Stingy(BoundedPool):
-    """
-    Refuses charges.
-    """
+    """Refuses charges."""
 
     def charge(self, sizeBytes: int, purpose: str) -> Any:
         return None if sizeBytes > self.availableBytes else super().charge(sizeBytes, purpose)
 
 
 class LenientLease(Lease):
-    """
-    May be released twice.
-    """
+    """May be released twice."""
 
     __slots__ = ()
 
@@ -90,9 +71,7 @@ class LenientLease(Lease):
 
 
 class Lenient(BoundedPool):
-    """
-    Does not mind.
-    """
+    """Does not mind."""
 
     def tryAllocate(self, sizeBytes: int, holder: str = "") -> Any:
         lease = super().tryAllocate(sizeBytes)
@@ -102,18 +81,14 @@ class Lenient(BoundedPool):
 
 
 class Secretive(BoundedPool):
-    """
-    Never tells that memory is back.
-    """
+    """Never tells that memory is back."""
 
     def _tell(self) -> None:
         pass
 
 
 class Fragile(BoundedPool):
-    """
-    Lets through what listeners raise.
-    """
+    """Lets through what listeners raise."""
 
     def _tell(self) -> None:
         for listener in self._listeners:
@@ -121,9 +96,7 @@ class Fragile(BoundedPool):
 
 
 class Hasty(BoundedPool):
-    """
-    Tells that memory is back before it is.
-    """
+    """Tells that memory is back before it is."""
 
     def giveBack(self, lease: Lease) -> None:
         listeners, self._listeners = self._listeners, []
@@ -134,9 +107,7 @@ class Hasty(BoundedPool):
 
 
 class Talkative(BoundedPool):
-    """
-    Tells within an allocation.
-    """
+    """Tells within an allocation."""
 
     def tryAllocate(self, sizeBytes: int, holder: str = "") -> Any:
         lease = super().tryAllocate(sizeBytes)
@@ -145,9 +116,7 @@ class Talkative(BoundedPool):
 
 
 class Leaky(BoundedPool):
-    """
-    Keeps a byte of everything.
-    """
+    """Keeps a byte of everything."""
 
     def giveBack(self, lease: Lease) -> None:
         super().giveBack(lease)
@@ -155,9 +124,7 @@ class Leaky(BoundedPool):
 
 
 class Proud(BoundedPool):
-    """
-    Never admits to owing memory.
-    """
+    """Never admits to owing memory."""
 
     def charge(self, sizeBytes: int, purpose: str) -> Any:
         lease = super().charge(sizeBytes, purpose)
@@ -166,9 +133,7 @@ class Proud(BoundedPool):
 
 
 class Bottomless(BoundedPool):
-    """
-    Grants when it is empty.
-    """
+    """Grants when it is empty."""
 
     def tryAllocate(self, sizeBytes: int, holder: str = "") -> Any:
         availableBytes, self.availableBytes = self.availableBytes, self.sizeBytes
@@ -179,9 +144,7 @@ class Bottomless(BoundedPool):
 
 
 class Grudging(BoundedPool):
-    """
-    Counts what it refuses.
-    """
+    """Counts what it refuses."""
 
     def tryAllocate(self, sizeBytes: int, holder: str = "") -> Any:
         lease = super().tryAllocate(sizeBytes)
@@ -191,18 +154,14 @@ class Grudging(BoundedPool):
 
 
 class Stuck(BoundedPool):
-    """
-    Waits for charges that nobody can release.
-    """
+    """Waits for charges that nobody can release."""
 
     def tryAllocate(self, sizeBytes: int, holder: str = "") -> Any:
         return None if self.availableBytes <= 0 < sizeBytes else super().tryAllocate(sizeBytes)
 
 
 class Flooded(BoundedPool):
-    """
-    Lets everybody past the charges.
-    """
+    """Lets everybody past the charges."""
 
     def tryAllocate(self, sizeBytes: int, holder: str = "") -> Any:
         framesBytes, self._used[FRAMES] = self._used[FRAMES], 0
@@ -212,27 +171,21 @@ class Flooded(BoundedPool):
 
 
 class Forgetful(BoundedPool):
-    """
-    Loses what is dropped.
-    """
+    """Loses what is dropped."""
 
     def dropped(self, sizeBytes: int, purpose: str, holder: str | None) -> None:
         pass
 
 
 class Discreet(BoundedPool):
-    """
-    Reclaims what is dropped, and says nothing.
-    """
+    """Reclaims what is dropped, and says nothing."""
 
     def dropped(self, sizeBytes: int, purpose: str, holder: str | None) -> None:
         self._uncount(sizeBytes, purpose, holder)
 
 
 class Sticky(BoundedPool):
-    """
-    Leaves the buffer with who has released it.
-    """
+    """Leaves the buffer with who has released it."""
 
     def giveBack(self, lease: Lease) -> None:
         buffer = lease.buffer
@@ -241,9 +194,7 @@ class Sticky(BoundedPool):
 
 
 class Crowded(BoundedPool):
-    """
-    Hands out the same memory twice.
-    """
+    """Hands out the same memory twice."""
 
     memory = memoryview(bytearray(4 << 20))
 
@@ -255,36 +206,28 @@ class Crowded(BoundedPool):
 
 
 class Careless(BoundedPool):
-    """
-    Does not care what memory is for.
-    """
+    """Does not care what memory is for."""
 
     def charge(self, sizeBytes: int, purpose: str) -> Any:
         return super().charge(sizeBytes, FRAMES)
 
 
 class Optimistic(BoundedPool):
-    """
-    Is never out of memory.
-    """
+    """Is never out of memory."""
 
     def isOutOfMemory(self) -> bool:
         return False
 
 
 class Nameless(BoundedPool):
-    """
-    Calls its sensors what it likes.
-    """
+    """Calls its sensors what it likes."""
 
     def addSensors(self, registry: ISensorRegistry, name: str) -> None:
         super().addSensors(registry, "Bounded")
 
 
 class Repetitive(BoundedPool):
-    """
-    Tells what the gate tells.
-    """
+    """Tells what the gate tells."""
 
     def addSensors(self, registry: ISensorRegistry, name: str) -> None:
         super().addSensors(registry, name)
@@ -292,18 +235,14 @@ class Repetitive(BoundedPool):
 
 
 class FirstCome(FairPool):
-    """
-    Whoever comes first gets all of it.
-    """
+    """Whoever comes first gets all of it."""
 
     def isBelowShare(self, holder: str) -> bool:
         return True
 
 
 class Unforgiving(FairPool):
-    """
-    Who has had its share once gets no more.
-    """
+    """Who has had its share once gets no more."""
 
     def __init__(self, sizeBytes: int) -> None:
         super().__init__(sizeBytes)
@@ -320,18 +259,14 @@ class Unforgiving(FairPool):
 
 
 class Overdrawn(FairPool):
-    """
-    Where nothing is left, nobody has a share.
-    """
+    """Where nothing is left, nobody has a share."""
 
     def isBelowShare(self, holder: str) -> bool:
         return self.availableBytes > 0 and super().isBelowShare(holder)
 
 
 class Counting(FairPool):
-    """
-    Takes a question for a request.
-    """
+    """Takes a question for a request."""
 
     def __init__(self, sizeBytes: int) -> None:
         super().__init__(sizeBytes)
@@ -343,31 +278,23 @@ class Counting(FairPool):
 
 
 class Unreclaimed(FairPool):
-    """
-    What is dropped stays counted to its holder.
-    """
+    """What is dropped stays counted to its holder."""
 
     def dropped(self, sizeBytes: int, purpose: str, holder: str | None) -> None:
         super().dropped(sizeBytes, purpose, None)
 
 
 class MemoryPoolContractTests(SeededFaultsTestCase):
-    """
-    L{MemoryPoolContract}.
-    """
+    """L{MemoryPoolContract}."""
 
     def test_sound(self) -> None:
-        """
-        Sound pools pass, each kind what is for it.
-        """
+        """Sound pools pass, each kind what is for it."""
         self.assertSound(MemoryPoolContract, buildPool=BoundedPool)
         self.assertSound(FairPoolContract, buildPool=FairPool)
         self.assertSound(UnboundedPoolContract, buildPool=lambda sizeBytes: UnboundedPool())
 
     def test_faults(self) -> None:
-        """
-        Each way in which a pool may be wrong is found by the test that is for it.
-        """
+        """Each way in which a pool may be wrong is found by the test that is for it."""
         faults: list[tuple[Callable[[int], BoundedPool], str]] = [
             (Generous, "test_sizesOutOfRangeRaise"),
             (Roomy, "test_bufferIsExact"),
@@ -396,9 +323,7 @@ class MemoryPoolContractTests(SeededFaultsTestCase):
             self.assertBroken(MemoryPoolContract, test, str(pool), buildPool=pool)
 
     def test_unfair(self) -> None:
-        """
-        Each way in which a pool may be unfair is found, too.
-        """
+        """Each way in which a pool may be unfair is found, too."""
         faults: list[tuple[Callable[[int], BoundedPool], str]] = [
             (BoundedPool, "test_providesFairPool"),
             (FirstCome, "test_leavesMemory"),
@@ -411,8 +336,6 @@ class MemoryPoolContractTests(SeededFaultsTestCase):
             self.assertBroken(FairPoolContract, test, str(pool), buildPool=pool)
 
     def test_unboundedIsNotBounded(self) -> None:
-        """
-        A pool that never refuses is told so by the rules that it breaks.
-        """
+        """A pool that never refuses is told so by the rules that it breaks."""
         for test in ("test_refusesWhenEmpty", "test_everyByteComesBack", "test_oneRequestPastCharges"):
             self.assertBroken(MemoryPoolContract, test, "unbounded", buildPool=lambda sizeBytes: UnboundedPool())

@@ -1,6 +1,4 @@
-"""
-L{admission_plugins.producerids}.
-"""
+"""L{admission_plugins.producerids}."""
 
 from __future__ import annotations
 
@@ -37,64 +35,46 @@ USAGE = Usage(requestBytes=100)
 
 
 def produce(*identities: int, user: str = "alice", clientId: str = "") -> Request:
-    """
-    A Produce request with these producer ids.
-    """
+    """A Produce request with these producer ids."""
     return Request(PRODUCE, user, clientId, "192.0.2.1", 100, identities)
 
 
 class ContractTests(QuotaPolicyContract, SynchronousTestCase):
-    """
-    L{ProducerIds} is an L{IQuotaPolicy}.
-    """
+    """L{ProducerIds} is an L{IQuotaPolicy}."""
 
     limitName = PRODUCER_IDS_RATE
     limit = 10.0
     isRefusing = True
 
     def buildPolicy(self, isShadow: bool = False) -> IQuotaPolicy:
-        """
-        See L{QuotaPolicyContract}, like the others.
-        """
+        """See L{QuotaPolicyContract}, like the others."""
         policy: IQuotaPolicy = ProducerIds(isRefusing=self.isRefusing, isShadow=isShadow, key=KEY)
         return policy
 
     def entity(self, client: int) -> QuotaEntity:
-        """
-        A user.
-        """
+        """A user."""
         return QuotaEntity(user=f"user{client}")
 
     def refusedEntity(self) -> QuotaEntity:
-        """
-        A client id.
-        """
+        """A client id."""
         return QuotaEntity(user="user0", clientId="client")
 
     def request(self, client: int, number: int = 0) -> Request:
-        """
-        Each has an id of its own.
-        """
+        """Each has an id of its own."""
         return produce(number, user=f"user{client}", clientId=f"client{number}")
 
     def usage(self, request: Request) -> Usage:
-        """
-        What counts is the id.
-        """
+        """What counts is the id."""
         return USAGE
 
 
 class ThrottlingContractTests(ContractTests):
-    """
-    So it is if it never refuses.
-    """
+    """So it is if it never refuses."""
 
     isRefusing = False
 
     def excess(self, client: int) -> Sequence[Request]:
-        """
-        An id is new once only, so every excess has ids of its own.
-        """
+        """An id is new once only, so every excess has ids of its own."""
         self.excesses += 1
         return [self.request(client, 1000 * self.excesses + number) for number in range(50)]
 
@@ -102,21 +82,15 @@ class ThrottlingContractTests(ContractTests):
 
 
 class ProducerIdsTestCase(SynchronousTestCase):
-    """
-    Sends requests to a policy.
-    """
+    """Sends requests to a policy."""
 
     def setUp(self) -> None:
-        """
-        Make a clock that has run for a while.
-        """
+        """Make a clock that has run for a while."""
         self.clock = Clock()
         self.clock.advance(1000.0)
 
     def build(self, rate: float = 10.0, **options: Any) -> ProducerIds:
-        """
-        Make a policy with a limit for everybody.
-        """
+        """Make a policy with a limit for everybody."""
         policy = ProducerIds(WINDOW_SECONDS, key=KEY, **options)
         policy.configure(QuotaEntity(user=DEFAULT), {PRODUCER_IDS_RATE: rate}, self.clock.seconds())
         return policy
@@ -142,9 +116,7 @@ class ProducerIdsTestCase(SynchronousTestCase):
         return sum(self.send(policy, identity, user=user) == ADMITTED for identity in identities)
 
     def sensors(self, policy: ProducerIds) -> Mapping[str, Mapping[str, float]]:
-        """
-        What the families show, by name and user.
-        """
+        """What the families show, by name and user."""
         registry = SensorRegistry(self.clock.seconds)
         policy.addSensors(registry, "ids")
         return {
@@ -154,29 +126,21 @@ class ProducerIdsTestCase(SynchronousTestCase):
 
 
 class RefusingTests(ProducerIdsTestCase):
-    """
-    Who is refused.
-    """
+    """Who is refused."""
 
     def test_interfaces(self) -> None:
-        """
-        It is a quota policy that can be warmed up.
-        """
+        """It is a quota policy that can be warmed up."""
         policy = self.build()
         verifyObject(IQuotaPolicy, policy)
         verifyObject(IRestorable, policy)
 
     def test_burstIsTheRate(self) -> None:
-        """
-        As many new ids as the limit says are let in at once, and not one more.
-        """
+        """As many new ids as the limit says are let in at once, and not one more."""
         for rate in (1.0, 10.0, 100.0, 333.0):
             self.assertEqual(self.sendEach(self.build(rate), range(500)), rate)
 
     def test_refillsInAWindow(self) -> None:
-        """
-        After that there is room for as many more, spread evenly over a window.
-        """
+        """After that there is room for as many more, spread evenly over a window."""
         policy = self.build(100.0)
         self.sendEach(policy, range(100))
         for second in range(3600):
@@ -199,10 +163,7 @@ class RefusingTests(ProducerIdsTestCase):
         self.assertEqual(self.send(policy, 500, 501, 502), ADMITTED)
 
     def test_knownIdsPass(self) -> None:
-        """
-        Ids that have been let in pass for as long as they keep coming, while
-        new ones are refused.
-        """
+        """Ids that have been let in pass for as long as they keep coming, while new ones are refused."""
         policy = self.build(10.0)
         self.assertEqual(self.sendEach(policy, range(10)), 10)
         for _ in range(20):
@@ -213,17 +174,13 @@ class RefusingTests(ProducerIdsTestCase):
             self.assertIn(self.sendEach(policy, others), (8, 9))
 
     def test_refusedIsNotRemembered(self) -> None:
-        """
-        An id that was refused is as new when it comes again.
-        """
+        """An id that was refused is as new when it comes again."""
         policy = self.build(10.0)
         self.sendEach(policy, range(10))
         self.assertEqual([self.send(policy, 77).admitted for _ in range(3)], [False] * 3)
 
     def test_refusalsCostNothing(self) -> None:
-        """
-        However often somebody is refused, the next token comes on time.
-        """
+        """However often somebody is refused, the next token comes on time."""
         policy = self.build(10.0)
         self.sendEach(policy, range(10))
         for _ in range(360):
@@ -244,10 +201,7 @@ class RefusingTests(ProducerIdsTestCase):
         self.assertEqual(self.send(policy, 100, 101), ADMITTED)
 
     def test_neverFits(self) -> None:
-        """
-        A request with more new ids than the limit is refused with a reason that
-        says that waiting will not help.
-        """
+        """A request with more new ids than the limit is refused with a reason that says that waiting will not help."""
         decision = self.send(self.build(10.0), *range(11))
         self.assertEqual((decision.admitted, decision.delaySeconds), (False, 360.0))
         self.assertEqual(
@@ -255,19 +209,14 @@ class RefusingTests(ProducerIdsTestCase):
         )
 
     def test_lessThanOne(self) -> None:
-        """
-        A limit below one in a window lets one id in all the same, now and then.
-        """
+        """A limit below one in a window lets one id in all the same, now and then."""
         policy = self.build(0.5)
         self.assertEqual([self.send(policy, identity).admitted for identity in (1, 2)], [True, False])
         self.clock.advance(2 * WINDOW_SECONDS)
         self.assertEqual([self.send(policy, identity).admitted for identity in (2, 3)], [True, False])
 
     def test_withoutIds(self) -> None:
-        """
-        Requests without producer ids, and those of other kinds, are no concern
-        of it and leave no trace.
-        """
+        """Requests without producer ids, and those of other kinds, are no concern of it and leave no trace."""
         policy = self.build(1.0)
         self.send(policy, 1)
         for request in (
@@ -283,9 +232,7 @@ class RefusingTests(ProducerIdsTestCase):
         self.assertEqual(self.sensors(policy)["ids.tokens"], {"alice": 0.0})
 
     def test_deciding(self) -> None:
-        """
-        Deciding remembers no id and takes no token.
-        """
+        """Deciding remembers no id and takes no token."""
         policy = self.build(1.0)
         self.assertEqual(
             [policy.decide(produce(identity), self.clock.seconds()).admitted for identity in range(5)], [True] * 5
@@ -328,15 +275,10 @@ class RefusingTests(ProducerIdsTestCase):
 
 
 class ThrottlingTests(ProducerIdsTestCase):
-    """
-    Who is throttled where nobody is refused.
-    """
+    """Who is throttled where nobody is refused."""
 
     def test_throttled(self) -> None:
-        """
-        Every id is let in, and whoever brings one that there is no token for is
-        throttled until nothing is owed.
-        """
+        """Every id is let in, and whoever brings one that there is no token for is throttled until nothing is owed."""
         policy = self.build(10.0, isRefusing=False)
         self.assertEqual(self.sendEach(policy, range(10)), 10)
         self.assertEqual([round(self.send(policy, each).delaySeconds, 6) for each in (10, 11)], [360.0, 720.0])
@@ -344,9 +286,7 @@ class ThrottlingTests(ProducerIdsTestCase):
         self.assertEqual(round(self.send(policy, 12).delaySeconds, 6), 360.0)
 
     def test_knownIdsAreNot(self) -> None:
-        """
-        Producers that are known are not throttled for what others of their user owe.
-        """
+        """Producers that are known are not throttled for what others of their user owe."""
         policy = self.build(10.0, isRefusing=False)
         self.sendEach(policy, range(12))
         self.assertEqual(self.sendEach(policy, range(12)), 12)
@@ -365,9 +305,7 @@ class ThrottlingTests(ProducerIdsTestCase):
 
 
 class ShadowTests(ProducerIdsTestCase):
-    """
-    A shadow policy.
-    """
+    """A shadow policy."""
 
     def test_countsWhatItWouldLetIn(self) -> None:
         """
@@ -385,33 +323,23 @@ class ShadowTests(ProducerIdsTestCase):
             self.clock.advance(60.0)
 
     def test_throttling(self) -> None:
-        """
-        One that would throttle says for how long.
-        """
+        """One that would throttle says for how long."""
         policy = self.build(10.0, isShadow=True, isRefusing=False)
         self.assertEqual(self.sendEach(policy, range(12)), 10)
 
 
 class LimitTests(ProducerIdsTestCase):
-    """
-    Whose limit holds, and since when.
-    """
+    """Whose limit holds, and since when."""
 
     def test_perUser(self) -> None:
-        """
-        All clients of a user share one limit, whatever they call themselves,
-        and other users have their own.
-        """
+        """All clients of a user share one limit, whatever they call themselves, and other users have their own."""
         policy = self.build(10.0)
         admitted = [self.send(policy, each, clientId=f"client-{each}").admitted for each in range(20)]
         self.assertEqual(sum(admitted), 10)
         self.assertEqual(self.sendEach(policy, range(20), user="bob"), 10)
 
     def test_ownBeforeDefault(self) -> None:
-        """
-        A user's own limit goes before the default, and the largest number that
-        Kafka knows is none.
-        """
+        """A user's own limit goes before the default, and the largest number that Kafka knows is none."""
         policy = self.build(10.0)
         policy.configure(QuotaEntity(user="alice"), {PRODUCER_IDS_RATE: 3.0}, self.clock.seconds())
         policy.configure(QuotaEntity(user="bob"), {PRODUCER_IDS_RATE: UNLIMITED}, self.clock.seconds())
@@ -420,10 +348,7 @@ class LimitTests(ProducerIdsTestCase):
         self.assertEqual(set(self.sensors(policy)["ids.tokens"]), {"alice", "carol"})
 
     def test_unlimitedIsFree(self) -> None:
-        """
-        Where nobody has a limit there is nothing to ask, and nothing is
-        remembered of anybody.
-        """
+        """Where nobody has a limit there is nothing to ask, and nothing is remembered of anybody."""
         policy = ProducerIds()
         policy.configure(QuotaEntity(user="bob"), {PRODUCER_IDS_RATE: UNLIMITED}, self.clock.seconds())
         self.assertFalse(policy.isLimiting)
@@ -432,9 +357,7 @@ class LimitTests(ProducerIdsTestCase):
         self.assertEqual((policy.memory.usedBytes, self.sensors(policy)["ids.tokens"]), (0, {}))
 
     def test_change(self) -> None:
-        """
-        Another limit holds at once; what is known and spent stays so.
-        """
+        """Another limit holds at once; what is known and spent stays so."""
         policy = self.build(10.0)
         self.sendEach(policy, range(10))
         policy.configure(QuotaEntity(user="alice"), {PRODUCER_IDS_RATE: 3600.0}, self.clock.seconds())
@@ -446,9 +369,7 @@ class LimitTests(ProducerIdsTestCase):
         self.assertEqual(self.sendEach(policy, range(100, 120)), 5 + 1)
 
     def test_removal(self) -> None:
-        """
-        Who has no limit any more is forgotten at once.
-        """
+        """Who has no limit any more is forgotten at once."""
         policy = self.build(10.0)
         self.sendEach(policy, range(20))
         policy.configure(QuotaEntity(user=DEFAULT), {PRODUCER_IDS_RATE: None}, self.clock.seconds())
@@ -456,10 +377,7 @@ class LimitTests(ProducerIdsTestCase):
         self.assertEqual((policy.isLimiting, self.sendEach(policy, range(20, 40))), (False, 20))
 
     def test_explain(self) -> None:
-        """
-        It tells how much of the limit is used, and how long a new id would
-        have to wait.
-        """
+        """It tells how much of the limit is used, and how long a new id would have to wait."""
         entity = QuotaEntity(user=DEFAULT)
         for isRefusing, delaySeconds in ((True, 360.0), (False, 0.0)):
             policy = self.build(10.0, isRefusing=isRefusing)
@@ -475,14 +393,10 @@ class LimitTests(ProducerIdsTestCase):
 
 
 class RestoringTests(ProducerIdsTestCase):
-    """
-    What was known before a restart.
-    """
+    """What was known before a restart."""
 
     def test_free(self) -> None:
-        """
-        Restored ids are known and have taken no token, however many they are.
-        """
+        """Restored ids are known and have taken no token, however many they are."""
         policy = self.build(10.0)
         policy.restore("alice", range(-1, 1000), self.clock.seconds())
         self.assertEqual(self.sendEach(policy, range(1000)), 1000)
@@ -490,9 +404,7 @@ class RestoringTests(ProducerIdsTestCase):
         self.assertEqual(self.sendEach(policy, range(20), user="bob"), 10)
 
     def test_forgottenLikeOthers(self) -> None:
-        """
-        They are forgotten unless they come within a window.
-        """
+        """They are forgotten unless they come within a window."""
         policy = self.build(10.0)
         policy.restore("alice", range(1000), self.clock.seconds())
         self.clock.advance(WINDOW_SECONDS)
@@ -502,15 +414,10 @@ class RestoringTests(ProducerIdsTestCase):
 
 
 class MemoryTests(ProducerIdsTestCase):
-    """
-    How much is remembered.
-    """
+    """How much is remembered."""
 
     def test_idle(self) -> None:
-        """
-        A user who has been idle is forgotten once no id is known any more, and
-        not before.
-        """
+        """A user who has been idle is forgotten once no id is known any more, and not before."""
         policy = self.build(10.0)
         self.sendEach(policy, range(20))
         self.clock.advance(WINDOW_SECONDS)
@@ -522,9 +429,7 @@ class MemoryTests(ProducerIdsTestCase):
         self.assertEqual((policy.memory.usedBytes, self.sensors(policy)["ids.tokens"]), (0, {}))
 
     def test_cleanup(self) -> None:
-        """
-        Sweeping more often than agreed does nothing.
-        """
+        """Sweeping more often than agreed does nothing."""
         policy = self.build(10.0, cleanupSeconds=100_000.0)
         policy.sweep(self.clock.seconds())
         self.sendEach(policy, [1])
@@ -549,19 +454,13 @@ class MemoryTests(ProducerIdsTestCase):
         self.assertEqual(self.sendEach(policy, range(5, 20), user="bob"), 5)
 
     def test_largeLimit(self) -> None:
-        """
-        A limit that filters within the bound cannot be made for takes no more
-        than the bound.
-        """
+        """A limit that filters within the bound cannot be made for takes no more than the bound."""
         policy = self.build(1e9, maxBytes=MIN_MAX_BYTES)
         self.assertEqual(self.sendEach(policy, range(2000)), 2000)
         self.assertLessEqual(policy.memory.usedBytes, MIN_MAX_BYTES)
 
     def test_manyUsers(self) -> None:
-        """
-        Of users with the default limit so many are told apart; those beyond
-        share tokens, until there is room.
-        """
+        """Of users with the default limit so many are told apart; those beyond share tokens, until there is room."""
         policy = self.build(10.0, maxMeters=2)
         policy.configure(QuotaEntity(user="carol"), {PRODUCER_IDS_RATE: 10.0}, self.clock.seconds())
         admitted = [self.sendEach(policy, range(6), user=user) for user in ("alice", "bob", "carol")]
@@ -574,10 +473,7 @@ class MemoryTests(ProducerIdsTestCase):
         self.assertEqual(set(self.sensors(policy)["ids.tokens"]), {"carol"})
 
     def test_sensors(self) -> None:
-        """
-        It shows the rate, the tokens, the refusals and the filter of each user,
-        and what all together take.
-        """
+        """It shows the rate, the tokens, the refusals and the filter of each user, and what all together take."""
         policy = self.build(1000.0)
         self.assertEqual(self.sendEach(policy, range(600)), 600)
         self.clock.advance(180.0)
@@ -598,30 +494,22 @@ class MemoryTests(ProducerIdsTestCase):
 
 
 class BuildTests(SynchronousTestCase):
-    """
-    Descriptions.
-    """
+    """Descriptions."""
 
     def build(self, description: str) -> ProducerIds:
-        """
-        Make what is described.
-        """
+        """Make what is described."""
         context = PolicyContext(Clock(), lambda: 0.0)
         policy: ProducerIds = buildPolicy(IQuotaPolicyFactory, description, context)
         return policy
 
     def test_defaults(self) -> None:
-        """
-        Without arguments nobody has a limit, and the window is an hour.
-        """
+        """Without arguments nobody has a limit, and the window is an hour."""
         policy = self.build("producer-ids")
         self.assertEqual((policy.isLimiting, policy.isRefusing, policy.isShadow), (False, True, False))
         self.assertEqual((policy.windowSeconds, policy.memory.maxBytes), (3600.0, 64 << 20))
 
     def test_arguments(self) -> None:
-        """
-        Every argument arrives.
-        """
+        """Every argument arrives."""
         policy = self.build(
             "producer-ids:rate=100:window=10m:windows=5:layers=2:falsePositives=0.001:maxBytes=1MiB:mode=throttle"
             ":shadow=yes:cleanup=1m:meters=7"
@@ -631,9 +519,7 @@ class BuildTests(SynchronousTestCase):
         self.assertEqual((policy.windowSeconds, policy.memory.maxBytes), (600.0, 1 << 20))
 
     def test_nonsense(self) -> None:
-        """
-        Arguments that make no sense are refused in one sentence.
-        """
+        """Arguments that make no sense are refused in one sentence."""
         for arguments, complaint in (
             ("rate=many", "rate=many: write a number"),
             ("rate=0", "finite and more than zero"),

@@ -1,6 +1,4 @@
-"""
-L{admission_plugins.purgatory}.
-"""
+"""L{admission_plugins.purgatory}."""
 
 from __future__ import annotations
 
@@ -26,55 +24,38 @@ WATCHED = int(os.environ.get("ADMISSION_WATCHED", "20000"))
 
 
 class WheelContractTests(PurgatoryContract, SynchronousTestCase):
-    """
-    L{WheelPurgatory} is an L{IPurgatory}.
-    """
+    """L{WheelPurgatory} is an L{IPurgatory}."""
 
     def buildPurgatory(self, clock: Clock) -> IPurgatory:
-        """
-        A purgatory on a wheel of its own.
-        """
+        """A purgatory on a wheel of its own."""
         return WheelPurgatory(TimingWheel(clock))
 
 
 class SharedWheelContractTests(PurgatoryContract, SynchronousTestCase):
-    """
-    So are several of them on one wheel.
-    """
+    """So are several of them on one wheel."""
 
     wheel: TimingWheel | None = None
 
     def buildPurgatory(self, clock: Clock) -> IPurgatory:
-        """
-        A purgatory on the wheel of all others with that clock.
-        """
+        """A purgatory on the wheel of all others with that clock."""
         if self.wheel is None or self.wheel.seconds != clock.seconds:
             self.wheel = TimingWheel(clock)
         return WheelPurgatory(self.wheel)
 
 
 class CallLaterContractTests(PurgatoryContract, SynchronousTestCase):
-    """
-    L{CallLaterPurgatory} is an L{IPurgatory}.
-    """
+    """L{CallLaterPurgatory} is an L{IPurgatory}."""
 
     def buildPurgatory(self, clock: Clock) -> IPurgatory:
-        """
-        A plain purgatory.
-        """
+        """A plain purgatory."""
         return CallLaterPurgatory(clock)
 
 
 class WheelPurgatoryTests(SynchronousTestCase):
-    """
-    What a L{WheelPurgatory} makes of its wheel.
-    """
+    """What a L{WheelPurgatory} makes of its wheel."""
 
     def test_oneTimer(self) -> None:
-        """
-        All operations together take one timer of the reactor, and none once
-        they are over.
-        """
+        """All operations together take one timer of the reactor, and none once they are over."""
         clock = Clock()
         purgatory = WheelPurgatory(TimingWheel(clock))
         operations = [ScriptedOperation(0.1 + index) for index in range(1000)]
@@ -88,9 +69,7 @@ class WheelPurgatoryTests(SynchronousTestCase):
         self.assertEqual(list(clock.getDelayedCalls()), [])
 
     def test_shutdownSharesTheWheel(self) -> None:
-        """
-        Shutting one purgatory down leaves the others on its wheel alone.
-        """
+        """Shutting one purgatory down leaves the others on its wheel alone."""
         clock = Clock()
         wheel = TimingWheel(clock)
         first, second = WheelPurgatory(wheel), WheelPurgatory(wheel)
@@ -103,9 +82,7 @@ class WheelPurgatoryTests(SynchronousTestCase):
 
 
 class CallLaterPurgatoryTests(SynchronousTestCase):
-    """
-    What a L{CallLaterPurgatory} asks of its clock.
-    """
+    """What a L{CallLaterPurgatory} asks of its clock."""
 
     def test_reactorsRefuseNegativeDelays(self) -> None:
         """
@@ -120,23 +97,16 @@ class CallLaterPurgatoryTests(SynchronousTestCase):
 
 
 class Waiting(DelayedOperation):
-    """
-    As small as an operation gets.
-    """
+    """As small as an operation gets."""
 
     __slots__ = ()
 
 
 class MemoryTests(SynchronousTestCase):
-    """
-    Once operations are over, the purgatory takes no more memory than before
-    they came.
-    """
+    """Once operations are over, the purgatory takes no more memory than before they came."""
 
     def check(self, keysOf: Callable[[int], Collection[Hashable]], stragglers: int) -> None:
-        """
-        Watch many operations and complete all but the last few.
-        """
+        """Watch many operations and complete all but the last few."""
         purgatory = WheelPurgatory(TimingWheel(Clock()))
         # Keys exist before and afterwards.
         keys = [keysOf(index) for index in range(min(WATCHED, 5000))]
@@ -157,16 +127,12 @@ class MemoryTests(SynchronousTestCase):
         self.assertLess(left, grown * 0.01)
 
     def test_sameKeys(self) -> None:
-        """
-        All under the same keys.
-        """
+        """All under the same keys."""
         self.check(lambda _: ("a", "b", "c"), 0)
         self.check(lambda _: ("a", "b", "c"), 1)
 
     def test_fewKeys(self) -> None:
-        """
-        Each under three of a hundred keys.
-        """
+        """Each under three of a hundred keys."""
 
         def keysOf(index: int) -> Collection[Hashable]:
             return (index % 100, index * 7 % 100, index * 31 % 100)
@@ -175,22 +141,16 @@ class MemoryTests(SynchronousTestCase):
         self.check(keysOf, 3)
 
     def test_manyKeys(self) -> None:
-        """
-        Under keys of their own.
-        """
+        """Under keys of their own."""
         self.check(lambda index: (("connection", index),), 0)
         self.check(lambda index: (("connection", index),), 3)
 
 
 class WatchersTests(SynchronousTestCase):
-    """
-    L{Watchers}.
-    """
+    """L{Watchers}."""
 
     def test_order(self) -> None:
-        """
-        Watchers are found under their keys in the order they came.
-        """
+        """Watchers are found under their keys in the order they came."""
         watchers: Watchers[str] = Watchers()
         for watcher, keys in [("x", "ab"), ("y", "b"), ("z", "aab")]:
             watchers.add(watcher, keys)
@@ -198,10 +158,7 @@ class WatchersTests(SynchronousTestCase):
         self.assertEqual(sorted(watchers), ["x", "x", "y", "z", "z"])
 
     def test_discard(self) -> None:
-        """
-        A watcher leaves all its keys, and a key that nobody watches is not
-        there.
-        """
+        """A watcher leaves all its keys, and a key that nobody watches is not there."""
         watchers: Watchers[str] = Watchers()
         watchers.add("x", "aab")
         watchers.add("y", "b")
@@ -211,9 +168,7 @@ class WatchersTests(SynchronousTestCase):
         self.assertEqual(("b" in watchers, list(watchers)), (False, []))
 
     def test_orderAfterShrinking(self) -> None:
-        """
-        Whoever stays keeps the place, however many leave.
-        """
+        """Whoever stays keeps the place, however many leave."""
         watchers: Watchers[int] = Watchers()
         for watcher in range(5000):
             watchers.add(watcher, ["key", watcher])
@@ -225,23 +180,17 @@ class WatchersTests(SynchronousTestCase):
 
 
 class DescriptionTests(SynchronousTestCase):
-    """
-    Purgatories as they are described on a command line.
-    """
+    """Purgatories as they are described on a command line."""
 
     context = PolicyContext(Clock(), lambda: 0.0)
 
     def build(self, description: str) -> IPurgatory:
-        """
-        Make a purgatory.
-        """
+        """Make a purgatory."""
         purgatory: IPurgatory = buildPolicy(IPurgatoryFactory, description, self.context)
         return purgatory
 
     def test_wheel(self) -> None:
-        """
-        C{wheel} has a tick and a size, by default 1 ms and 20.
-        """
+        """C{wheel} has a tick and a size, by default 1 ms and 20."""
         for description, tickSeconds, size in [
             ("wheel", 0.001, 20),
             ("wheel:tick=10ms", 0.01, 20),
@@ -252,16 +201,12 @@ class DescriptionTests(SynchronousTestCase):
             self.assertEqual((purgatory.wheel.tickSeconds, purgatory.wheel.size), (tickSeconds, size))
 
     def test_callLater(self) -> None:
-        """
-        C{calllater} has no arguments.
-        """
+        """C{calllater} has no arguments."""
         self.assertIsInstance(self.build("calllater"), CallLaterPurgatory)
         self.assertRaises(PolicyError, self.build, "calllater:1ms")
 
     def test_refused(self) -> None:
-        """
-        Arguments that make no sense are refused in words.
-        """
+        """Arguments that make no sense are refused in words."""
         for description, words in [
             ("wheel:size=1", "at least 2 slots"),
             ("wheel:size=-3", "whole number from 2"),

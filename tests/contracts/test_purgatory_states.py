@@ -1,6 +1,4 @@
-"""
-The purgatories against a model made of a dictionary.
-"""
+"""The purgatories against a model made of a dictionary."""
 
 from __future__ import annotations
 
@@ -27,18 +25,14 @@ WHICH = st.integers(0, 1000)
 
 @define
 class Parked:
-    """
-    An operation that waits, as simply as it can be told.
-    """
+    """An operation that waits, as simply as it can be told."""
 
     keys: frozenset[Hashable]
     dueSeconds: float
 
 
 class PurgatoryMachine(RuleBasedStateMachine):
-    """
-    Parks, completes, cancels and expires operations, in any order.
-    """
+    """Parks, completes, cancels and expires operations, in any order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,39 +44,29 @@ class PurgatoryMachine(RuleBasedStateMachine):
         self.expirations = 0
 
     def buildPurgatory(self) -> IPurgatory:
-        """
-        Make the purgatory.
-        """
+        """Make the purgatory."""
         return WheelPurgatory(TimingWheel(self.clock))
 
     def park(self, operation: ScriptedOperation, keys: Collection[Hashable]) -> None:
-        """
-        Park an operation that is not ready.
-        """
+        """Park an operation that is not ready."""
         assert not self.purgatory.tryCompleteElseWatch(operation, keys)
         self.parked[operation] = Parked(frozenset(keys), self.clock.seconds() + operation.delaySeconds)
 
     def leave(self, operation: ScriptedOperation, *told: str) -> None:
-        """
-        An operation has left, and should have been told.
-        """
+        """An operation has left, and should have been told."""
         del self.parked[operation]
         self.expected[operation] += told
         if told == ("cancel",):
             self.cancelled.append(operation)
 
     def following(self, keys: Collection[Hashable], delaySeconds: float) -> None:
-        """
-        Park an operation from within another.
-        """
+        """Park an operation from within another."""
         operation = ScriptedOperation(delaySeconds)
         self.expected[operation] = []
         self.park(operation, keys)
 
     def chosen(self, which: int) -> ScriptedOperation:
-        """
-        One of the operations that wait.
-        """
+        """One of the operations that wait."""
         return list(self.parked)[which % len(self.parked)]
 
     @rule(
@@ -93,9 +77,7 @@ class PurgatoryMachine(RuleBasedStateMachine):
     def tryCompleteElseWatch(
         self, keys: Collection[Hashable], delaySeconds: float, then: tuple[Collection[Hashable], float] | None
     ) -> None:
-        """
-        Park an operation that may park another when it completes.
-        """
+        """Park an operation that may park another when it completes."""
         operation = ScriptedOperation(delaySeconds)
         if then is not None:
             operation.cues["complete"] = lambda _: self.following(*then)
@@ -104,9 +86,7 @@ class PurgatoryMachine(RuleBasedStateMachine):
 
     @rule(keys=WATCHED_KEYS)
     def completeAtOnce(self, keys: Collection[Hashable]) -> None:
-        """
-        An operation that is ready is not parked.
-        """
+        """An operation that is ready is not parked."""
         operation = ScriptedOperation(1.0, isReady=True)
         assert self.purgatory.tryCompleteElseWatch(operation, keys)
         self.expected[operation] = ["complete"]
@@ -114,9 +94,7 @@ class PurgatoryMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.cancelled)
     @rule(which=WHICH, keys=WATCHED_KEYS, delaySeconds=DELAY_SECONDS)
     def parkAgain(self, which: int, keys: Collection[Hashable], delaySeconds: float) -> None:
-        """
-        Park one that was cancelled.
-        """
+        """Park one that was cancelled."""
         operation = self.cancelled.pop(which % len(self.cancelled))
         operation.isReady = False
         operation.delaySeconds = delaySeconds
@@ -125,17 +103,13 @@ class PurgatoryMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.parked)
     @rule(which=st.lists(WHICH, min_size=1, max_size=10))
     def becomeReady(self, which: list[int]) -> None:
-        """
-        Conditions come true, unnoticed so far.
-        """
+        """Conditions come true, unnoticed so far."""
         for each in which:
             self.chosen(each).isReady = True
 
     @rule(key=KEY)
     def checkAndComplete(self, key: str) -> None:
-        """
-        Those that are ready complete.
-        """
+        """Those that are ready complete."""
         ready = [each for each, parked in self.parked.items() if key in parked.keys and each.isReady]
         assert self.purgatory.checkAndComplete(key) == len(ready)
         for each in ready:
@@ -144,9 +118,7 @@ class PurgatoryMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.parked)
     @rule(which=WHICH)
     def forceComplete(self, which: int) -> None:
-        """
-        Complete one.
-        """
+        """Complete one."""
         operation = self.chosen(which)
         assert operation.forceComplete()
         self.leave(operation, "complete")
@@ -154,18 +126,14 @@ class PurgatoryMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.parked)
     @rule(which=WHICH)
     def cancel(self, which: int) -> None:
-        """
-        Cancel one.
-        """
+        """Cancel one."""
         operation = self.chosen(which)
         assert operation.cancel()
         self.leave(operation, "cancel")
 
     @rule(key=KEY)
     def cancelForKey(self, key: str) -> None:
-        """
-        Cancel all of one key.
-        """
+        """Cancel all of one key."""
         watching = [each for each, parked in self.parked.items() if key in parked.keys]
         cancelled = self.purgatory.cancelForKey(key)
         assert len(cancelled) == len(watching) and set(cancelled) == set(watching)
@@ -174,9 +142,7 @@ class PurgatoryMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.0, 0.0005, 0.001, 0.0201, 0.5, 10.0, 200.0, 5000.0]))
     def advance(self, seconds: float) -> None:
-        """
-        Let time pass: what is due expires, and what is nearly due may.
-        """
+        """Let time pass: what is due expires, and what is nearly due may."""
         self.clock.advance(seconds)
         now = self.clock.seconds()
         while True:
@@ -191,10 +157,7 @@ class PurgatoryMachine(RuleBasedStateMachine):
 
     @invariant()
     def agrees(self) -> None:
-        """
-        The purgatory holds what the model holds, and everybody was told what
-        they should have been told.
-        """
+        """The purgatory holds what the model holds, and everybody was told what they should have been told."""
         assert self.purgatory.watched == self.purgatory.delayed == len(self.parked)
         assert self.purgatory.expirations == self.expirations
         for each, told in self.expected.items():
@@ -204,15 +167,11 @@ class PurgatoryMachine(RuleBasedStateMachine):
         self.agreesOnTimers()
 
     def agreesOnTimers(self) -> None:
-        """
-        All operations share a timer.
-        """
+        """All operations share a timer."""
         assert len(self.clock.getDelayedCalls()) == (1 if self.parked else 0)
 
     def teardown(self) -> None:
-        """
-        What is left expires in the end.
-        """
+        """What is left expires in the end."""
         for each in self.parked:
             each.cues.clear()
         self.advance(1e9)
@@ -221,41 +180,28 @@ class PurgatoryMachine(RuleBasedStateMachine):
 
 
 class PlainPurgatoryMachine(PurgatoryMachine):
-    """
-    The same of the plain purgatory.
-    """
+    """The same of the plain purgatory."""
 
     def buildPurgatory(self) -> IPurgatory:
-        """
-        Make the purgatory.
-        """
+        """Make the purgatory."""
         return CallLaterPurgatory(self.clock)
 
     def agreesOnTimers(self) -> None:
-        """
-        Each has one of its own.
-        """
+        """Each has one of its own."""
         assert len(self.clock.getDelayedCalls()) == len(self.parked)
 
 
 class PurgatoryStatesTests(SynchronousTestCase):
-    """
-    Whatever is done to a purgatory, nothing is lost, late or told twice.
-    """
+    """Whatever is done to a purgatory, nothing is lost, late or told twice."""
 
     def test_wheel(self) -> None:
-        """
-        Hypothesis finds no sequence of steps after which a L{WheelPurgatory} and
-        the model differ.
-        """
+        """Hypothesis finds no sequence of steps after which a L{WheelPurgatory} and the model differ."""
         run_state_machine_as_test(  # type: ignore[no-untyped-call]
             PurgatoryMachine, settings=settings(max_examples=100, stateful_step_count=40)
         )
 
     def test_callLater(self) -> None:
-        """
-        Nor one for a L{CallLaterPurgatory}.
-        """
+        """Nor one for a L{CallLaterPurgatory}."""
         run_state_machine_as_test(  # type: ignore[no-untyped-call]
             PlainPurgatoryMachine, settings=settings(max_examples=40, stateful_step_count=40)
         )

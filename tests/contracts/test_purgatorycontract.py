@@ -1,7 +1,4 @@
-"""
-L{admission.testing.purgatorycontract}, with purgatories of every kind that are
-wrong, and on wheels that are.
-"""
+"""L{admission.testing.purgatorycontract}, with purgatories of every kind that are wrong, and on wheels that are."""
 
 from __future__ import annotations
 
@@ -21,9 +18,7 @@ from tests.kit.seededfaults import SeededFaultsTestCase
 
 
 class ChecksOnce(CallLaterPurgatory):
-    """
-    Does not look again once an operation is watched.
-    """
+    """Does not look again once an operation is watched."""
 
     def tryCompleteElseWatch(self, operation: Any, keys: Collection[Hashable]) -> bool:
         if operation.tryComplete():
@@ -36,18 +31,14 @@ class ChecksOnce(CallLaterPurgatory):
 
 
 class Undemanding(CallLaterPurgatory):
-    """
-    Takes an operation without keys.
-    """
+    """Takes an operation without keys."""
 
     def tryCompleteElseWatch(self, operation: Any, keys: Collection[Hashable]) -> bool:
         return super().tryCompleteElseWatch(operation, keys or ["none"])
 
 
 class FirstKeyOnly(CallLaterPurgatory):
-    """
-    Watches an operation under one key.
-    """
+    """Watches an operation under one key."""
 
     def tryCompleteElseWatch(self, operation: Any, keys: Collection[Hashable]) -> bool:
         hash(tuple(keys))
@@ -55,9 +46,7 @@ class FirstKeyOnly(CallLaterPurgatory):
 
 
 class Lingering(CallLaterPurgatory):
-    """
-    Keeps the timer of an operation that is over.
-    """
+    """Keeps the timer of an operation that is over."""
 
     def leave(self, operation: IDelayedOperation) -> None:
         call, operation.nextEntry = operation.nextEntry, None
@@ -66,9 +55,7 @@ class Lingering(CallLaterPurgatory):
 
 
 class Clinging(CallLaterPurgatory):
-    """
-    Does not give back what an operation has lent it.
-    """
+    """Does not give back what an operation has lent it."""
 
     def leave(self, operation: IDelayedOperation) -> None:
         keys = operation.parking
@@ -77,9 +64,7 @@ class Clinging(CallLaterPurgatory):
 
 
 class Hasty(CallLaterPurgatory):
-    """
-    Counts an operation that has time left.
-    """
+    """Counts an operation that has time left."""
 
     def leave(self, operation: IDelayedOperation) -> None:
         self.expirations += operation.nextEntry is None and not operation.completed
@@ -87,9 +72,7 @@ class Hasty(CallLaterPurgatory):
 
 
 class Brittle(CallLaterPurgatory):
-    """
-    Lets through what an operation raises.
-    """
+    """Lets through what an operation raises."""
 
     def checkAndComplete(self, key: Hashable) -> int:
         for operation in list(self._operations.under(key)):
@@ -98,9 +81,7 @@ class Brittle(CallLaterPurgatory):
 
 
 class Boastful(CallLaterPurgatory):
-    """
-    Counts what it has checked.
-    """
+    """Counts what it has checked."""
 
     def checkAndComplete(self, key: Hashable) -> int:
         count = len(list(self._operations.under(key)))
@@ -109,9 +90,7 @@ class Boastful(CallLaterPurgatory):
 
 
 class Silent(CallLaterPurgatory):
-    """
-    Cancels without telling.
-    """
+    """Cancels without telling."""
 
     def cancelForKey(self, key: Hashable) -> list[IDelayedOperation]:
         operations = list(self._operations.under(key))
@@ -121,9 +100,7 @@ class Silent(CallLaterPurgatory):
 
 
 class Completing(CallLaterPurgatory):
-    """
-    Completes what it should cancel.
-    """
+    """Completes what it should cancel."""
 
     def cancelForKey(self, key: Hashable) -> list[IDelayedOperation]:
         operations = list(self._operations.under(key))
@@ -133,9 +110,7 @@ class Completing(CallLaterPurgatory):
 
 
 class Endless(CallLaterPurgatory):
-    """
-    Goes on after its shutdown.
-    """
+    """Goes on after its shutdown."""
 
     def shutdown(self) -> None:
         super().shutdown()
@@ -143,18 +118,14 @@ class Endless(CallLaterPurgatory):
 
 
 class Deaf(CallLaterPurgatory):
-    """
-    Does not hear of its shutdown.
-    """
+    """Does not hear of its shutdown."""
 
     def shutdown(self) -> None:
         pass
 
 
 class Impatient(CallLaterPurgatory):
-    """
-    Expires within the call what has no time to wait.
-    """
+    """Expires within the call what has no time to wait."""
 
     def tryCompleteElseWatch(self, operation: Any, keys: Collection[Hashable]) -> bool:
         isCompleted = super().tryCompleteElseWatch(operation, keys)
@@ -164,18 +135,14 @@ class Impatient(CallLaterPurgatory):
 
 
 class Nameless(CallLaterPurgatory):
-    """
-    Has one name for its sensors.
-    """
+    """Has one name for its sensors."""
 
     def addSensors(self, registry: SensorRegistry, name: str) -> None:
         super().addSensors(registry, "Purgatory")
 
 
 class Recursive(CallLaterPurgatory):
-    """
-    Checks at once what is to be checked while it checks.
-    """
+    """Checks at once what is to be checked while it checks."""
 
     def checkAndComplete(self, key: Hashable) -> int:
         noted, self._noted = self._noted, None
@@ -186,34 +153,22 @@ class Recursive(CallLaterPurgatory):
 
 
 class ListPurgatoryTests(PurgatoryContract, SynchronousTestCase):
-    """
-    The contract says all that a purgatory must do: one that is written from it
-    passes.
-    """
+    """The contract says all that a purgatory must do: one that is written from it passes."""
 
     def buildPurgatory(self, clock: Clock) -> IPurgatory:
-        """
-        A list.
-        """
+        """A list."""
         return ListPurgatory(clock)
 
 
 class PurgatoryContractTests(SeededFaultsTestCase):
-    """
-    L{PurgatoryContract}.
-    """
+    """L{PurgatoryContract}."""
 
     def test_sound(self) -> None:
-        """
-        A sound purgatory passes, on timers that are sound, too.
-        """
+        """A sound purgatory passes, on timers that are sound, too."""
         self.assertSound(PurgatoryContract, buildPurgatory=lambda clock: CallLaterPurgatory(timers.Timers(clock)))
 
     def test_faults(self) -> None:
-        """
-        Each way in which a purgatory may be wrong is found by the test that is
-        for it.
-        """
+        """Each way in which a purgatory may be wrong is found by the test that is for it."""
         for purgatory, test in [
             (ChecksOnce, "test_completedAtSecondCheck"),
             (Undemanding, "test_keysAreNeeded"),
@@ -234,9 +189,7 @@ class PurgatoryContractTests(SeededFaultsTestCase):
             self.assertBroken(PurgatoryContract, test, purgatory.__name__, buildPurgatory=purgatory)
 
     def test_faultyWheels(self) -> None:
-        """
-        So is what is wrong with the wheel underneath.
-        """
+        """So is what is wrong with the wheel underneath."""
         for wheel, test in [
             (timers.Early, "test_expiry"),
             (timers.Late, "test_expiry"),

@@ -1,7 +1,4 @@
-"""
-L{admission.testing.quotacontract} and L{admission.testing.scriptedquota}, with policies
-that are wrong.
-"""
+"""L{admission.testing.quotacontract} and L{admission.testing.scriptedquota}, with policies that are wrong."""
 
 from __future__ import annotations
 
@@ -37,15 +34,10 @@ from tests.kit.seededfaults import SeededFaultsTestCase
 
 
 class ScriptedQuotaTests(SynchronousTestCase):
-    """
-    L{ScriptedQuota}.
-    """
+    """L{ScriptedQuota}."""
 
     def test_onCue(self) -> None:
-        """
-        It says what it is told to, remembers what it was asked, and fails where
-        it is to.
-        """
+        """It says what it is told to, remembers what it was asked, and fails where it is to."""
         policy = ScriptedQuota(delaySeconds=2.0, budget=7, decision=Decision(False, 1.0, "no"))
         verifyObject(IQuotaPolicy, policy)
         self.assertFalse(policy.isLimiting)
@@ -64,9 +56,7 @@ class ScriptedQuotaTests(SynchronousTestCase):
 
 
 class Policy(ClientBytes):
-    """
-    A sound policy, for others to break.
-    """
+    """A sound policy, for others to break."""
 
     algorithm: Algorithm = Buckets(1.0)
 
@@ -103,18 +93,14 @@ class SpendsWhenRead(Policy):
 
 
 class Unreadable(Policy):
-    """
-    A sensor of it returns no number.
-    """
+    """A sensor of it returns no number."""
 
     def addSensors(self, registry: ISensorRegistry, name: str) -> None:
         registry.addGauge(name, lambda now: "much")  # type: ignore[arg-type, return-value]
 
 
 class Amnesiac(Policy):
-    """
-    Sweeping forgets debts.
-    """
+    """Sweeping forgets debts."""
 
     def sweep(self, now: float) -> None:
         for entity, limits in list(self.limits.items()):
@@ -124,9 +110,7 @@ class Amnesiac(Policy):
 
 
 class OneForAll(Policy):
-    """
-    All clients share.
-    """
+    """All clients share."""
 
     def record(self, request: Request, usage: Usage, now: float) -> float:
         return super().record(request._replace(clientId="client-0"), usage, now)
@@ -152,9 +136,7 @@ class HalfConfigured(Policy):
 
 
 class Lenient(Policy):
-    """
-    Takes any limit for what it is not.
-    """
+    """Takes any limit for what it is not."""
 
     def configure(self, entity: QuotaEntity, limits: Mapping[str, float | None], now: float) -> None:
         try:
@@ -172,9 +154,7 @@ class Unforgiving(Policy):
 
 
 class ShortSighted(Policy):
-    """
-    Remembers for longer than it says.
-    """
+    """Remembers for longer than it says."""
 
     algorithm = Windows(11, 1.0)
 
@@ -184,9 +164,7 @@ class ShortSighted(Policy):
 
 
 class Stubborn(Policy):
-    """
-    Keeps limits that are removed.
-    """
+    """Keeps limits that are removed."""
 
     def configure(self, entity: QuotaEntity, limits: Mapping[str, float | None], now: float) -> None:
         super().configure(entity, {name: value or 1000.0 for name, value in limits.items()}, now)
@@ -221,9 +199,7 @@ class Harmless(Policy):
 
 
 class Impatient(Policy):
-    """
-    Throttles the first request already.
-    """
+    """Throttles the first request already."""
 
     def record(self, request: Request, usage: Usage, now: float) -> float:
         return super().record(request, usage._replace(requestBytes=usage.requestBytes * 100), now)
@@ -245,9 +221,7 @@ class KnowsItsKindsOnly(Policy):
 
 
 class Hoarder(Policy):
-    """
-    Keeps all clients that there ever were.
-    """
+    """Keeps all clients that there ever were."""
 
     def sweep(self, now: float) -> None:
         pass
@@ -266,18 +240,14 @@ class AlwaysLimiting(Policy):
 
 
 class Mistaken(Policy):
-    """
-    Explains the wrong limit.
-    """
+    """Explains the wrong limit."""
 
     def explain(self, request: Request, now: float) -> Sequence[QuotaStatus]:
         return [evolve(status, entity=QuotaEntity("eve")) for status in super().explain(request, now)]
 
 
 class RefusesToAsk(Policy):
-    """
-    Cannot do with nothing.
-    """
+    """Cannot do with nothing."""
 
     def record(self, request: Request, usage: Usage, now: float) -> float:
         if not usage.requestBytes:
@@ -286,9 +256,7 @@ class RefusesToAsk(Policy):
 
 
 class OneBudget(Policy):
-    """
-    All clients share, and are of one key.
-    """
+    """All clients share, and are of one key."""
 
     def record(self, request: Request, usage: Usage, now: float) -> float:
         return super().record(request._replace(clientId="client-0"), usage, now)
@@ -298,9 +266,7 @@ class OneBudget(Policy):
 
 
 class WithoutKey(OneBudget):
-    """
-    All clients share, and seem to be left alone.
-    """
+    """All clients share, and seem to be left alone."""
 
     def replayKey(self, request: Request) -> Hashable:
         return None
@@ -308,9 +274,7 @@ class WithoutKey(OneBudget):
 
 @implementer(IRequestLifecycle)
 class AtATime(QuotaPolicy):
-    """
-    A sound policy of so many requests at a time, for others to break.
-    """
+    """A sound policy of so many requests at a time, for others to break."""
 
     countsParked: Any = True
 
@@ -339,9 +303,7 @@ class ForgetsTheUnanswered(AtATime):
 
 
 class EndsInOrder(AtATime):
-    """
-    Takes it that requests end in the order in which they began.
-    """
+    """Takes it that requests end in the order in which they began."""
 
     def __init__(self, isShadow: bool = False) -> None:
         super().__init__(isShadow)
@@ -361,32 +323,22 @@ class Undecided(AtATime):
 
 
 class LifecycleTests(RequestLifecycleContract, SynchronousTestCase):
-    """
-    A sound policy that follows requests passes.
-    """
+    """A sound policy that follows requests passes."""
 
     def buildPolicy(self, isShadow: bool = False) -> IQuotaPolicy:
-        """
-        Make one.
-        """
+        """Make one."""
         return AtATime(isShadow)
 
     def request(self, client: int, number: int = 0) -> Request:
-        """
-        They differ by their sizes.
-        """
+        """They differ by their sizes."""
         return Request("Produce", f"user-{client}", "app", "192.0.2.1", 100 + number)
 
 
 class LifecycleContractTests(SeededFaultsTestCase):
-    """
-    L{RequestLifecycleContract}.
-    """
+    """L{RequestLifecycleContract}."""
 
     def test_faults(self) -> None:
-        """
-        Each way in which a policy that follows requests may be wrong is found by the test that is for it.
-        """
+        """Each way in which a policy that follows requests may be wrong is found by the test that is for it."""
         for policy, test in (
             (ForgetsTheUnanswered, "test_pairs"),
             (EndsInOrder, "test_pairs"),
@@ -396,14 +348,10 @@ class LifecycleContractTests(SeededFaultsTestCase):
 
 
 class QuotaPolicyContractTests(SeededFaultsTestCase):
-    """
-    L{QuotaPolicyContract}.
-    """
+    """L{QuotaPolicyContract}."""
 
     def hooks(self, policy: type[Policy]) -> dict[str, Any]:
-        """
-        What the contract wants to know, besides what it knows of clients.
-        """
+        """What the contract wants to know, besides what it knows of clients."""
         sizeBytes = 1000 if isinstance(policy.algorithm, Windows) else 100
         return {
             "buildPolicy": lambda isShadow=False: policy(isShadow),
@@ -411,9 +359,7 @@ class QuotaPolicyContractTests(SeededFaultsTestCase):
         }
 
     def test_sound(self) -> None:
-        """
-        A sound policy passes.
-        """
+        """A sound policy passes."""
         self.assertSound(test_clientquotas.BucketContractTests, **self.hooks(Policy))
 
     def test_shared(self) -> None:
@@ -429,9 +375,7 @@ class QuotaPolicyContractTests(SeededFaultsTestCase):
             self.assertBroken(contract, "test_replayKey", policy.__name__, isShared=True, **self.hooks(policy))
 
     def test_faults(self) -> None:
-        """
-        Each way in which a policy may be wrong is found by the test that is for it.
-        """
+        """Each way in which a policy may be wrong is found by the test that is for it."""
         for policy, test in [
             (SpendsWhenDeciding, "test_deciding"),
             (SpendsWhenBudgeting, "test_budgeting"),

@@ -1,6 +1,4 @@
-"""
-L{admission.testing.recordinggate} and L{admission.testing.recordingwaiter}.
-"""
+"""L{admission.testing.recordinggate} and L{admission.testing.recordingwaiter}."""
 
 from __future__ import annotations
 
@@ -20,14 +18,10 @@ from tests.kit.admitted import RecordingProtocol, RecordingWatch, framed
 
 
 class RecordingGateTests(SynchronousTestCase):
-    """
-    L{RecordingGate}.
-    """
+    """L{RecordingGate}."""
 
     def setUp(self) -> None:
-        """
-        Put a connection behind a gate.
-        """
+        """Put a connection behind a gate."""
         self.clock = Clock()
         self.pool = ScriptedPool()
         random = Random(0)
@@ -40,17 +34,12 @@ class RecordingGateTests(SynchronousTestCase):
         self.addCleanup(self.hangUp)
 
     def hangUp(self) -> None:
-        """
-        Leave no connection behind.
-        """
+        """Leave no connection behind."""
         self.transport.abortConnection()
         self.clock.advance(0)
 
     def test_connection(self) -> None:
-        """
-        It shows what a connection asks for on the way of a request, and at
-        its own end.
-        """
+        """It shows what a connection asks for on the way of a request, and at its own end."""
         self.transport.peerSends(framed(b"hello"))
         self.clock.advance(0)
         self.assertEqual(self.protocol.requests, [b"hello"])
@@ -61,9 +50,7 @@ class RecordingGateTests(SynchronousTestCase):
         self.assertEqual(self.gate.asked, [Asked("responsesStalled", me.link, isGranted=False), Asked("forget", me)])
 
     def test_refused(self) -> None:
-        """
-        What is refused shows as such, and is granted later as a gate does it.
-        """
+        """What is refused shows as such, and is granted later as a gate does it."""
         self.pool.refuse()
         self.transport.peerSends(framed(b"hello"))
         self.clock.advance(0)
@@ -74,9 +61,7 @@ class RecordingGateTests(SynchronousTestCase):
         self.assertEqual(self.protocol.requests, [b"hello"])
 
     def test_turns(self) -> None:
-        """
-        Turns are recorded likewise.
-        """
+        """Turns are recorded likewise."""
         first, second = RecordingWaiter(), RecordingWaiter()
         self.assertEqual([self.gate.tryBegin(each) for each in (first, second)], [True, False])
         self.gate.end()
@@ -94,14 +79,10 @@ class RecordingGateTests(SynchronousTestCase):
 
 
 class RecordingWaiterTests(SynchronousTestCase):
-    """
-    L{RecordingWaiter}.
-    """
+    """L{RecordingWaiter}."""
 
     def test_records(self) -> None:
-        """
-        It keeps what it was granted and tells who wants to know.
-        """
+        """It keeps what it was granted and tells who wants to know."""
         told: list[RecordingWaiter] = []
         waiter = RecordingWaiter(5, told.append)
         lease = ScriptedPool().charge(5, FRAMES)

@@ -1,6 +1,4 @@
-"""
-L{admission_plugins.sealing}.
-"""
+"""L{admission_plugins.sealing}."""
 
 from __future__ import annotations
 
@@ -32,22 +30,16 @@ HOUR = "dt=2024-05-01/hour=09"
 
 
 class SealingTestCase(SynchronousTestCase):
-    """
-    Has a directory that something was recorded to.
-    """
+    """Has a directory that something was recorded to."""
 
     def setUp(self) -> None:
-        """
-        Make the directory.
-        """
+        """Make the directory."""
         self.root = Path(self.mktemp())
         self.segments = self.root / "_segments"
         self.segments.mkdir(parents=True)
 
     def writer(self, name: str, wallSeconds: float = WALL_SECONDS, sizeBytes: int = 1 << 20) -> SegmentWriter:
-        """
-        A segment that is written.  The monotonic clock began with it.
-        """
+        """A segment that is written.  The monotonic clock began with it."""
         writer = SegmentWriter(str(self.segments / f"{name}.segment"), sizeBytes)
         writer.begin(Header(Origin("3", "boot", 17, ("bandwidth",)), 1, 0.0, wallSeconds))
         return writer
@@ -65,29 +57,20 @@ class SealingTestCase(SynchronousTestCase):
         return writer.path
 
     def files(self) -> list[str]:
-        """
-        Everything there is, besides directories.
-        """
+        """Everything there is, besides directories."""
         return sorted(str(path.relative_to(self.root)) for path in self.root.rglob("*") if path.is_file())
 
     def seqs(self, table: str = "requests") -> list[int]:
-        """
-        The numbers of all events in Parquet files of a table.
-        """
+        """The numbers of all events in Parquet files of a table."""
         paths = sorted((self.root / table).rglob("*.parquet"))
         return [seq for path in paths for seq in pq.read_table(path, partitioning=None)["seq"].to_pylist()]
 
 
 class ArrowTests(SealingTestCase):
-    """
-    L{arrowTable} agrees with L{Segment.rows}, which reads the same records one
-    by one.
-    """
+    """L{arrowTable} agrees with L{Segment.rows}, which reads the same records one by one."""
 
     def check(self, path: str) -> None:
-        """
-        Both read the same.
-        """
+        """Both read the same."""
         segment = Segment.load(path)
         assert segment is not None
         for table in TABLES:
@@ -118,17 +101,13 @@ class ArrowTests(SealingTestCase):
         )
     )
     def test_requests(self, events: list[KafkaRequestEvent]) -> None:
-        """
-        Whatever the values are.
-        """
+        """Whatever the values are."""
         path = self.record("a", *events)
         self.check(path)
         os.unlink(path)
 
     def test_allTables(self) -> None:
-        """
-        For all tables, and with several records of each.
-        """
+        """For all tables, and with several records of each."""
         self.check(
             self.record(
                 "a",
@@ -142,9 +121,7 @@ class ArrowTests(SealingTestCase):
         )
 
     def test_lostText(self) -> None:
-        """
-        Where a text did not reach the disk.
-        """
+        """Where a text did not reach the disk."""
         path = self.record("a", KafkaRequestEvent(1, 1.0, clientId="lost", principal="me"))
         raw = Path(path).read_bytes()
         place = raw.index(b"lost".ljust(250, b"\0"))
@@ -156,9 +133,7 @@ class ArrowTests(SealingTestCase):
         self.check(path)
 
     def test_olderVersion(self) -> None:
-        """
-        Where the segment lacks a column.
-        """
+        """Where the segment lacks a column."""
         header = Header(Origin("3", "boot"), 1, 0.0, WALL_SECONDS)
         requests = header.layouts[0]
         without = type(requests)(
@@ -179,9 +154,7 @@ class ArrowTests(SealingTestCase):
 
 
 class SealTests(SealingTestCase):
-    """
-    L{sealAll}.
-    """
+    """L{sealAll}."""
 
     def test_seal(self) -> None:
         """
@@ -231,10 +204,7 @@ class SealTests(SealingTestCase):
             self.assertEqual(schema.field("ts").type, timestamp("us", "UTC"))
 
     def test_hours(self) -> None:
-        """
-        Each event is in the hour that it happened in, whatever segment it was
-        recorded in.
-        """
+        """Each event is in the hour that it happened in, whatever segment it was recorded in."""
         self.record("a", *(KafkaRequestEvent(1, each * 1000.0, seq=each) for each in range(8)))
         self.record("b", KafkaRequestEvent(1, float("nan"), seq=9))
         sealAll(self.root, CAP_BYTES)
@@ -277,9 +247,7 @@ class SealTests(SealingTestCase):
                 os.unlink(self.root / name)
 
     def test_unfinishedIsInvisible(self) -> None:
-        """
-        While a file is written its name is one that Spark passes over.
-        """
+        """While a file is written its name is one that Spark passes over."""
         seen: list[list[str]] = []
         real = os.fsync
 
@@ -293,9 +261,7 @@ class SealTests(SealingTestCase):
         self.assertEqual(seen[0], ["_segments/a.segment", f"requests/{HOUR}/.a.parquet.tmp"])
 
     def test_written(self) -> None:
-        """
-        A segment that is still written is left alone, ready or not.
-        """
+        """A segment that is still written is left alone, ready or not."""
         written = self.writer("written")
         self.addCleanup(written.close)
         written.append(KafkaRequestEvent(1, 1.0, seq=1))
@@ -308,19 +274,14 @@ class SealTests(SealingTestCase):
         )
 
     def test_nothingInThem(self) -> None:
-        """
-        Segments that were made and never used go without a trace.
-        """
+        """Segments that were made and never used go without a trace."""
         (self.segments / "spare.segment").write_bytes(bytes(SMALLEST_SEGMENT_BYTES))
         (self.segments / "unfinished.segment.new").write_bytes(b"")
         report = sealAll(self.root, CAP_BYTES)
         self.assertEqual((self.files(), report.sealedSegments, report.problems), ([], 0, []))
 
     def test_damaged(self) -> None:
-        """
-        What cannot be read is set aside, once and with the reason; the others
-        are sealed.
-        """
+        """What cannot be read is set aside, once and with the reason; the others are sealed."""
         (self.segments / "a.segment").write_bytes(b"x" * 5000)
         path = self.record("b", KafkaRequestEvent(1, 1.0, seq=1))
         # A header that can be read and makes no sense.
@@ -336,9 +297,7 @@ class SealTests(SealingTestCase):
         self.assertEqual(sealAll(self.root, CAP_BYTES).problems, [])
 
     def test_strangeYear(self) -> None:
-        """
-        A segment with a record of a year that no calendar has is set aside, and not tried again each time.
-        """
+        """A segment with a record of a year that no calendar has is set aside, and not tried again each time."""
         for seconds in (9e11, -9e11):
             self.record("a", KafkaRequestEvent(1, seconds, seq=1))
             [problem] = sealAll(self.root, CAP_BYTES).problems
@@ -346,9 +305,7 @@ class SealTests(SealingTestCase):
             self.assertEqual(sealAll(self.root, CAP_BYTES).problems, [])
 
     def test_cannotSeal(self) -> None:
-        """
-        What cannot be sealed now stays, and the others are sealed.
-        """
+        """What cannot be sealed now stays, and the others are sealed."""
         self.record("a", KafkaRequestEvent(1, 1.0, seq=1))
         self.record("b", ConnectionEvent(1, 1.0, "opened", seq=2))
         (self.root / "requests").write_text("in the way")
@@ -360,9 +317,7 @@ class SealTests(SealingTestCase):
         self.assertEqual(self.seqs(), [1])
 
     def test_cannotOpen(self) -> None:
-        """
-        A segment that may not be opened stays, and the others are sealed.
-        """
+        """A segment that may not be opened stays, and the others are sealed."""
         self.record("a", KafkaRequestEvent(1, 10.0, seq=1))
         self.record("b", KafkaRequestEvent(1, 10.0, seq=2))
 
@@ -379,9 +334,7 @@ class SealTests(SealingTestCase):
         self.assertIn("_segments/a.segment", self.files())
 
     def test_command(self) -> None:
-        """
-        As a process it is told where and how much, and prints what came of it.
-        """
+        """As a process it is told where and how much, and prints what came of it."""
         self.record("a", KafkaRequestEvent(1, 1.0))
         written: list[str] = []
         self.patch(os, "nice", lambda niceness: self.assertGreater(niceness, 0))
@@ -392,23 +345,17 @@ class SealTests(SealingTestCase):
 
 
 class EvictionTests(SealingTestCase):
-    """
-    L{evict}.
-    """
+    """L{evict}."""
 
     def file(self, name: str, sizeBytes: int, ageSeconds: int = 0) -> None:
-        """
-        A file like those that sealing makes.
-        """
+        """A file like those that sealing makes."""
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(bytes(sizeBytes))
         os.utime(path, (WALL_SECONDS - ageSeconds,) * 2)
 
     def evict(self, capBytes: int) -> SealReport:
-        """
-        Keep the bound.
-        """
+        """Keep the bound."""
         report = SealReport()
         evict(self.root, capBytes, report)
         return report
@@ -433,18 +380,14 @@ class EvictionTests(SealingTestCase):
         self.assertFalse((self.root / "sensors/dt=2024-05-01").exists())
 
     def test_withinTheHour(self) -> None:
-        """
-        Within an hour the one goes first that was sealed first.
-        """
+        """Within an hour the one goes first that was sealed first."""
         self.file("requests/dt=2024-05-01/hour=09/b.parquet", 100, ageSeconds=60)
         self.file("requests/dt=2024-05-01/hour=09/a.parquet", 100)
         self.evict(200)
         self.assertEqual(self.files(), ["requests/dt=2024-05-01/hour=09/a.parquet"])
 
     def test_limitsLast(self) -> None:
-        """
-        Limits stay as long as there is anything else.
-        """
+        """Limits stay as long as there is anything else."""
         self.file("limits/dt=2020-01-01/hour=00/a.parquet", 100)
         self.file("requests/dt=2024-05-01/hour=09/a.parquet", 100)
         self.evict(200)
@@ -453,9 +396,7 @@ class EvictionTests(SealingTestCase):
         self.assertEqual(self.files(), [])
 
     def test_enoughRoom(self) -> None:
-        """
-        Nothing goes while there is room, and what is not ours never does.
-        """
+        """Nothing goes while there is room, and what is not ours never does."""
         self.file("requests/dt=2024-05-01/hour=09/a.parquet", 300)
         mine = ["copy/dt=2024-05-01/hour=09/a.parquet", "notes.parquet"]
         for name in mine:
@@ -465,9 +406,7 @@ class EvictionTests(SealingTestCase):
         self.assertEqual(self.files(), mine)
 
     def test_twoAtATime(self) -> None:
-        """
-        Files and directories that somebody else removes meanwhile are no error.
-        """
+        """Files and directories that somebody else removes meanwhile are no error."""
         names = [f"requests/dt=2024-05-0{day}/hour=09/a.parquet" for day in (1, 2, 3)]
         for name in names:
             self.file(name, 100)
@@ -484,9 +423,7 @@ class EvictionTests(SealingTestCase):
         self.assertEqual(self.files(), names[2:])
 
     def test_damaged(self) -> None:
-        """
-        Segments that were set aside count, and go first.
-        """
+        """Segments that were set aside count, and go first."""
         self.file("_segments/a.segment.damaged", 100)
         self.file("requests/dt=2024-05-01/hour=09/a.parquet", 100)
         self.assertEqual(self.evict(250).evictedFiles, 1)

@@ -1,6 +1,4 @@
-"""
-L{admission.testing.timerscontract}, with timers of every kind that are wrong.
-"""
+"""L{admission.testing.timerscontract}, with timers of every kind that are wrong."""
 
 from __future__ import annotations
 
@@ -19,54 +17,40 @@ from tests.kit.seededfaults import SeededFaultsTestCase
 
 @implementer(IReactorTime)
 class Timers:
-    """
-    Sound timers, for others to break.
-    """
+    """Sound timers, for others to break."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
 
     def seconds(self) -> float:
-        """
-        The clock's time.
-        """
+        """The clock's time."""
         return self.clock.seconds()
 
     def callLater(self, delay: float, callable: Callable[..., object], *args: object, **kwargs: object) -> IDelayedCall:
-        """
-        See L{IReactorTime.callLater}.
-        """
+        """See L{IReactorTime.callLater}."""
         return self.clock.callLater(delay, callable, *args, **kwargs)
 
     def getDelayedCalls(self) -> Sequence[IDelayedCall]:
-        """
-        The clock's calls.
-        """
+        """The clock's calls."""
         return self.clock.getDelayedCalls()
 
 
 class Early(Timers):
-    """
-    Calls too early.
-    """
+    """Calls too early."""
 
     def callLater(self, delay: float, callable: Any, *args: Any, **kwargs: Any) -> IDelayedCall:
         return super().callLater(delay * 0.99, callable, *args, **kwargs)
 
 
 class Late(Timers):
-    """
-    Calls when the next second begins.
-    """
+    """Calls when the next second begins."""
 
     def callLater(self, delay: float, callable: Any, *args: Any, **kwargs: Any) -> IDelayedCall:
         return super().callLater(ceil(delay), callable, *args, **kwargs)
 
 
 class Twice(Timers):
-    """
-    Calls twice.
-    """
+    """Calls twice."""
 
     def callLater(self, delay: float, callable: Any, *args: Any, **kwargs: Any) -> IDelayedCall:
         super().callLater(delay, callable, *args, **kwargs)
@@ -74,9 +58,7 @@ class Twice(Timers):
 
 
 class Wrapping(Timers):
-    """
-    Wraps what it calls.
-    """
+    """Wraps what it calls."""
 
     isCalling = False
 
@@ -84,9 +66,7 @@ class Wrapping(Timers):
         return super().callLater(delay, self.call, callable, *args, **kwargs)
 
     def call(self, callable: Any, *args: Any, **kwargs: Any) -> None:
-        """
-        Call it.
-        """
+        """Call it."""
         self.isCalling = True
         try:
             callable(*args, **kwargs)
@@ -95,9 +75,7 @@ class Wrapping(Timers):
 
 
 class Losing(Wrapping):
-    """
-    Loses what is set within a call.
-    """
+    """Loses what is set within a call."""
 
     def callLater(self, delay: float, callable: Any, *args: Any, **kwargs: Any) -> IDelayedCall:
         call = super().callLater(delay, callable, *args, **kwargs)
@@ -117,9 +95,7 @@ class Jumping(Wrapping):
 
 
 class Deaf(Timers):
-    """
-    Does not hear of a call that was cancelled.
-    """
+    """Does not hear of a call that was cancelled."""
 
     def callLater(self, delay: float, callable: Any, *args: Any, **kwargs: Any) -> IDelayedCall:
         call: Any = super().callLater(delay, callable, *args, **kwargs)
@@ -128,9 +104,7 @@ class Deaf(Timers):
 
 
 class Rigid(Timers):
-    """
-    Does not hear of a call that was moved.
-    """
+    """Does not hear of a call that was moved."""
 
     def callLater(self, delay: float, callable: Any, *args: Any, **kwargs: Any) -> IDelayedCall:
         call: Any = super().callLater(delay, callable, *args, **kwargs)
@@ -139,9 +113,7 @@ class Rigid(Timers):
 
 
 class Eager(Timers):
-    """
-    Calls what has no delay at once.
-    """
+    """Calls what has no delay at once."""
 
     def callLater(self, delay: float, callable: Any, *args: Any, **kwargs: Any) -> IDelayedCall:
         call = super().callLater(delay, callable, *args, **kwargs)
@@ -151,23 +123,17 @@ class Eager(Timers):
 
 
 class Curt(Timers):
-    """
-    Drops keywords.
-    """
+    """Drops keywords."""
 
     def callLater(self, delay: float, callable: Any, *args: Any, **kwargs: Any) -> IDelayedCall:
         return super().callLater(delay, callable, *args)
 
 
 class Discouraged(Wrapping):
-    """
-    Gives up when a call raises.
-    """
+    """Gives up when a call raises."""
 
     def call(self, callable: Any, *args: Any, **kwargs: Any) -> None:
-        """
-        Call it.
-        """
+        """Call it."""
         try:
             super().call(callable, *args, **kwargs)
         except Exception:
@@ -175,42 +141,30 @@ class Discouraged(Wrapping):
 
 
 class Hiding(Timers):
-    """
-    Does not say what is set.
-    """
+    """Does not say what is set."""
 
     def getDelayedCalls(self) -> Sequence[IDelayedCall]:
         return []
 
 
 class ClockTests(TimersContract, SynchronousTestCase):
-    """
-    Clocks are what is expected of timers, for reference.
-    """
+    """Clocks are what is expected of timers, for reference."""
 
     def buildTimers(self, clock: Clock) -> IReactorTime:
-        """
-        The clock itself.
-        """
+        """The clock itself."""
         return clock
 
 
 class TimersContractTests(SeededFaultsTestCase):
-    """
-    L{TimersContract}.
-    """
+    """L{TimersContract}."""
 
     def test_sound(self) -> None:
-        """
-        Sound timers pass.
-        """
+        """Sound timers pass."""
         self.assertSound(TimersContract, buildTimers=Timers)
         self.assertSound(TimersContract, buildTimers=Wrapping)
 
     def test_faults(self) -> None:
-        """
-        Each way in which timers may be wrong is found by the test that is for it.
-        """
+        """Each way in which timers may be wrong is found by the test that is for it."""
         for timers, test in [
             (Early, "test_neverEarly"),
             (Late, "test_neverEarly"),

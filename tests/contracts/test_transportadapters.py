@@ -1,6 +1,4 @@
-"""
-L{admission_plugins.transportadapters}.
-"""
+"""L{admission_plugins.transportadapters}."""
 
 from __future__ import annotations
 
@@ -22,14 +20,10 @@ from admission_plugins.transportadapters import PlainMutability, TLSMutability
 
 
 class PlainContractTests(TransportMutabilityContract, SynchronousTestCase):
-    """
-    L{PlainMutability} is an L{ITransportMutability}.
-    """
+    """L{PlainMutability} is an L{ITransportMutability}."""
 
     def buildMutability(self, protocol: IProtocol) -> MutableTransport:
-        """
-        For a plain transport.
-        """
+        """For a plain transport."""
         clock = Clock()
         transport = FakeTransport(clock, protocol)
         transport.connect()
@@ -39,14 +33,10 @@ class PlainContractTests(TransportMutabilityContract, SynchronousTestCase):
 
 
 class StringTransportContractTests(TransportMutabilityContract, SynchronousTestCase):
-    """
-    So it is for Twisted's own fake.
-    """
+    """So it is for Twisted's own fake."""
 
     def buildMutability(self, protocol: IProtocol) -> MutableTransport:
-        """
-        For a L{StringTransport}, which leaves receiving to the test.
-        """
+        """For a L{StringTransport}, which leaves receiving to the test."""
         transport = StringTransport()
         protocol.makeConnection(transport)
         arrived: list[bytes] = []
@@ -62,14 +52,10 @@ class StringTransportContractTests(TransportMutabilityContract, SynchronousTestC
 
 
 class TLSContractTests(TransportMutabilityContract, SynchronousTestCase):
-    """
-    L{TLSMutability} is an L{ITransportMutability} once the handshake is over.
-    """
+    """L{TLSMutability} is an L{ITransportMutability} once the handshake is over."""
 
     def buildMutability(self, protocol: IProtocol) -> MutableTransport:
-        """
-        For a TLS transport after its handshake.
-        """
+        """For a TLS transport after its handshake."""
         clock = Clock()
         transport = FakeTLSTransport(clock, protocol)
         transport.connect()
@@ -81,9 +67,7 @@ class TLSContractTests(TransportMutabilityContract, SynchronousTestCase):
 
 
 class TLSMutabilityTests(SynchronousTestCase):
-    """
-    When TLS may be muted.
-    """
+    """When TLS may be muted."""
 
     def setUp(self) -> None:
         self.clock = Clock()
@@ -92,32 +76,24 @@ class TLSMutabilityTests(SynchronousTestCase):
         self.mutability = TLSMutability(self.transport)
 
     def test_handshake(self) -> None:
-        """
-        Not before the handshake is over.
-        """
+        """Not before the handshake is over."""
         self.assertFalse(self.mutability.isInMutableState())
         self.transport.peerFinishesHandshake()
         self.clock.advance(0)
         self.assertTrue(self.mutability.isInMutableState())
 
     def test_lost(self) -> None:
-        """
-        A transport that is lost has no handshake to wait for.
-        """
+        """A transport that is lost has no handshake to wait for."""
         self.transport.abortConnection()
         self.clock.advance(0)
         self.assertTrue(self.mutability.isInMutableState())
 
 
 class RegisterTests(SynchronousTestCase):
-    """
-    L{transportadapters.register}.
-    """
+    """L{transportadapters.register}."""
 
     def setUp(self) -> None:
-        """
-        Register in a registry of our own: the process has one of these only.
-        """
+        """Register in a registry of our own: the process has one of these only."""
         self.registry = AdapterRegistry()
 
         def registerAdapter(factory: object, original: type[Interface], target: type[Interface]) -> None:
@@ -129,23 +105,17 @@ class RegisterTests(SynchronousTestCase):
         transportadapters.register()
 
     def adapterFor(self, transport: object) -> object:
-        """
-        What adapts C{transport}.
-        """
+        """What adapts C{transport}."""
         return self.registry.lookup([providedBy(transport)], ITransportMutability)
 
     def test_transports(self) -> None:
-        """
-        Plain transports get the one and TLS transports the other.
-        """
+        """Plain transports get the one and TLS transports the other."""
         self.assertIs(self.adapterFor(StringTransport()), PlainMutability)
         self.assertIs(self.adapterFor(FakeTransport(Clock(), Protocol())), PlainMutability)
         self.assertIs(self.adapterFor(FakeTLSTransport(Clock(), Protocol())), TLSMutability)
 
     def test_realClasses(self) -> None:
-        """
-        So do Twisted's classes for TCP, UNIX sockets and TLS.
-        """
+        """So do Twisted's classes for TCP, UNIX sockets and TLS."""
         from twisted.internet.tcp import Server
         from twisted.internet.unix import Server as UNIXServer
         from twisted.protocols.tls import BufferingTLSTransport
@@ -158,10 +128,7 @@ class RegisterTests(SynchronousTestCase):
             self.assertIs(self.registry.lookup([implementedBy(transport)], ITransportMutability), adapter, transport)
 
     def test_moreSpecificWins(self) -> None:
-        """
-        Somebody who registers an adapter for an interface of their own gets
-        that one.
-        """
+        """Somebody who registers an adapter for an interface of their own gets that one."""
 
         class ITheirs(ITransport):
             pass
@@ -174,20 +141,14 @@ class RegisterTests(SynchronousTestCase):
         self.assertEqual(self.adapterFor(Theirs()), "theirs")
 
     def test_again(self) -> None:
-        """
-        Registering again is harmless, and replaces nothing that somebody has
-        registered first.
-        """
+        """Registering again is harmless, and replaces nothing that somebody has registered first."""
         self.registry.register([ITransport], ITransportMutability, "", "theirs")
         transportadapters.register()
         self.assertEqual(self.adapterFor(StringTransport()), "theirs")
         self.assertIs(self.adapterFor(FakeTLSTransport(Clock(), Protocol())), TLSMutability)
 
     def test_found(self) -> None:
-        """
-        They are found as a plug-in, which loads them no sooner than they are
-        needed.
-        """
+        """They are found as a plug-in, which loads them no sooner than they are needed."""
         found = [adapters for adapters in getPlugins(ITransportAdapters) if adapters.name == "Twisted's transports"]
         self.assertEqual(len(found), 1)
         verifyObject(ITransportAdapters, found[0])
@@ -196,8 +157,6 @@ class RegisterTests(SynchronousTestCase):
         self.assertIs(self.adapterFor(StringTransport()), PlainMutability)
 
     def test_interfacesExactly(self) -> None:
-        """
-        On these two interfaces and no others.
-        """
+        """On these two interfaces and no others."""
         registered = [required for (required,), provided, name, factory in self.registry.allRegistrations()]
         self.assertEqual(set(registered), {ITransport, ISSLTransport})

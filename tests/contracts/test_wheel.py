@@ -1,6 +1,4 @@
-"""
-L{admission_plugins.wheel}.
-"""
+"""L{admission_plugins.wheel}."""
 
 from __future__ import annotations
 
@@ -27,9 +25,7 @@ NOT_FINITE = (float("nan"), float("inf"), float("-inf"), 1e308)
 
 
 def nothing() -> None:
-    """
-    Do it.
-    """
+    """Do it."""
 
 
 @implementer(IReactorTime)
@@ -48,29 +44,21 @@ class SkewedClock:
     armed: int = 0
 
     def seconds(self) -> float:
-        """
-        The skewed time.
-        """
+        """The skewed time."""
         return self.timers.seconds() + self.skewSeconds
 
     def callLater(self, delay: float, callable: Callable[..., object], *args: object, **kwargs: object) -> IDelayedCall:
-        """
-        Set a timer, as strict about its delay as a reactor is.
-        """
+        """Set a timer, as strict about its delay as a reactor is."""
         assert delay >= 0
         self.armed += 1
         return self.timers.callLater(delay, callable, *args, **kwargs)
 
     def getDelayedCalls(self) -> list[IDelayedCall]:
-        """
-        The timers.
-        """
+        """The timers."""
         return list(self.timers.getDelayedCalls())
 
     def turn(self) -> None:
-        """
-        Let one turn of the reactor happen: what its callbacks set waits.
-        """
+        """Let one turn of the reactor happen: what its callbacks set waits."""
         due = [each for each in self.timers.getDelayedCalls() if each.getTime() <= self.timers.seconds()]
         self.timers.calls = [each for each in self.timers.calls if each not in due]
         for each in due:
@@ -78,69 +66,48 @@ class SkewedClock:
 
 
 class WheelContractTests(TimersContract, SynchronousTestCase):
-    """
-    L{TimingWheel} does what is expected of timers.
-    """
+    """L{TimingWheel} does what is expected of timers."""
 
     def buildTimers(self, clock: Clock) -> IReactorTime:
-        """
-        A wheel of default size.
-        """
+        """A wheel of default size."""
         return TimingWheel(clock)
 
 
 class TinyWheelContractTests(TimersContract, SynchronousTestCase):
-    """
-    So does one with as many levels as possible, and ticks that floats cannot
-    express.
-    """
+    """So does one with as many levels as possible, and ticks that floats cannot express."""
 
     toleranceSeconds = 0.01
 
     def buildTimers(self, clock: Clock) -> IReactorTime:
-        """
-        A wheel of two slots.
-        """
+        """A wheel of two slots."""
         return TimingWheel(clock, 0.01, 2)
 
 
 class WheelTestCase(SynchronousTestCase):
-    """
-    Makes wheels on a clock that can be skewed.
-    """
+    """Makes wheels on a clock that can be skewed."""
 
     def setUp(self) -> None:
-        """
-        Make a wheel.
-        """
+        """Make a wheel."""
         self.clock = SkewedClock()
         self.timers = self.clock.timers
         self.wheel = TimingWheel(self.clock)
         self.called: list[object] = []
 
     def later(self, delaySeconds: float, word: object = "called") -> IDelayedCall:
-        """
-        Set a call that says C{word}.
-        """
+        """Set a call that says C{word}."""
         return self.wheel.callLater(delaySeconds, self.called.append, word)
 
     def armedSeconds(self) -> float:
-        """
-        When the one timer is to fire.
-        """
+        """When the one timer is to fire."""
         [timer] = self.timers.getDelayedCalls()
         return timer.getTime()
 
 
 class TimerTests(WheelTestCase):
-    """
-    A wheel has at most one timer, which fires when something is due.
-    """
+    """A wheel has at most one timer, which fires when something is due."""
 
     def test_oneTimer(self) -> None:
-        """
-        However many calls there are, there is one timer, for the first of them.
-        """
+        """However many calls there are, there is one timer, for the first of them."""
         for delay in range(1, 1000):
             self.later(delay)
         self.assertTrue(0.5 < self.armedSeconds() <= 1.0)
@@ -168,10 +135,7 @@ class TimerTests(WheelTestCase):
         self.assertEqual(self.called, ["called"])
 
     def test_noTickWithoutNeed(self) -> None:
-        """
-        The timer fires for a slot that holds something, however long that
-        takes, and not in between.
-        """
+        """The timer fires for a slot that holds something, however long that takes, and not in between."""
         self.later(0.005)
         self.later(3600.0)
         self.clock.armed = 0
@@ -196,10 +160,7 @@ class TimerTests(WheelTestCase):
         self.assertGreater(self.armedSeconds(), 90.0)
 
     def test_emptySlotsGo(self) -> None:
-        """
-        Slots whose calls are all cancelled do not pile up while other calls
-        wait.
-        """
+        """Slots whose calls are all cancelled do not pile up while other calls wait."""
         self.later(YEAR_SECONDS)
         for _ in range(2000):
             call = self.later(5.0)
@@ -220,10 +181,7 @@ class TimerTests(WheelTestCase):
         self.assertLess(self.clock.armed, 300)
 
     def test_shutdown(self) -> None:
-        """
-        Shutting down cancels all calls and leaves no timer, also within a
-        callback; the wheel can be used again.
-        """
+        """Shutting down cancels all calls and leaves no timer, also within a callback; the wheel can be used again."""
         for delay in (0.0, 1.0):
             self.wheel.callLater(delay, self.wheel.shutdown)
             calls = [self.later(delay) for delay in (delay, 0.5 + delay, 60.0, YEAR_SECONDS)]
@@ -236,9 +194,7 @@ class TimerTests(WheelTestCase):
         self.assertEqual(self.called, ["called"])
 
     def test_wrongSizes(self) -> None:
-        """
-        Ticks and sizes that make no sense are refused.
-        """
+        """Ticks and sizes that make no sense are refused."""
         for tickSeconds in (0.0, -1.0, float("inf"), float("nan")):
             self.assertRaises(ValueError, TimingWheel, self.clock, tickSeconds)
         for size in (1, 0, -20):
@@ -246,14 +202,10 @@ class TimerTests(WheelTestCase):
 
 
 class PunctualityTests(WheelTestCase):
-    """
-    Nothing is called early, nor later than a tick after its time.
-    """
+    """Nothing is called early, nor later than a tick after its time."""
 
     def test_everyLevel(self) -> None:
-        """
-        Whatever the delay, the tick, the size and the steps of the clock.
-        """
+        """Whatever the delay, the tick, the size and the steps of the clock."""
         random = Random(1)
         for tickSeconds, size, reachSeconds, stepSeconds in [
             (0.001, 20, 0.05, 0.00037),
@@ -274,10 +226,7 @@ class PunctualityTests(WheelTestCase):
                 self.assertEqual((late, early), ([], []))
 
     def test_onTheTick(self) -> None:
-        """
-        A call that is due on a tick is made on it, although floats cannot
-        express most of them.
-        """
+        """A call that is due on a tick is made on it, although floats cannot express most of them."""
         for tickSeconds in (0.001, 0.01, 0.1, 0.003, 1.0):
             for start in (0.0, 0.1 + 0.2, 12345.678, 1.7e9 + 0.1):
                 clock = Clock()
@@ -290,9 +239,7 @@ class PunctualityTests(WheelTestCase):
                     self.assertFalse(call.active(), (tickSeconds, start, ticks))
 
     def test_ages(self) -> None:
-        """
-        Delays of years, and of ages of the universe, are as good as any.
-        """
+        """Delays of years, and of ages of the universe, are as good as any."""
         for years in (1, 100, 10_000):
             self.later(years * YEAR_SECONDS, years)
         self.later(1e290)
@@ -304,9 +251,7 @@ class PunctualityTests(WheelTestCase):
         self.assertEqual(self.wheel.count, 1)
 
     def test_shortAfterLong(self) -> None:
-        """
-        A short delay set when a wide slot is near is not rounded to that slot.
-        """
+        """A short delay set when a wide slot is near is not rounded to that slot."""
         self.later(8.0, "wide")
         self.timers.advance(7.995)
         self.later(0.002, "before")
@@ -316,10 +261,7 @@ class PunctualityTests(WheelTestCase):
             self.assertEqual(self.called[-1:], [word])
 
     def test_narrowSlotBecomesWide(self) -> None:
-        """
-        What is far off may share a slot with what is near, and is called in
-        its turn.
-        """
+        """What is far off may share a slot with what is near, and is called in its turn."""
         self.timers.advance(0.395)
         for delay in (0.005, 0.024, 0.015):
             self.later(delay, delay)
@@ -354,9 +296,7 @@ class PunctualityTests(WheelTestCase):
         self.assertEqual(self.called, [0, 1, 2])
 
     def test_negativeDelays(self) -> None:
-        """
-        What is due already is called in the next turn.
-        """
+        """What is due already is called in the next turn."""
         self.timers.advance(5.0)
         self.later(-3.0)
         self.later(1.0).reset(-1e9)
@@ -367,9 +307,7 @@ class PunctualityTests(WheelTestCase):
 
 
 class FailingEntry:
-    """
-    An entry whose time cannot be read when the wheel looks at it first.
-    """
+    """An entry whose time cannot be read when the wheel looks at it first."""
 
     previousEntry: Any = None
     nextEntry: Any = None
@@ -381,9 +319,7 @@ class FailingEntry:
 
     @property
     def dueSeconds(self) -> float:
-        """
-        See L{TimerEntry}.
-        """
+        """See L{TimerEntry}."""
         assert self._dueSeconds is not None
         if not self.hasFailed:
             self.hasFailed = True
@@ -396,15 +332,10 @@ class FailingEntry:
 
 
 class TurnTests(WheelTestCase):
-    """
-    What happens within the turns of a reactor.
-    """
+    """What happens within the turns of a reactor."""
 
     def test_anotherTurn(self) -> None:
-        """
-        A call without a delay that is set in a callback waits for another
-        turn.
-        """
+        """A call without a delay that is set in a callback waits for another turn."""
         self.wheel.callLater(0, self.later, 0)
         self.clock.turn()
         self.assertEqual(self.called, [])
@@ -430,9 +361,7 @@ class TurnTests(WheelTestCase):
         self.assertEqual(self.called, [*range(count), "last"])
 
     def test_slowCalls(self) -> None:
-        """
-        Calls that take long leave the reactor its turn.
-        """
+        """Calls that take long leave the reactor its turn."""
 
         def work() -> None:
             self.called.append("slow")
@@ -448,9 +377,7 @@ class TurnTests(WheelTestCase):
         self.assertEqual(made, [4, 8, 10])
 
     def test_boundedMoves(self) -> None:
-        """
-        One turn moves a bounded number of calls from a wide slot to finer ones.
-        """
+        """One turn moves a bounded number of calls from a wide slot to finer ones."""
         count = 10 * ENTRIES_PER_TURN
         for number in range(count):
             self.later(16.0 + number * 0.1 / count, number)
@@ -468,9 +395,7 @@ class TurnTests(WheelTestCase):
         self.assertEqual(self.called, list(range(count)))
 
     def test_spoiledEntry(self) -> None:
-        """
-        An entry whose time somebody has spoiled is dropped, and those beside it expire.
-        """
+        """An entry whose time somebody has spoiled is dropped, and those beside it expire."""
         self.later(16.1, "before")
         spoiled: Any = self.later(16.1, "spoiled")
         self.later(16.1, "after")
@@ -480,9 +405,7 @@ class TurnTests(WheelTestCase):
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
 
     def test_collectingFails(self) -> None:
-        """
-        If a turn fails in the middle the next one goes on.
-        """
+        """If a turn fails in the middle the next one goes on."""
         self.later(16.1, "first")
         self.wheel.add(FailingEntry(lambda: self.called.append("failing")), 16.1)
         self.later(16.1, "second")
@@ -491,9 +414,7 @@ class TurnTests(WheelTestCase):
         self.assertEqual(self.called, ["first", "failing", "second"])
 
     def test_exceptions(self) -> None:
-        """
-        A call that raises is logged; those after it are made in the same turn.
-        """
+        """A call that raises is logged; those after it are made in the same turn."""
         self.later(1.0, "before")
         self.wheel.callLater(1.0, lambda: 1 // 0)
         self.later(1.0, "after")
@@ -505,9 +426,7 @@ class TurnTests(WheelTestCase):
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
     def test_exit(self) -> None:
-        """
-        What is no ordinary exception ends the turn, but not the wheel.
-        """
+        """What is no ordinary exception ends the turn, but not the wheel."""
 
         def leave() -> None:
             raise SystemExit
@@ -523,10 +442,7 @@ class TurnTests(WheelTestCase):
         self.assertEqual(self.called, ["called"] * 2)
 
     def test_nestedTurn(self) -> None:
-        """
-        A callback that has the reactor make a turn sees what is due called,
-        and nothing is called twice.
-        """
+        """A callback that has the reactor make a turn sees what is due called, and nothing is called twice."""
         self.wheel.callLater(1.0, self.timers.advance, 5.0)
         for delay in (2.0, 3.0, 6.0, 7.0):
             self.later(delay, delay)
@@ -536,10 +452,7 @@ class TurnTests(WheelTestCase):
         self.assertEqual(self.called, [2.0, 3.0, 6.0, 7.0])
 
     def test_cancelLastInCallback(self) -> None:
-        """
-        A callback that cancels all others leaves nothing behind, and what it
-        sets afterwards is called.
-        """
+        """A callback that cancels all others leaves nothing behind, and what it sets afterwards is called."""
 
         def change() -> None:
             for call in calls:
@@ -555,9 +468,7 @@ class TurnTests(WheelTestCase):
 
 
 class StepTests(WheelTestCase):
-    """
-    Clocks are set forward and back.
-    """
+    """Clocks are set forward and back."""
 
     def test_forward(self) -> None:
         """
@@ -575,10 +486,7 @@ class StepTests(WheelTestCase):
         self.assertEqual(self.called, [0.1, 50.0, 3599.0, 7000.0])
 
     def test_back(self) -> None:
-        """
-        When the wheel's clock is set back, nothing is called before its time by
-        that clock, and nothing is lost.
-        """
+        """When the wheel's clock is set back, nothing is called before its time by that clock, and nothing is lost."""
         self.timers.advance(5000.0)
         for delay in (0.0, 0.1, 50.0):
             self.later(delay, delay)
@@ -589,9 +497,7 @@ class StepTests(WheelTestCase):
         self.assertEqual(self.called, [0.0, 0.1, 50.0])
 
     def test_backWithinTurn(self) -> None:
-        """
-        So it is when a callback sets it back.
-        """
+        """So it is when a callback sets it back."""
         self.timers.advance(5000.0)
         self.wheel.callLater(1.0, setattr, self.clock, "skewSeconds", -10.0)
         self.later(1.0)
@@ -641,14 +547,10 @@ class StepTests(WheelTestCase):
 
 
 class ReprTests(WheelTestCase):
-    """
-    Calls say what they are.
-    """
+    """Calls say what they are."""
 
     def test_states(self) -> None:
-        """
-        One that is to come says what it will call and when.
-        """
+        """One that is to come says what it will call and when."""
         call, cancelled = self.wheel.callLater(1.5, nothing), self.later(1.0)
         self.assertRegex(repr(call), r"^<WheelCall of <function nothing at .*>, due at 1\.500 s>$")
         cancelled.cancel()
@@ -706,15 +608,10 @@ reactor.run()
 
 
 class ReactorTests(SynchronousTestCase):
-    """
-    A wheel runs on every reactor, by its own clock and by a monotonic one.
-    """
+    """A wheel runs on every reactor, by its own clock and by a monotonic one."""
 
     def check(self, name: str, className: str) -> None:
-        """
-        Calls are made in order, none early and none when cancelled, with a
-        single timer at a time.
-        """
+        """Calls are made in order, none early and none when cancelled, with a single timer at a time."""
         path = os.pathsep.join(str(ROOT / root) for root in ("src", "plugins", "."))
         result = subprocess.run(
             [sys.executable, "-c", PROGRAM, name],
@@ -727,25 +624,17 @@ class ReactorTests(SynchronousTestCase):
         self.assertEqual((result.returncode, result.stdout.strip()), (0, className), result.stdout)
 
     def test_epoll(self) -> None:
-        """
-        The default on Linux.
-        """
+        """The default on Linux."""
         self.check("epollreactor", "EPollReactor")
 
     def test_poll(self) -> None:
-        """
-        The one before it.
-        """
+        """The one before it."""
         self.check("pollreactor", "PollReactor")
 
     def test_select(self) -> None:
-        """
-        The one that is everywhere.
-        """
+        """The one that is everywhere."""
         self.check("selectreactor", "SelectReactor")
 
     def test_asyncio(self) -> None:
-        """
-        The one on asyncio's loop.
-        """
+        """The one on asyncio's loop."""
         self.check("asyncioreactor", "AsyncioSelectorReactor")

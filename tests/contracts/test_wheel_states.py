@@ -1,6 +1,4 @@
-"""
-L{admission_plugins.wheel} against a model made of a dictionary.
-"""
+"""L{admission_plugins.wheel} against a model made of a dictionary."""
 
 from __future__ import annotations
 
@@ -46,9 +44,7 @@ class Planned:
 
 
 class WheelMachine(RuleBasedStateMachine):
-    """
-    Sets, moves and cancels calls and the clock, in any order.
-    """
+    """Sets, moves and cancels calls and the clock, in any order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,30 +59,22 @@ class WheelMachine(RuleBasedStateMachine):
         startSeconds=st.sampled_from([0.0, 12345.678]),
     )
     def start(self, tickSeconds: float, size: int, startSeconds: float) -> None:
-        """
-        Make a wheel.
-        """
+        """Make a wheel."""
         self.clock.timers.advance(startSeconds)
         self.wheel = TimingWheel(self.clock, tickSeconds, size)
 
     def seconds(self, level: int, share: float, fineTicks: float) -> float:
-        """
-        A duration of the order of magnitude that C{level} wheels cover.
-        """
+        """A duration of the order of magnitude that C{level} wheels cover."""
         return (self.wheel.size**level * share + fineTicks) * self.wheel.tickSeconds
 
     def plan(self, delaySeconds: float, then: tuple[float, float] | None = None) -> None:
-        """
-        Set a call.
-        """
+        """Set a call."""
         planned = Planned(self.wheel.callLater(delaySeconds, lambda: self.make(planned)), 0.0, then)
         planned.dueSeconds = self.clock.seconds() + delaySeconds
         self.planned.append(planned)
 
     def make(self, planned: Planned) -> None:
-        """
-        It is called.
-        """
+        """It is called."""
         now = self.clock.seconds()
         assert planned.dueSeconds <= now, f"early by {planned.dueSeconds - now} s"
         self.planned.remove(planned)
@@ -98,15 +86,11 @@ class WheelMachine(RuleBasedStateMachine):
             self.drop(victim)
 
     def chosen(self, share: float) -> Planned:
-        """
-        One of the calls that are to come.
-        """
+        """One of the calls that are to come."""
         return self.planned[min(int(share * len(self.planned)), len(self.planned) - 1)]
 
     def drop(self, share: float) -> None:
-        """
-        Cancel one.
-        """
+        """Cancel one."""
         planned = self.chosen(share)
         planned.call.cancel()
         self.planned.remove(planned)
@@ -114,33 +98,25 @@ class WheelMachine(RuleBasedStateMachine):
 
     @rule(level=st.integers(0, LEVELS), share=SHARE, fineTicks=FINE, then=st.none() | st.tuples(FINE, SHARE))
     def callLater(self, level: int, share: float, fineTicks: float, then: tuple[float, float] | None) -> None:
-        """
-        Set a call.
-        """
+        """Set a call."""
         self.plan(self.seconds(level, share, fineTicks), then)
 
     @rule(level=st.integers(0, LEVELS), share=SHARE, count=st.integers(2, 40))
     def callManyLater(self, level: int, share: float, count: int) -> None:
-        """
-        Set many that are due at nearly the same time.
-        """
+        """Set many that are due at nearly the same time."""
         for number in range(count):
             self.plan(self.seconds(level, share, number / 3))
 
     @precondition(lambda self: self.planned)
     @rule(share=SHARE)
     def cancel(self, share: float) -> None:
-        """
-        Cancel one.
-        """
+        """Cancel one."""
         self.drop(share)
 
     @precondition(lambda self: self.planned)
     @rule(which=SHARE, level=st.integers(0, LEVELS), share=SHARE, fineTicks=FINE)
     def reset(self, which: float, level: int, share: float, fineTicks: float) -> None:
-        """
-        Move one to a time from now.
-        """
+        """Move one to a time from now."""
         planned = self.chosen(which)
         delaySeconds = self.seconds(level, share, fineTicks)
         planned.call.reset(delaySeconds)
@@ -149,9 +125,7 @@ class WheelMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.planned)
     @rule(which=SHARE, level=st.integers(0, LEVELS), share=SHARE, fineTicks=FINE, sign=st.sampled_from([1, -1]))
     def delay(self, which: float, level: int, share: float, fineTicks: float, sign: int) -> None:
-        """
-        Move one by so much.
-        """
+        """Move one by so much."""
         planned = self.chosen(which)
         delaySeconds = self.seconds(level, share, fineTicks) * sign
         planned.call.delay(delaySeconds)
@@ -179,25 +153,19 @@ class WheelMachine(RuleBasedStateMachine):
 
     @rule(level=st.integers(0, LEVELS), share=SHARE)
     def setBack(self, level: int, share: float) -> None:
-        """
-        Set the wheel's clock back; the timer runs on.
-        """
+        """Set the wheel's clock back; the timer runs on."""
         self.clock.skewSeconds -= min(self.seconds(level, share, 0.0), self.clock.seconds())
 
     @rule()
     def shutdown(self) -> None:
-        """
-        Cancel everything.
-        """
+        """Cancel everything."""
         self.wheel.shutdown()
         self.over += [(each.call, AlreadyCancelled) for each in self.planned]
         self.planned.clear()
 
     @invariant()
     def agrees(self) -> None:
-        """
-        The wheel holds what the model holds, in a single timer or none.
-        """
+        """The wheel holds what the model holds, in a single timer or none."""
         if not hasattr(self, "wheel"):
             return
         assert self.wheel.count == len(self.planned)
@@ -207,9 +175,7 @@ class WheelMachine(RuleBasedStateMachine):
         assert len(self.wheel._begins) == len(self.wheel._slots) < 64 * LEVELS
 
     def teardown(self) -> None:
-        """
-        What is over stays over, and what is left is called in the end.
-        """
+        """What is over stays over, and what is left is called in the end."""
         if not hasattr(self, "wheel"):
             return
         for call, error in self.over:
@@ -227,15 +193,10 @@ class WheelMachine(RuleBasedStateMachine):
 
 
 class WheelStatesTests(SynchronousTestCase):
-    """
-    Whatever is done to a wheel and its clock, calls are made when they are due.
-    """
+    """Whatever is done to a wheel and its clock, calls are made when they are due."""
 
     def test_states(self) -> None:
-        """
-        Hypothesis finds no sequence of steps after which the wheel and the
-        model differ.
-        """
+        """Hypothesis finds no sequence of steps after which the wheel and the model differ."""
         run_state_machine_as_test(  # type: ignore[no-untyped-call]
             WheelMachine, settings=settings(max_examples=150, stateful_step_count=40)
         )

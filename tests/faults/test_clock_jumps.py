@@ -26,9 +26,7 @@ GROUP, IDLE_GROUP = "group", "idle"
 
 
 class ClockJumpTests(FaultTestCase):
-    """
-    The time of day is another.
-    """
+    """The time of day is another."""
 
     brokerType = FaultyBroker
     settings = (
@@ -112,7 +110,8 @@ class ClockJumpTests(FaultTestCase):
 
     def test_quiet(self) -> None:
         """
-        What waits alone, so that nothing else sets a timer, ends in its time when the clock is set back by an hour.
+        What waits alone, so that nothing else sets a timer, ends in its time when the clock is set
+        back by an hour.
         """
         raw = self.connect()
         raw.createTopic("raw")
@@ -134,18 +133,14 @@ class ClockJumpTests(FaultTestCase):
         self.assertNoComplaints()
 
     def commit(self, raw: RawClient) -> None:
-        """
-        Commit an offset of a group that has no members.
-        """
+        """Commit an offset of a group that has no members."""
         partitions: Any = [{"partition_index": 0, "committed_offset": 1}]
         topics = [{"name": "raw", "partitions": partitions}]
         request = requestOf("OffsetCommit", 7, group_id=IDLE_GROUP, generation_id_or_member_epoch=-1, topics=topics)
         self.assertEqual(raw.ask(request).topics[0].partitions[0].error_code, 0)
 
     def committed(self, raw: RawClient) -> int:
-        """
-        That offset.
-        """
+        """That offset."""
         topics = [{"name": "raw", "partition_indexes": [0]}]
         answer = raw.ask(requestOf("OffsetFetch", 7, group_id=IDLE_GROUP, topics=topics))
         return int(answer.topics[0].partitions[0].committed_offset)

@@ -29,16 +29,12 @@ BUSY_SHARE = 0.3
 
 
 class SmallProcess(BrokerProcess):
-    """
-    A broker that may open C{MAX_FILES} files.
-    """
+    """A broker that may open C{MAX_FILES} files."""
 
     command = ["prlimit", f"--nofile={MAX_FILES}:{MAX_FILES}", *TWISTD]
 
     def openFiles(self, within: str = "") -> int:
-        """
-        How many files it has open, or how many of them are in its directory C{within}.
-        """
+        """How many files it has open, or how many of them are in its directory C{within}."""
         found = 0
         directory = Path("/proc", str(self.process.pid), "fd")
         for name in os.listdir(directory):
@@ -50,17 +46,13 @@ class SmallProcess(BrokerProcess):
         return found
 
     def cpuSeconds(self) -> float:
-        """
-        The processor time that it has had.
-        """
+        """The processor time that it has had."""
         fields = Path("/proc", str(self.process.pid), "stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class DescriptorTests(FaultTestCase):
-    """
-    Few files, or none.
-    """
+    """Few files, or none."""
 
     brokerType = SmallProcess
     settings = ("log.max.open.files=4000", "num.partitions=1")
@@ -212,9 +204,7 @@ class DescriptorTests(FaultTestCase):
         self.assertTrue(all("too many files" in line for line in self.broker.complaints()))
 
     def waitUntilServed(self) -> None:
-        """
-        Connect until somebody is served.
-        """
+        """Connect until somebody is served."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             with self.connect() as newcomer:
@@ -225,9 +215,7 @@ class DescriptorTests(FaultTestCase):
 
 
 def isServed(client: RawClient) -> bool:
-    """
-    Whether the answer to a request comes.
-    """
+    """Whether the answer to a request comes."""
     try:
         client.send(requestOf("ApiVersions", 0))
         return bool(client.receiveFrame())

@@ -31,9 +31,7 @@ _OWN_NAMESPACE = ["unshare", "--mount", "--propagation", "private"]
 
 
 class SmallDiskBroker(BrokerProcess):
-    """
-    A broker whose data directory is a small file system, gone with the process.
-    """
+    """A broker whose data directory is a small file system, gone with the process."""
 
     command = [
         *(*_OWN_NAMESPACE, "sh", "-c"),
@@ -62,9 +60,7 @@ sys.exit(subprocess.call([sys.executable, "-m", "admission", "doctor", "--data",
 
 
 class FullDoctorTests(SynchronousTestCase):
-    """
-    The doctor where there is no room.
-    """
+    """The doctor where there is no room."""
 
     def test_doctor(self) -> None:
         """
@@ -94,9 +90,7 @@ class FullDoctorTests(SynchronousTestCase):
 
 
 class FullDiskTests(FaultTestCase):
-    """
-    No room for records.
-    """
+    """No room for records."""
 
     brokerType = SmallDiskBroker
     settings = (
@@ -105,9 +99,7 @@ class FullDiskTests(FaultTestCase):
     )
 
     def prepare(self) -> None:
-        """
-        See whether we may mount anything.
-        """
+        """See whether we may mount anything."""
         tried = subprocess.run([*_OWN_NAMESPACE, "mount", "-t", "tmpfs", "none", "/tmp"], capture_output=True)
         if tried.returncode:
             raise SkipTest("only root may mount a small disk")
@@ -171,9 +163,7 @@ class FullDiskTests(FaultTestCase):
         self.assertTrue(all("cannot be written to" in line for line in self.broker.complaints()))
 
     def create(self, raw: RawClient, name: str, configs: dict[str, str]) -> None:
-        """
-        Make a topic, as soon as that is possible.
-        """
+        """Make a topic, as soon as that is possible."""
         entries = [{"name": each, "value": value} for each, value in configs.items()]
         topic = {"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": entries}
         deadline = time.monotonic() + PATIENCE_SECONDS
@@ -200,17 +190,13 @@ class FullDiskTests(FaultTestCase):
             offsets.append(int(result.base_offset))
 
     def delete(self, raw: RawClient, name: str) -> None:
-        """
-        Delete a topic.
-        """
+        """Delete a topic."""
         topics = [{"name": name, "topic_id": None}]
         (deleted,) = raw.ask(requestOf("DeleteTopics", 6, topics=topics, timeout=10_000)).responses
         self.assertEqual(deleted.error_code, ErrorCode.none)
 
     def wait(self, raw: RawClient, name: str) -> None:
-        """
-        Wait until retention has removed the first records.
-        """
+        """Wait until retention has removed the first records."""
         wanted: Any = [{"name": name, "partitions": [{"partition_index": 0, "timestamp": -2}]}]
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not raw.ask(requestOf("ListOffsets", 7, topics=wanted)).topics[0].partitions[0].offset:

@@ -64,9 +64,7 @@ class HurriedProducer:
         )
 
     def send(self) -> None:
-        """
-        Send some, and hear of earlier ones.
-        """
+        """Send some, and hear of earlier ones."""
         for number in range(AT_ONCE):
             partition = number if number < PARTITIONS else 0
             self._producer.produce(TOPIC, b"%d" % self._sentCount, partition=partition, on_delivery=self._delivered)
@@ -91,9 +89,7 @@ class HurriedProducer:
 
 
 class GivenUpTestCase(SynchronousTestCase):
-    """
-    What both brokers are asked.
-    """
+    """What both brokers are asked."""
 
     def starve(self, name: str, address: str, port: int, pid: Callable[[], int], kill: Callable[[], object]) -> None:
         """
@@ -133,9 +129,7 @@ class GivenUpTestCase(SynchronousTestCase):
 
 
 class GivenUpTests(GivenUpTestCase, FaultTestCase):
-    """
-    Our broker.
-    """
+    """Our broker."""
 
     def test_starved(self) -> None:
         """
@@ -152,15 +146,11 @@ class GivenUpTests(GivenUpTestCase, FaultTestCase):
 
 
 class KafkasTests(GivenUpTestCase):
-    """
-    Apache Kafka, which cannot tell either.
-    """
+    """Apache Kafka, which cannot tell either."""
 
     @longForm
     def test_starved(self) -> None:
-        """
-        The same holds for it.
-        """
+        """The same holds for it."""
         kafka = ApacheKafka()
         self.addCleanup(kafka.remove)
         kafka.start()

@@ -25,9 +25,7 @@ TOPIC, GROUP = "good", "group"
 
 
 class HangingDiskTests(FaultTestCase):
-    """
-    No flush ends.
-    """
+    """No flush ends."""
 
     brokerType = FaultyBroker
     settings = ("group.initial.rebalance.delay.ms=0",)
@@ -147,9 +145,7 @@ class HangingDiskTests(FaultTestCase):
         self.assertNoComplaints()
 
     def test_crowd(self) -> None:
-        """
-        However many wait for the disk, none waits longer than it asked to, and all memory comes back.
-        """
+        """However many wait for the disk, none waits longer than it asked to, and all memory comes back."""
         count = sized(200, 900)
         with self.connect() as raw:
             raw.createTopic(TOPIC)

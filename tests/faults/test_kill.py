@@ -51,9 +51,7 @@ class Reader:
         self._consumer.subscribe([ONCE])
 
     def read(self) -> None:
-        """
-        Receive some, and commit.
-        """
+        """Receive some, and commit."""
         offset = self.tried
         for message in self._consumer.consume(100, 0.05):
             if message.error() is None:
@@ -70,16 +68,12 @@ class Reader:
         self.confirmed = offset
 
     def close(self) -> None:
-        """
-        Leave the group.
-        """
+        """Leave the group."""
         self._consumer.close()
 
 
 class KillTests(FaultTestCase):
-    """
-    C{kill -9} in rounds.
-    """
+    """C{kill -9} in rounds."""
 
     settings = ("group.initial.rebalance.delay.ms=0",)
 
@@ -144,17 +138,13 @@ class KillTests(FaultTestCase):
         self.assertNoComplaints()
 
     def committed(self, raw: Any) -> int:
-        """
-        The offset of the reader that the broker knows of.
-        """
+        """The offset of the reader that the broker knows of."""
         wanted = [{"name": ONCE, "partition_indexes": [0]}]
         answer = raw.ask(requestOf("OffsetFetch", 7, group_id=GROUP, topics=wanted))
         return max(int(answer.topics[0].partitions[0].committed_offset), 0)
 
     def generation(self) -> int:
-        """
-        The generation of a group that we join, and leave again.
-        """
+        """The generation of a group that we join, and leave again."""
         with self.connect() as raw:
             memberId, generation = joinGroup(raw, MEMBERS)
             left = raw.ask(requestOf("LeaveGroup", 3, group_id=MEMBERS, members=[{"member_id": memberId}]))

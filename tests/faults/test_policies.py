@@ -1,6 +1,4 @@
-"""
-Imitates policies of others that are broken: they raise now and then, or take long, in each of their methods.
-"""
+"""Imitates policies of others that are broken: they raise now and then, or take long, in each of their methods."""
 
 from __future__ import annotations
 
@@ -34,9 +32,7 @@ SELDOM = ("budgetBytes", "explain", "sweep", "restore")
 
 @cache
 def pluginsPath() -> str:
-    """
-    Where Twisted finds the policies.
-    """
+    """Where Twisted finds the policies."""
     directory = tempfile.mkdtemp(prefix="admission-plugins-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     plugins = Path(directory, "twisted", "plugins")
@@ -46,9 +42,7 @@ def pluginsPath() -> str:
 
 
 class PluginBroker(BrokerProcess):
-    """
-    A broker that has them.
-    """
+    """A broker that has them."""
 
     command = ["env", f"PYTHONPATH={pluginsPath()}", *TWISTD]
 
@@ -68,9 +62,7 @@ class Follower:
     _waiting: RawClient | None = None
 
     def follow(self) -> None:
-        """
-        Wait for one record.
-        """
+        """Wait for one record."""
         try:
             if self._waiting is None:
                 self._waiting = RawClient(self.port)
@@ -87,30 +79,22 @@ class Follower:
             self.close()
 
     def close(self) -> None:
-        """
-        Hang up.
-        """
+        """Hang up."""
         if self._waiting is not None:
             self._waiting.close()
             self._waiting = None
 
 
 class RaisingTests(FaultTestCase):
-    """
-    They raise.
-    """
+    """They raise."""
 
     brokerType = PluginBroker
 
     def setUp(self) -> None:
-        """
-        Each policy has a broker of its own.
-        """
+        """Each policy has a broker of its own."""
 
     def test_quota(self) -> None:
-        """
-        A quota policy has no say where it raises, and nobody is cut off.
-        """
+        """A quota policy has no say where it raises, and nobody is cut off."""
         for method in (
             "decide",
             "record",
@@ -119,16 +103,12 @@ class RaisingTests(FaultTestCase):
             self.assertEqual(self.suffer("quota", method, every=3).cuts, 0)
 
     def test_pool(self) -> None:
-        """
-        Where a memory pool raises, that connection is closed.
-        """
+        """Where a memory pool raises, that connection is closed."""
         for method in ("tryAllocate", "charge"):
             self.assertTrue(self.suffer("pool", method, every=50).cuts)
 
     def test_purgatory(self) -> None:
-        """
-        Where a purgatory raises, that connection is closed, or its request waits until its time is over.
-        """
+        """Where a purgatory raises, that connection is closed, or its request waits until its time is over."""
         for method in ("tryCompleteElseWatch", "checkAndComplete"):
             self.suffer("purgatory", method, every=10)
 
@@ -170,9 +150,7 @@ class RaisingTests(FaultTestCase):
 
 
 class StallingTests(FaultTestCase):
-    """
-    One takes long.
-    """
+    """One takes long."""
 
     brokerType = FaultyBroker
     settings = ("group.initial.rebalance.delay.ms=0",)
@@ -216,8 +194,6 @@ class StallingTests(FaultTestCase):
         self.assertNoComplaints()
 
     def join(self) -> tuple[str, int]:
-        """
-        Become the only member of a group.
-        """
+        """Become the only member of a group."""
         with self.connect() as raw:
             return joinGroup(raw, GROUP, SESSION_MS)

@@ -22,14 +22,10 @@ HISTORIES = sized(500, 10_000)
 
 
 class PowerLossTests(SynchronousTestCase):
-    """
-    The log keeps its promises.
-    """
+    """The log keeps its promises."""
 
     def test_histories(self) -> None:
-        """
-        The log opens, has what it has confirmed, in order and once, and has invented nothing.
-        """
+        """The log opens, has what it has confirmed, in order and once, and has invented nothing."""
         root = self.mktemp()
         os.makedirs(root)
         begun = time.monotonic()

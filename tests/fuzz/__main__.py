@@ -66,9 +66,7 @@ class Fuzzing:
 
     @classmethod
     def begin(cls, name: str, untilSeconds: float) -> Fuzzing:
-        """
-        @param untilSeconds: when to end, on the monotonic clock.
-        """
+        """@param untilSeconds: when to end, on the monotonic clock."""
         directory = _DIRECTORY / name
         directory.mkdir(parents=True, exist_ok=True)
         log = directory / "log"
@@ -82,9 +80,7 @@ class Fuzzing:
         return cls(name, process, time.monotonic(), log, known)
 
     def progress(self) -> str:
-        """
-        How far it has come, for people.
-        """
+        """How far it has come, for people."""
         said = self.log.read_text("utf-8", "replace")
         counts = _COUNT.findall(said)
         executed = _EXECUTED.findall(said)
@@ -94,9 +90,7 @@ class Fuzzing:
         return f"{self.name}: {count:,} inputs in {seconds:.0f} s, {coverage:,} branches"
 
     def failures(self) -> list[Path]:
-        """
-        The inputs that failed in this run.
-        """
+        """The inputs that failed in this run."""
         return [path for path in _failures(self.name) if path not in self.known]
 
 
@@ -155,9 +149,7 @@ def _tell(fuzzing: Fuzzing) -> None:
 
 
 def one(name: str, untilSeconds: float) -> None:
-    """
-    Fuzz one target in this process.  Does not return.
-    """
+    """Fuzz one target in this process.  Does not return."""
     import atheris
 
     resource.setrlimit(resource.RLIMIT_AS, (_ADDRESS_BYTES, _ADDRESS_BYTES))

@@ -1,6 +1,4 @@
-"""
-How much memory something takes.
-"""
+"""How much memory something takes."""
 
 from __future__ import annotations
 
@@ -27,9 +25,7 @@ def measured(function: Callable[[], T]) -> tuple[T, int]:
 
 
 def bounded(function: Callable[[], T], limitBytes: int) -> T:
-    """
-    Call a function, and raise if it takes more memory than it may.
-    """
+    """Call a function, and raise if it takes more memory than it may."""
     result, usedBytes = measured(function)
     if usedBytes > limitBytes:
         # What is made once and kept, such as a decoder, is there now.

@@ -1,6 +1,4 @@
-"""
-Mutations of inputs that are the same in every run, for where there is no fuzzer.
-"""
+"""Mutations of inputs that are the same in every run, for where there is no fuzzer."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Where targets put files.
-"""
+"""Where targets put files."""
 
 from __future__ import annotations
 
@@ -14,9 +12,7 @@ _kept: list[Any] = []
 
 @cache
 def scratch() -> str:
-    """
-    A directory for this process, in memory where the system has such a place: not the disk is tested.
-    """
+    """A directory for this process, in memory where the system has such a place: not the disk is tested."""
     memory = "/dev/shm"
     place = memory if os.access(memory, os.W_OK) else None
     # It goes with the process.

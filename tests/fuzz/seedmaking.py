@@ -1,6 +1,4 @@
-"""
-Messages that kio encodes, for seeds.
-"""
+"""Messages that kio encodes, for seeds."""
 
 from __future__ import annotations
 
@@ -33,16 +31,12 @@ _FILLED: Final[Mapping[str, Any]] = {
 
 
 def emptyMessage(entityType: Any) -> bytes:
-    """
-    The bytes of an entity with nothing in it.
-    """
+    """The bytes of an entity with nothing in it."""
     return b"".join(encodeEntity(entityType, {}))
 
 
 def filledMessage(entityType: Any) -> bytes:
-    """
-    The bytes of an entity with two elements in each array, and something in each field.
-    """
+    """The bytes of an entity with two elements in each array, and something in each field."""
     return encode(_filledEntity(entityType))
 
 
@@ -60,9 +54,7 @@ def _filled(member: Field[Any]) -> Any:
 
 
 def requestHeader(entityType: Any, correlationId: int) -> bytes:
-    """
-    The header of a request, without a length.
-    """
+    """The header of a request, without a length."""
     values = {
         "request_api_key": entityType.__api_key__,
         "request_api_version": entityType.__version__,

@@ -1,6 +1,4 @@
-"""
-What a target is, and which there are.
-"""
+"""What a target is, and which there are."""
 
 from __future__ import annotations
 
@@ -36,16 +34,12 @@ class Target:
 
 
 def targetNames() -> list[str]:
-    """
-    The names of all targets.
-    """
+    """The names of all targets."""
     return sorted(module.name for module in iter_modules(targets.__path__))
 
 
 def loadTarget(name: str) -> Target:
-    """
-    Import a target.
-    """
+    """Import a target."""
     module: Any = import_module(f"{targets.__name__}.{name}")
     return Target(
         name,

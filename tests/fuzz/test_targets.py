@@ -1,6 +1,4 @@
-"""
-The targets of the fuzzer, without the fuzzer: they hold for their seeds and for the same mutations in every run.
-"""
+"""The targets of the fuzzer, without the fuzzer: they hold for their seeds and for the same mutations in every run."""
 
 from __future__ import annotations
 
@@ -16,9 +14,7 @@ _MUTATIONS = 200
 
 
 class TargetTests(SynchronousTestCase):
-    """
-    What a target promises holds for inputs that are easy to come by.
-    """
+    """What a target promises holds for inputs that are easy to come by."""
 
 
 def _test(name: str) -> Callable[[TargetTests], None]:

@@ -1,6 +1,4 @@
-"""
-A server of admitted connections on fake transports, for the tests.
-"""
+"""A server of admitted connections on fake transports, for the tests."""
 
 from __future__ import annotations
 
@@ -31,9 +29,7 @@ WHIM = Pause.OPENING
 
 
 def framed(*bodies: bytes) -> bytes:
-    """
-    The stream that carries C{bodies}.
-    """
+    """The stream that carries C{bodies}."""
     return b"".join(pack(">i", len(body)) + body for body in bodies)
 
 
@@ -67,9 +63,7 @@ class RecordingProtocol(AdmittedProtocol):
         self.requests: list[bytes] = []
 
     def requestReceived(self, request: ServerRequest) -> None:
-        """
-        Remember, and behave.
-        """
+        """Remember, and behave."""
         self.requests.append(bytes(request.frame))
         if self.behave is None:
             self.respond([framed(bytes(request.frame))])
@@ -77,9 +71,7 @@ class RecordingProtocol(AdmittedProtocol):
             self.behave(self, request)
 
     def connectionLost(self, reason: Failure = Failure(ValueError())) -> None:  # noqa: B008
-        """
-        Remember why.
-        """
+        """Remember why."""
         super().connectionLost(reason)
         self.lostReason = reason
 
@@ -95,23 +87,17 @@ class RecordingWatch:
         self.watched: dict[int, Callable[[bool], None]] = {}
 
     def add(self, fileno: int, hungUp: Callable[[bool], None]) -> None:
-        """
-        Watch.
-        """
+        """Watch."""
         assert fileno not in self.watched
         self.watched[fileno] = hungUp
 
     def discard(self, fileno: int) -> None:
-        """
-        Watch no longer.
-        """
+        """Watch no longer."""
         self.watched.pop(fileno, None)
 
 
 def gateFor(pool: IMemoryPool, clock: IReactorTime, seed: int = 0, maxRequests: int = 500) -> Gate:
-    """
-    A gate that draws from C{seed} who is served next.
-    """
+    """A gate that draws from C{seed} who is served next."""
     random = Random(seed)
     return PatchableGate(pool, clock, RandomRounds(random), RandomRounds(random), maxRequests)
 
@@ -166,16 +152,12 @@ class Server:
         return protocol, made
 
     def send(self, transport: FakeTransport, *bodies: bytes) -> None:
-        """
-        Have a peer send requests, and see what comes of it.
-        """
+        """Have a peer send requests, and see what comes of it."""
         transport.peerSends(framed(*bodies))
         self.settle()
 
     def settle(self) -> None:
-        """
-        Let everything happen that takes no time.
-        """
+        """Let everything happen that takes no time."""
         self.clock.advance(0)
 
     def step(self) -> bool:
@@ -197,16 +179,12 @@ class Server:
         self.settle()
 
     def used(self) -> dict[str, int]:
-        """
-        The ledger, without what is zero.
-        """
+        """The ledger, without what is zero."""
         return {purpose: sizeBytes for purpose, sizeBytes in self.gate.ledger.items() if sizeBytes}
 
 
 def serve(case: SynchronousTestCase, *args: Any, **kwargs: Any) -> Server:
-    """
-    A server whose clients are gone when C{case} is over.
-    """
+    """A server whose clients are gone when C{case} is over."""
     server = Server(*args, **kwargs)
     case.addCleanup(server.close)
     return server

@@ -1,6 +1,4 @@
-"""
-Apache Kafka itself, fetched from Maven Central: its tools, and its nodes.
-"""
+"""Apache Kafka itself, fetched from Maven Central: its tools, and its nodes."""
 
 from __future__ import annotations
 
@@ -142,16 +140,12 @@ class KafkaNode:
 
     @property
     def pid(self) -> int:
-        """
-        Its process.
-        """
+        """Its process."""
         assert self._process is not None, "it was never started"
         return self._process.pid
 
     def isRunning(self) -> bool:
-        """
-        Whether the process lives, frozen or not.
-        """
+        """Whether the process lives, frozen or not."""
         return self._process is not None and self._process.poll() is None
 
     def format(self, *options: str) -> None:
@@ -164,9 +158,7 @@ class KafkaNode:
         self._formatting = self._run(command)
 
     def start(self) -> None:
-        """
-        Start it, without waiting until it serves: clients wait for that.
-        """
+        """Start it, without waiting until it serves: clients wait for that."""
         assert not self.isRunning(), "it runs already"
         if self._formatting is not None:
             assert self._formatting.wait(PATIENCE_SECONDS) == 0, f"no data directory was made:\n{self.logTail()}"
@@ -174,41 +166,29 @@ class KafkaNode:
         self._process = self._run(java("kafka.Kafka", str(self._file), options=self.javaOptions))
 
     def stop(self) -> None:
-        """
-        Ask it to end, and wait until it has.
-        """
+        """Ask it to end, and wait until it has."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """
-        End it with no chance to do anything about it.
-        """
+        """End it with no chance to do anything about it."""
         self._end(signal.SIGKILL)
 
     def freeze(self) -> None:
-        """
-        Let it do nothing any more; the system goes on to take connections for it.
-        """
+        """Let it do nothing any more; the system goes on to take connections for it."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """
-        Let it go on.
-        """
+        """Let it go on."""
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 
     def logTail(self) -> str:
-        """
-        The last of what it has written.
-        """
+        """The last of what it has written."""
         return self._log.read_bytes()[-_LOG_TAIL_BYTES:].decode("utf-8", "replace") if self._log.exists() else ""
 
     def remove(self) -> None:
-        """
-        End it, and remove what it has written.
-        """
+        """End it, and remove what it has written."""
         for process in (self._formatting, self._process):
             if process is not None and process.poll() is None:
                 process.kill()
@@ -240,9 +220,7 @@ class ApacheKafka(KafkaNode):
     """
 
     def __init__(self) -> None:
-        """
-        @raise SkipTest: as L{classPath} does.
-        """
+        """@raise SkipTest: as L{classPath} does."""
         self.port, controllerPort = freePort(), freePort()
         super().__init__(
             {
@@ -257,14 +235,10 @@ class ApacheKafka(KafkaNode):
 
     @property
     def address(self) -> str:
-        """
-        Where clients find it.
-        """
+        """Where clients find it."""
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """
-        Start it, without waiting until it serves: clients wait for that.
-        """
+        """Start it, without waiting until it serves: clients wait for that."""
         self.format()
         super().start()

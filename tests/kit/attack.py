@@ -73,9 +73,7 @@ _R = TypeVar("_R")
 
 
 def sized(short: _T, long: _T) -> _T:
-    """
-    A parameter of an attack: that of the form which is asked for.
-    """
+    """A parameter of an attack: that of the form which is asked for."""
     return long if isLongForm() else short
 
 
@@ -165,9 +163,7 @@ def excessesIn(figures: Figures, poolBytes: int, isLong: bool) -> Iterator[str]:
 
 
 def _slowness(figures: Figures) -> Iterator[str]:
-    """
-    Excesses of time.
-    """
+    """Excesses of time."""
     limitSeconds = max(STALL_SECONDS, 2 * figures.calmStallSeconds)
     if figures.stallSeconds > limitSeconds:
         yield f"the reactor stood still for {_inMs(figures.stallSeconds)}, and {_inMs(limitSeconds)} are allowed"
@@ -181,9 +177,7 @@ def _slowness(figures: Figures) -> Iterator[str]:
 
 
 def _work(figures: Figures) -> Iterator[str]:
-    """
-    Excesses that do not depend on how busy the machine is.
-    """
+    """Excesses that do not depend on how busy the machine is."""
     allowed = f"and {_inMs(WORK_SECONDS)} are allowed"
     if figures.stallCpuSeconds > WORK_SECONDS:
         yield f"the reactor computed for {_inMs(figures.stallCpuSeconds)} at a time, {allowed}"
@@ -222,9 +216,7 @@ class AttackTestCase(SynchronousTestCase):
     _calm: tuple[float, Noticed] | None = None
 
     def setUp(self) -> None:
-        """
-        Start the broker and the client of good manners.
-        """
+        """Start the broker and the client of good manners."""
         self._excesses: list[str] = []
         settings = (
             f"queued.max.request.bytes={self.poolBytes}",
@@ -258,9 +250,7 @@ class AttackTestCase(SynchronousTestCase):
         return client
 
     def together(self, function: Callable[[_T], _R], each: Sequence[_T]) -> list[_R]:
-        """
-        Call C{function} with each of some things, all at the same time.
-        """
+        """Call C{function} with each of some things, all at the same time."""
         with ThreadPoolExecutor(len(each)) as threads:
             return list(threads.map(function, each))
 

@@ -1,6 +1,4 @@
-"""
-A histogram that cannot be read.
-"""
+"""A histogram that cannot be read."""
 
 from __future__ import annotations
 
@@ -14,9 +12,7 @@ from admission.metrics.histogram import SECONDS_BOUNDS
 
 @implementer(IHistogram)
 class BrokenHistogram:
-    """
-    One that somebody has written and not finished: L{AttributeError} is what comes of reading it.
-    """
+    """One that somebody has written and not finished: L{AttributeError} is what comes of reading it."""
 
     bounds: Sequence[float] = SECONDS_BOUNDS
     counts: Sequence[int]
@@ -24,12 +20,8 @@ class BrokenHistogram:
     count: int
 
     def record(self, value: float) -> None:
-        """
-        Forget it.
-        """
+        """Forget it."""
 
     def quantile(self, share: float) -> float:
-        """
-        Nothing is known.
-        """
+        """Nothing is known."""
         return float("nan")

@@ -108,9 +108,7 @@ def _reader(entityType: Any) -> Any:
 
 
 def encode(entity: Any) -> bytes:
-    """
-    The bytes of a kio entity.
-    """
+    """The bytes of a kio entity."""
     buffer = io.BytesIO()
     entityType: Any = type(entity)
     _writer(entityType)(buffer, entity)
@@ -118,16 +116,12 @@ def encode(entity: Any) -> bytes:
 
 
 def framed(body: bytes) -> bytes:
-    """
-    C{body} behind its length.
-    """
+    """C{body} behind its length."""
     return struct.pack(">i", len(body)) + body
 
 
 def requestFrame(entity: Any, correlationId: int, clientId: str = "test") -> bytes:
-    """
-    A frame of header and body, as a client sends it.
-    """
+    """A frame of header and body, as a client sends it."""
     header = build(
         entity.__header_schema__,
         {
@@ -153,25 +147,19 @@ def readResponse(body: bytes, responseType: Any) -> tuple[int, Any]:
 
 
 def requestOf(name: str, apiVersion: int, **values: Any) -> Any:
-    """
-    The request of an API by its name, as a kio entity.
-    """
+    """The request of an API by its name, as a kio entity."""
     return build(load_request_schema(API_KEYS[name], apiVersion), values)
 
 
 def batchOf(*values: bytes, timestampMs: int = 1000, **header: int) -> bytes:
-    """
-    A record batch with a record for each value.
-    """
+    """A record batch with a record for each value."""
     return encodeBatch([Record(value=value, timestampMs=timestampMs) for value in values], **header)
 
 
 def produceFields(
     topicName: str, records: bytes | None, partition: int = 0, acks: int = -1, transactionalId: str | None = None
 ) -> dict[str, Any]:
-    """
-    The fields of a Produce request for one partition.
-    """
+    """The fields of a Produce request for one partition."""
     return {
         "transactional_id": transactionalId,
         "acks": acks,
@@ -188,10 +176,7 @@ def fetchFields(
     maxBytes: int = 1 << 20,
     partitionMaxBytes: int = 1 << 20,
 ) -> dict[str, Any]:
-    """
-    The fields of a Fetch request, for all versions: one topic, an offset for
-    each of its partitions from 0 on.
-    """
+    """The fields of a Fetch request, for all versions: one topic, an offset for each of its partitions from 0 on."""
     partitions = [
         {"partition": index, "fetch_offset": offset, "partition_max_bytes": partitionMaxBytes}
         for index, offset in enumerate(offsets)
@@ -236,22 +221,16 @@ class Client:
         return requestFrame(entity, self._lastCorrelationId)
 
     def send(self, name: str, apiVersion: int, /, *, answered: bool = True, **values: Any) -> None:
-        """
-        Send a request and let the broker's turns pass.
-        """
+        """Send a request and let the broker's turns pass."""
         self.sendBytes(self.frame(requestOf(name, apiVersion, **values), answered))
 
     def sendBytes(self, data: bytes) -> None:
-        """
-        Send anything and let the broker's turns pass.
-        """
+        """Send anything and let the broker's turns pass."""
         self.transport.peerSends(data)
         self._case.clock.advance(0)
 
     def deliver(self, name: str, apiVersion: int, /, *, answered: bool = True, **values: Any) -> None:
-        """
-        Have a request received without letting any turn pass.
-        """
+        """Have a request received without letting any turn pass."""
         self.protocol.dataReceived(self.frame(requestOf(name, apiVersion, **values), answered))
 
     def ask(self, name: str, apiVersion: int, /, **values: Any) -> Any:
@@ -282,9 +261,7 @@ class Client:
         return entity
 
     def waiting(self) -> int:
-        """
-        How many whole responses have come and were not taken.
-        """
+        """How many whole responses have come and were not taken."""
         received, offset, count = self.transport.received, 0, 0
         while len(received) >= offset + 4:
             offset += 4 + int(struct.unpack_from(">i", received, offset)[0])
@@ -292,24 +269,18 @@ class Client:
         return count
 
     def expecting(self) -> int:
-        """
-        How many requests have not been answered, as far as L{receive} knows.
-        """
+        """How many requests have not been answered, as far as L{receive} knows."""
         return len(self._expected)
 
     def disconnect(self) -> None:
-        """
-        Hang up, whatever the broker is doing.
-        """
+        """Hang up, whatever the broker is doing."""
         if not self.transport.isLost and self.transport._aborting is None:
             self.transport._lose(ConnectionError())
         self._case.clock.advance(0)
 
     @property
     def isClosed(self) -> bool:
-        """
-        Whether the broker has closed the connection.
-        """
+        """Whether the broker has closed the connection."""
         return self.transport.isLost
 
     # What is asked often
@@ -344,9 +315,7 @@ class BrokerTestCase(SynchronousTestCase):
     properties: Mapping[str, str] = {}
 
     def setUp(self) -> None:
-        """
-        Start the broker, and watch its log.
-        """
+        """Start the broker, and watch its log."""
         self.clock = Clock()
         self.wallSeconds = 1_000_000.0
         self.clients: list[Client] = []
@@ -391,9 +360,7 @@ class BrokerTestCase(SynchronousTestCase):
         self.addCleanup(self._stop)
 
     def deferToThread(self, function: Callable[..., Any], *arguments: Any) -> Deferred[Any]:
-        """
-        What the log hands to a thread runs at once, or when the test says so.
-        """
+        """What the log hands to a thread runs at once, or when the test says so."""
         if not self.isHolding:
             return maybeDeferred(function, *arguments)
         done: Deferred[Any] = Deferred()
@@ -401,9 +368,7 @@ class BrokerTestCase(SynchronousTestCase):
         return done
 
     def finishFlush(self) -> None:
-        """
-        The disk has everything that was written when it was asked for the longest-held flush.
-        """
+        """The disk has everything that was written when it was asked for the longest-held flush."""
         done, function = self.flushes.pop(0)
         maybeDeferred(function).chainDeferred(done)
         self.clock.advance(0)
@@ -427,17 +392,13 @@ class BrokerTestCase(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def connect(self, transportType: type[FakeTransport] = FakeTransport) -> Client:
-        """
-        A client; it hangs up when the test ends.
-        """
+        """A client; it hangs up when the test ends."""
         client = Client(self, transportType)
         self.clients.append(client)
         return client
 
     def topic(self, name: str = "events", partitionCount: int = 1, configs: Mapping[str, str] | None = None) -> Topic:
-        """
-        Make a topic.
-        """
+        """Make a topic."""
         return self.log.createTopic(name, partitionCount, configs or {})
 
     def store(self, partition: Partition, *values: bytes, **header: int) -> bytes:
@@ -452,32 +413,23 @@ class BrokerTestCase(SynchronousTestCase):
         return bytes(buffer)
 
     def failCommits(self, error: OSError | None) -> None:
-        """
-        Have the disk refuse to write from now on, or write again.
-        """
+        """Have the disk refuse to write from now on, or write again."""
         self.disk.writeError = error
 
     @property
     def frameBytes(self) -> int:
-        """
-        How much memory requests hold as they arrived.
-        """
+        """How much memory requests hold as they arrived."""
         return self.pool.usedBytesByPurpose[FRAMES]
 
     def assertPoolWhole(self) -> None:
-        """
-        Nobody holds memory, and no lease was lost.
-        """
+        """Nobody holds memory, and no lease was lost."""
         held = {purpose: count for purpose, count in self.pool.usedBytesByPurpose.items() if count}
         self.assertEqual(held, {})
         self.assertEqual(self.pool.availableBytes, POOL_BYTES)
         self.assertEqual(self.pool.reclaimedLeases, 0)
 
     def assertRefused(self, client: Client, *words: str) -> None:
-        """
-        The connection is closed, no memory is held on its behalf, and the log
-        says why.
-        """
+        """The connection is closed, no memory is held on its behalf, and the log says why."""
         self.assertTrue(client.isClosed)
         self.assertEqual(client.waiting(), 0)
         self.assertEqual(self.frameBytes, 0)
@@ -487,7 +439,5 @@ class BrokerTestCase(SynchronousTestCase):
 
 
 def codes(results: Sequence[Any]) -> list[ErrorCode]:
-    """
-    The error codes of some results.
-    """
+    """The error codes of some results."""
     return [result.error_code for result in results]

@@ -1,6 +1,4 @@
-"""
-The broker of this tree in processes of its own, as an operator would run it.
-"""
+"""The broker of this tree in processes of its own, as an operator would run it."""
 
 from __future__ import annotations
 
@@ -53,9 +51,7 @@ _TRACEBACK = "Traceback (most recent call last)"
 
 @cache
 def certificates() -> Certificates:
-    """
-    The certificates of this run of the tests.
-    """
+    """The certificates of this run of the tests."""
     directory = tempfile.mkdtemp(prefix="admission-certificates-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return makeCertificates(Path(directory))
@@ -63,9 +59,7 @@ def certificates() -> Certificates:
 
 @cache
 def strangersAuthority() -> str:
-    """
-    The path of an authority's certificate that signed nothing of ours.
-    """
+    """The path of an authority's certificate that signed nothing of ours."""
     directory = tempfile.mkdtemp(prefix="admission-certificates-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return str(makeCertificates(Path(directory)).authority)
@@ -94,16 +88,12 @@ def freePort(host: str = "127.0.0.1", count: int = 1) -> int:
 
 
 def endpoint(port: int) -> str:
-    """
-    What C{--listen} is given for a plaintext port.
-    """
+    """What C{--listen} is given for a plaintext port."""
     return f"tcp:{port}:interface=127.0.0.1"
 
 
 def tlsEndpoint(port: int) -> str:
-    """
-    What C{--listen} is given for a TLS port.
-    """
+    """What C{--listen} is given for a TLS port."""
     files = certificates()
     return f"ssl:{port}:interface=127.0.0.1:privateKey={files.serverKey}:certKey={files.serverCertificate}"
 
@@ -121,9 +111,7 @@ class ServerProcess:
     plugin: ClassVar[str]
 
     def __init__(self, *options: str) -> None:
-        """
-        @param options: those of the plug-in.
-        """
+        """@param options: those of the plug-in."""
         self._directory = tempfile.mkdtemp(prefix=f"{self.plugin}-")
         self._options = [*options]
         self._process: subprocess.Popen[str] | None = None
@@ -134,9 +122,7 @@ class ServerProcess:
 
     @property
     def process(self) -> subprocess.Popen[str]:
-        """
-        The process that was started last.
-        """
+        """The process that was started last."""
         assert self._process is not None, "it was never started"
         return self._process
 
@@ -162,36 +148,26 @@ class ServerProcess:
         return self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """
-        End it with no chance to do anything about it.
-        """
+        """End it with no chance to do anything about it."""
         self._end(signal.SIGKILL)
 
     def remove(self) -> None:
-        """
-        Leave nothing of it behind.
-        """
+        """Leave nothing of it behind."""
         if self._process is not None and self._process.poll() is None:
             self.kill()
         shutil.rmtree(self._directory, ignore_errors=True)
         atexit.unregister(self.remove)
 
     def isRunning(self) -> bool:
-        """
-        Whether the process lives.
-        """
+        """Whether the process lives."""
         return self.process.poll() is None
 
     def mark(self) -> int:
-        """
-        How many lines the log has so far.
-        """
+        """How many lines the log has so far."""
         return len(self._lines)
 
     def log(self, begin: int = 0) -> str:
-        """
-        What all its processes have written, from line C{begin} on.
-        """
+        """What all its processes have written, from line C{begin} on."""
         return "".join(self._lines[begin:])
 
     def waitForLog(self, pattern: str, begin: int = 0) -> str:
@@ -217,9 +193,7 @@ class ServerProcess:
                 self._changed.wait(min(remaining, 1.0))
 
     def complaints(self, begin: int = 0) -> list[str]:
-        """
-        Lines from C{begin} on that no client, however evil, should be able to cause.
-        """
+        """Lines from C{begin} on that no client, however evil, should be able to cause."""
         return [
             line
             for line in self._lines[begin:]
@@ -227,10 +201,7 @@ class ServerProcess:
         ]
 
     def anonymousBytes(self) -> int:
-        """
-        Its resident anonymous memory, private and shared; the pages of the
-        log's file are the system's.
-        """
+        """Its resident anonymous memory, private and shared; the pages of the log's file are the system's."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return sum(
             int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith(("RssAnon:", "RssShmem:"))
@@ -309,16 +280,12 @@ class BrokerProcess(ServerProcess):
 
     @property
     def address(self) -> str:
-        """
-        Where clients find it without TLS.
-        """
+        """Where clients find it without TLS."""
         return f"127.0.0.1:{self.port}"
 
     @property
     def tlsAddress(self) -> str:
-        """
-        Where clients find it with TLS.
-        """
+        """Where clients find it with TLS."""
         return f"127.0.0.1:{self.tlsPort}"
 
     def _waitUntilServing(self, begin: int) -> None:
@@ -335,15 +302,11 @@ class MeasuredProcess(ServerProcess):
     module: ClassVar[str]
 
     def report(self) -> dict[str, Any]:
-        """
-        What it holds, as it is now.
-        """
+        """What it holds, as it is now."""
         return self._asked("")
 
     def remove(self) -> None:
-        """
-        Leave nothing of it behind.
-        """
+        """Leave nothing of it behind."""
         super().remove()
         if self._process is not None:
             for stream in (self._process.stdin, self._process.stdout):
@@ -378,9 +341,7 @@ class MeasuredProcess(ServerProcess):
 
 
 class MeasuredBroker(MeasuredProcess, BrokerProcess):
-    """
-    A broker that tells its sensors, its memory pool and the ledger; see L{tests.kit.memorybroker}.
-    """
+    """A broker that tells its sensors, its memory pool and the ledger; see L{tests.kit.memorybroker}."""
 
     module = "tests.kit.memorybroker"
 
@@ -417,9 +378,7 @@ class MeasuredBroker(MeasuredProcess, BrokerProcess):
                 self._changed.wait(0.02)
 
     def waitUntilWhole(self) -> None:
-        """
-        Wait until nobody is connected and all memory is back.
-        """
+        """Wait until nobody is connected and all memory is back."""
         self.waitUntil(
             lambda report: (
                 report["sensors"]["Connections"] == 0
@@ -443,16 +402,12 @@ class SampledBroker(MeasuredBroker):
         self._sampler = threading.Thread(target=self._sample, daemon=True)
 
     def start(self) -> None:
-        """
-        Start it, and begin to watch.
-        """
+        """Start it, and begin to watch."""
         super().start()
         self._sampler.start()
 
     def stop(self) -> int:
-        """
-        Watch no longer, and end it.
-        """
+        """Watch no longer, and end it."""
         self._isSampling = False
         self._sampler.join()
         return super().stop()
@@ -467,10 +422,7 @@ class SampledBroker(MeasuredBroker):
 
 @cache
 def sharedBroker(*options: str) -> BrokerProcess:
-    """
-    A running broker for tests that do not mind each other: one for each set
-    of options, ended when the tests are.
-    """
+    """A running broker for tests that do not mind each other: one for each set of options, ended when the tests are."""
     broker = BrokerProcess(*options)
     broker.start()
     return broker
@@ -478,9 +430,7 @@ def sharedBroker(*options: str) -> BrokerProcess:
 
 @cache
 def sharedMeasuredBroker(*options: str) -> MeasuredBroker:
-    """
-    The same, one that tells what it holds.
-    """
+    """The same, one that tells what it holds."""
     broker = MeasuredBroker(*options)
     broker.start()
     return broker

@@ -1,6 +1,4 @@
-"""
-A real browser for the tests of pages: Chromium without a window.
-"""
+"""A real browser for the tests of pages: Chromium without a window."""
 
 from __future__ import annotations
 
@@ -49,9 +47,7 @@ def openBrowser(width: int = 1280, height: int = 900) -> Iterator[Any]:
 
 
 def resize(browser: Any, width: int, height: int) -> None:
-    """
-    Give the page a size that windows may be too small for.
-    """
+    """Give the page a size that windows may be too small for."""
     metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
 

@@ -1,6 +1,4 @@
-"""
-Certificates for the tests, made as they are needed.
-"""
+"""Certificates for the tests, made as they are needed."""
 
 from __future__ import annotations
 
@@ -32,9 +30,7 @@ class Identity:
     key: bytes
 
     def options(self) -> CertificateOptions:
-        """
-        What a server presents itself with.
-        """
+        """What a server presents itself with."""
         options: CertificateOptions = PrivateCertificate.loadPEM(self.key + self.certificate).options()
         return options
 
@@ -54,18 +50,13 @@ class Authority:
         self.certificate = builder.sign(self._key, SHA256()).public_bytes(Encoding.PEM)
 
     def server(self, isExpired: bool = False) -> Identity:
-        """
-        The identity of a server on this machine: C{localhost}, and its first
-        loopback addresses.
-        """
+        """The identity of a server on this machine: C{localhost}, and its first loopback addresses."""
         addresses = (x509.IPAddress(ip_address(f"127.0.0.{number}")) for number in range(1, 10))
         names = x509.SubjectAlternativeName([x509.DNSName("localhost"), *addresses])
         return self._identity("localhost", ExtendedKeyUsageOID.SERVER_AUTH, names, isExpired)
 
     def client(self, name: str) -> Identity:
-        """
-        The identity of the client called C{name}.
-        """
+        """The identity of the client called C{name}."""
         return self._identity(name, ExtendedKeyUsageOID.CLIENT_AUTH, None)
 
     def trust(self, client: Identity | None = None) -> object:
@@ -111,10 +102,7 @@ class Certificates:
 
 
 def makeCertificates(directory: Path) -> Certificates:
-    """
-    Write an authority, a server and a client into C{directory}, which is made
-    if it is not there.
-    """
+    """Write an authority, a server and a client into C{directory}, which is made if it is not there."""
     directory.mkdir(parents=True, exist_ok=True)
     authority = Authority()
     server, client = authority.server(), authority.client("client")

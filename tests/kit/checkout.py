@@ -1,6 +1,4 @@
-"""
-Where the checkout is that is tested.
-"""
+"""Where the checkout is that is tested."""
 
 from __future__ import annotations
 

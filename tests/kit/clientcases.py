@@ -101,31 +101,22 @@ class ProduceFailed(Exception):
 
 
 class NoConnection(Exception):
-    """
-    The client does not talk to the broker.
-    """
+    """The client does not talk to the broker."""
 
 
 def plain(broker: BrokerProcess) -> Place:
-    """
-    The broker's port for TCP.
-    """
+    """The broker's port for TCP."""
     return Place(broker.address)
 
 
 def secure(broker: BrokerProcess) -> Place:
-    """
-    The broker's port for TLS.
-    """
+    """The broker's port for TLS."""
     return Place(broker.tlsAddress, str(certificates().authority))
 
 
 @cache
 def unreliableBroker() -> tuple[DroppingProxy, BrokerProcess]:
-    """
-    A broker whose clients are sent through a network that loses every seventh
-    response.
-    """
+    """A broker whose clients are sent through a network that loses every seventh response."""
     proxy = DroppingProxy(dropEvery=7)
     broker = BrokerProcess(advertisedHost="127.0.0.1", advertisedPort=proxy.port)
     broker.start()
@@ -135,9 +126,7 @@ def unreliableBroker() -> tuple[DroppingProxy, BrokerProcess]:
 
 @cache
 def relocatedBroker() -> BrokerProcess:
-    """
-    A broker that sends its clients to localhost, each to its own port.
-    """
+    """A broker that sends its clients to localhost, each to its own port."""
     broker = BrokerProcess("--set", f"num.partitions={PARTITIONS}", advertisedHost="localhost")
     broker.start()
     return broker
@@ -191,9 +180,7 @@ class ClientCases(_Base):
         raise NotImplementedError
 
     def offsetForTime(self, place: Place, topic: str, timestampMs: int) -> int | None:
-        """
-        The first offset of partition 0 whose time is C{timestampMs} or later.
-        """
+        """The first offset of partition 0 whose time is C{timestampMs} or later."""
         raise NotImplementedError
 
     def connect(self, place: Place) -> None:
@@ -215,18 +202,14 @@ class ClientCases(_Base):
     # The rest is the same for all
 
     def setUp(self) -> None:
-        """
-        A topic of its own for each test, in a broker that all share.
-        """
+        """A topic of its own for each test, in a broker that all share."""
         self.broker = sharedBroker("--set", f"num.partitions={PARTITIONS}")
         self.topic = f"{type(self).__name__}.{self._testMethodName}.{next(_numbers)}"
         begin = self.broker.mark()
         self.addCleanup(lambda: self.assertEqual(self.broker.complaints(begin), []))
 
     def roundTrip(self, place: Place) -> None:
-        """
-        Produce to every partition and read it again.
-        """
+        """Produce to every partition and read it again."""
         messages = [
             Message(
                 None if number % 6 == 3 else b"value %d" % number,
@@ -255,22 +238,16 @@ class ClientCases(_Base):
         self.roundTrip(plain(self.broker))
 
     def test_roundTripWithTLS(self) -> None:
-        """
-        The same holds through TLS with a certificate that is verified.
-        """
+        """The same holds through TLS with a certificate that is verified."""
         self.roundTrip(secure(self.broker))
 
     def test_wrongAuthority(self) -> None:
-        """
-        A client that trusts somebody else does not talk to the broker.
-        """
+        """A client that trusts somebody else does not talk to the broker."""
         self.assertRaises(NoConnection, self.connect, Place(self.broker.tlsAddress, strangersAuthority()))
         self.connect(secure(self.broker))
 
     def test_acks(self) -> None:
-        """
-        Records arrive, in order, whatever acknowledgement their producer wants.
-        """
+        """Records arrive, in order, whatever acknowledgement their producer wants."""
         for place in (plain(self.broker), secure(self.broker)):
             for acks in (0, 1, -1):
                 topic = f"{self.topic}.{acks}.{place.authority is not None}"
@@ -280,9 +257,7 @@ class ClientCases(_Base):
                 self.assertEqual([message.value for message in received], values)
 
     def roundTripCompressed(self, compression: str) -> None:
-        """
-        Compress, see that what is stored is what was sent, and read it again.
-        """
+        """Compress, see that what is stored is what was sent, and read it again."""
         if compression in self.missingLibraries:
             raise SkipTest(f"for {compression} this client needs {self.missingLibraries[compression]}")
         for place in (plain(self.broker), secure(self.broker)):
@@ -297,33 +272,23 @@ class ClientCases(_Base):
             self.assertLess(sum(batch.sizeBytes for batch in batches), 25_000)
 
     def test_gzip(self) -> None:
-        """
-        Batches compressed with gzip are stored as they are, and read again.
-        """
+        """Batches compressed with gzip are stored as they are, and read again."""
         self.roundTripCompressed("gzip")
 
     def test_snappy(self) -> None:
-        """
-        Batches compressed with snappy are stored as they are, and read again.
-        """
+        """Batches compressed with snappy are stored as they are, and read again."""
         self.roundTripCompressed("snappy")
 
     def test_lz4(self) -> None:
-        """
-        Batches compressed with lz4 are stored as they are, and read again.
-        """
+        """Batches compressed with lz4 are stored as they are, and read again."""
         self.roundTripCompressed("lz4")
 
     def test_zstd(self) -> None:
-        """
-        Batches compressed with zstd are stored as they are, and read again.
-        """
+        """Batches compressed with zstd are stored as they are, and read again."""
         self.roundTripCompressed("zstd")
 
     def test_idempotence(self) -> None:
-        """
-        An idempotent producer's batches carry its id and an unbroken sequence.
-        """
+        """An idempotent producer's batches carry its id and an unbroken sequence."""
         messages = [Message(b"%d" % number) for number in range(200)]
         self.produce(plain(self.broker), self.topic, messages, ProducerSettings(isIdempotent=True, batchBytes=1000))
         with RawClient(self.broker.port) as raw:
@@ -387,9 +352,7 @@ class ClientCases(_Base):
             self.assertRaisesRegex(AssertionError, "unknown_topic_or_partition", raw.createTopic, self.topic)
 
     def test_offsetsForTimes(self) -> None:
-        """
-        Offsets are found by time.
-        """
+        """Offsets are found by time."""
         place = plain(self.broker)
         messages = [Message(b"%d" % number, timestampMs=1_700_000_000_000 + 100 * number) for number in range(20)]
         self.produce(place, self.topic, messages, ProducerSettings())
@@ -415,9 +378,7 @@ class ClientCases(_Base):
             self.assertEqual([message.offset for message in received], list(range(first, 50)))
 
     def test_severalConsumers(self) -> None:
-        """
-        Consumers of the same partition all get all of it at the same time.
-        """
+        """Consumers of the same partition all get all of it at the same time."""
         place = plain(self.broker)
         values = [b"%d" % number * 100 for number in range(500)]
         self.produce(place, self.topic, [Message(value) for value in values], ProducerSettings(batchBytes=5000))
@@ -427,10 +388,7 @@ class ClientCases(_Base):
                 self.assertEqual([message.value for message in each.result(PATIENCE_SECONDS)], values)
 
     def test_longPoll(self) -> None:
-        """
-        A consumer that waits at the end gets the next record when it arrives,
-        long before its time is up.
-        """
+        """A consumer that waits at the end gets the next record when it arrives, long before its time is up."""
         broker = sharedMeasuredBroker()
         place = plain(broker)
         self.produce(place, self.topic, [Message(b"before")], ProducerSettings())
@@ -442,10 +400,7 @@ class ClientCases(_Base):
         broker.waitUntilWhole()
 
     def test_advertisedAddresses(self) -> None:
-        """
-        With two listeners each client is told the address that goes with its
-        own, and finds its way back.
-        """
+        """With two listeners each client is told the address that goes with its own, and finds its way back."""
         broker = relocatedBroker()
         for port, tls in ((broker.port, None), (broker.tlsPort, tlsContext())):
             with RawClient(port, tls) as raw:

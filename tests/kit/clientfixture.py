@@ -1,7 +1,4 @@
-"""
-Brokers for our client: they speak real bytes over transports in memory, and
-answer what a test has them answer.
-"""
+"""Brokers for our client: they speak real bytes over transports in memory, and answer what a test has them answer."""
 
 from __future__ import annotations
 
@@ -82,17 +79,13 @@ class BrokerTransport(FakeTransport):
 
 @implementer(IStreamClientEndpoint)
 class FakeEndpoint:
-    """
-    The way to a broker.
-    """
+    """The way to a broker."""
 
     def __init__(self, broker: FakeBroker | None) -> None:
         self._broker = broker
 
     def connect(self, factory: Any) -> Deferred[Any]:
-        """
-        Connect, unless the broker is down.
-        """
+        """Connect, unless the broker is down."""
         if self._broker is None or self._broker.isDown:
             return fail(ConnectionRefusedError())
         protocol = factory.buildProtocol(None)
@@ -143,9 +136,7 @@ class FakeBroker:
         self.failures: list[Any] = []
 
     def received(self, transport: BrokerTransport) -> None:
-        """
-        Take what a client has sent.
-        """
+        """Take what a client has sent."""
         data = transport.received
         while len(data) >= 4 and not transport.isAnswering:
             (sizeBytes,) = struct.unpack_from(">i", data)
@@ -209,28 +200,20 @@ class FakeBroker:
     # What tests ask
 
     def requests(self, name: str) -> list[Any]:
-        """
-        What it was asked of one API.
-        """
+        """What it was asked of one API."""
         return [each.request for each in self.asked if each.name == name]
 
     def times(self, name: str) -> list[float]:
-        """
-        When it was asked that.
-        """
+        """When it was asked that."""
         return [each.seconds for each in self.asked if each.name == name]
 
     @property
     def openTransports(self) -> list[BrokerTransport]:
-        """
-        The connections that there are.
-        """
+        """The connections that there are."""
         return [each for each in self.transports if not each.isLost]
 
     def dropConnections(self) -> None:
-        """
-        Close all connections.
-        """
+        """Close all connections."""
         for transport in self.openTransports:
             transport.peerCloses()
 
@@ -272,29 +255,21 @@ class FakeCluster:
 
     @property
     def broker(self) -> FakeBroker:
-        """
-        The first one, which coordinates the group.
-        """
+        """The first one, which coordinates the group."""
         return self.brokers[1]
 
     def endpointFor(self, host: str, port: int) -> FakeEndpoint:
-        """
-        The way to the broker of a port.
-        """
+        """The way to the broker of a port."""
         return FakeEndpoint(next((broker for broker in self.brokers.values() if broker.port == port), None))
 
     def topic(self, name: str, partitionCount: int = 1) -> None:
-        """
-        Make a topic, or more partitions of it.
-        """
+        """Make a topic, or more partitions of it."""
         for index in range(partitionCount):
             self.logs.setdefault(TopicPartition(name, index), [])
             self.ends.setdefault(TopicPartition(name, index), 0)
 
     def produce(self, name: str, *values: bytes, partition: int = 0) -> None:
-        """
-        Append a batch to a partition.
-        """
+        """Append a batch to a partition."""
         records = [Record(value=value, timestampMs=1000) for value in values]
         self.append(name, encodeBatch(records, baseOffset=self.ends[TopicPartition(name, partition)]), len(values))
         if partition:
@@ -304,18 +279,14 @@ class FakeCluster:
             self.ends[TopicPartition(name, 0)] -= len(values)
 
     def append(self, name: str, batch: bytes, count: int) -> None:
-        """
-        Append what is meant to be a batch to the first partition.
-        """
+        """Append what is meant to be a batch to the first partition."""
         self.logs[TopicPartition(name, 0)].append(batch)
         self.ends[TopicPartition(name, 0)] += count
 
     # What they answer
 
     def metadata(self, request: Any) -> Mapping[str, Any]:
-        """
-        The brokers and the topics.
-        """
+        """The brokers and the topics."""
         topics = []
         for each in request.topics:
             partitions = [place.partition for place in self.logs if place.topic == each.name]
@@ -337,16 +308,12 @@ class FakeCluster:
         return {"brokers": brokers, "topics": topics, "controller_id": 1}
 
     def findCoordinator(self, request: Any) -> Mapping[str, Any]:
-        """
-        The first broker.
-        """
+        """The first broker."""
         found = {"node_id": 1, "host": HOST, "port": self.broker.port, "key": GROUP}
         return {**found, "coordinators": [found]}
 
     def joinGroup(self, request: Any) -> Mapping[str, Any]:
-        """
-        The one who asks is the only member.
-        """
+        """The one who asks is the only member."""
         if not request.member_id and request.__version__ >= 4 and getattr(request, "group_instance_id", None) is None:
             return {"error_code": ErrorCode.member_id_required, "member_id": "member-1", "generation_id": -1}
         self.generation += 1
@@ -362,16 +329,12 @@ class FakeCluster:
         }
 
     def syncGroup(self, request: Any) -> Mapping[str, Any]:
-        """
-        What the leader has decided.
-        """
+        """What the leader has decided."""
         mine = [each.assignment for each in request.assignments if each.member_id == request.member_id]
         return {"assignment": mine[0] if mine else b""}
 
     def offsetCommit(self, request: Any) -> Mapping[str, Any]:
-        """
-        All is kept.
-        """
+        """All is kept."""
         for topic in request.topics:
             for each in topic.partitions:
                 self.committed[TopicPartition(topic.name, each.partition_index)] = each.committed_offset
@@ -386,9 +349,7 @@ class FakeCluster:
         }
 
     def offsetFetch(self, request: Any) -> Mapping[str, Any]:
-        """
-        What was kept.
-        """
+        """What was kept."""
         asked = request.groups[0].topics if hasattr(request, "groups") else request.topics
         topics = [
             {
@@ -407,9 +368,7 @@ class FakeCluster:
         return {"topics": topics, "groups": [{"group_id": GROUP, "topics": topics}]}
 
     def listOffsets(self, request: Any) -> Mapping[str, Any]:
-        """
-        Logs begin at zero.
-        """
+        """Logs begin at zero."""
         return {
             "topics": [
                 {
@@ -429,9 +388,7 @@ class FakeCluster:
         }
 
     def fetch(self, request: Any) -> Any:
-        """
-        All batches from the offset on, or nothing once the time is over.
-        """
+        """All batches from the offset on, or nothing once the time is over."""
         fields, count = self._fetched(request)
         if count:
             return fields
@@ -466,9 +423,7 @@ def _lastOffset(batch: bytes) -> int:
 
 
 def errorAnswer(errorCode: ErrorCode, **fields: Any) -> Answer:
-    """
-    An answer that is an error.
-    """
+    """An answer that is an error."""
     return lambda request: {"error_code": errorCode, **fields}
 
 
@@ -481,9 +436,7 @@ class ClientTestCase(SynchronousTestCase):
     brokerCount = 1
 
     def setUp(self) -> None:
-        """
-        Start the brokers, and watch the log.
-        """
+        """Start the brokers, and watch the log."""
         self.clock = Clock()
         self.cluster = FakeCluster(self.clock, self.brokerCount)
         self.broker = self.cluster.broker
@@ -507,9 +460,7 @@ class ClientTestCase(SynchronousTestCase):
         self.assertEqual([formatEvent(event) for event in self.logged if "log_failure" in event], [])
 
     def runFor(self, seconds: float) -> None:
-        """
-        Let time pass, stopping whenever something is due.
-        """
+        """Let time pass, stopping whenever something is due."""
         end = self.clock.seconds() + seconds
         while True:
             due = min((call.getTime() for call in self.clock.getDelayedCalls()), default=end)
@@ -521,9 +472,7 @@ class ClientTestCase(SynchronousTestCase):
         self.clock.advance(max(end - self.clock.seconds(), 0))
 
     def settings(self, **changes: Any) -> ConsumerSettings:
-        """
-        Settings for the cluster.
-        """
+        """Settings for the cluster."""
         values: dict[str, Any] = {
             "bootstrapServers": ((HOST, self.broker.port),),
             "groupId": GROUP,
@@ -533,9 +482,7 @@ class ClientTestCase(SynchronousTestCase):
         return ConsumerSettings(**values | changes)
 
     def consumer(self, **changes: Any) -> Consumer:
-        """
-        A consumer, which is closed when the test ends.
-        """
+        """A consumer, which is closed when the test ends."""
         consumer = Consumer(self.settings(**changes), self.cluster.endpointFor, self.clock, Random(0))
         self.consumers.append(consumer)
         return consumer

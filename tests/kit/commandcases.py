@@ -1,6 +1,4 @@
-"""
-What tests of commands have in common.
-"""
+"""What tests of commands have in common."""
 
 from __future__ import annotations
 
@@ -35,16 +33,12 @@ class StandInConnection:
         self.isClosed = False
 
     def close(self) -> Deferred[None]:
-        """
-        Close at once.
-        """
+        """Close at once."""
         self.isClosed = True
         return succeed(None)
 
     def request(self, apiName: str, fields: Mapping[str, Any]) -> Deferred[Any]:
-        """
-        Answer as a broker would.
-        """
+        """Answer as a broker would."""
         self.requests.append((apiName, fields))
         code, message = self.refusal or (ErrorCode.none, None)
         if apiName == "DescribeClientQuotas":
@@ -78,9 +72,7 @@ class StandInConnection:
 
 
 class CommandTestCase(SynchronousTestCase):
-    """
-    A test of commands.
-    """
+    """A test of commands."""
 
     def parse(self, *arguments: str) -> Any:
         """
@@ -93,18 +85,14 @@ class CommandTestCase(SynchronousTestCase):
         return options.subOptions
 
     def assertMistakes(self, mistakes: Sequence[tuple[str, str]]) -> None:
-        """
-        Each command line is refused with a sentence in which these words are.
-        """
+        """Each command line is refused with a sentence in which these words are."""
         for line, words in mistakes:
             error = self.assertRaises(UsageError, self.parse, *shlex.split(line))
             self.assertIn(words, str(error), line)
             self.assertNotIn("\n", str(error))
 
     def file(self, content: bytes) -> str:
-        """
-        Write a file.
-        """
+        """Write a file."""
         path = Path(self.mktemp())
         path.write_bytes(content)
         return str(path)

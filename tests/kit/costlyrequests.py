@@ -1,7 +1,4 @@
-"""
-Requests that are small or cheap to make and large or costly to answer, for
-those that imitate attackers.
-"""
+"""Requests that are small or cheap to make and large or costly to answer, for those that imitate attackers."""
 
 from __future__ import annotations
 
@@ -92,18 +89,14 @@ UNKNOWN: Mapping[str, Callable[[Sequence[str]], Any]] = {
 
 
 def validating(topics: Sequence[dict[str, Any]]) -> Any:
-    """
-    What would CreateTopics do?
-    """
+    """What would CreateTopics do?"""
     return requestOf("CreateTopics", 7, topics=topics, validate_only=True, timeout=30_000)
 
 
 def joining(
     group: str, version: int, protocols: Sequence[str], sessionMs: int, rebalanceMs: int, memberId: str = ""
 ) -> Any:
-    """
-    Join a group, with protocols that have names and no more.
-    """
+    """Join a group, with protocols that have names and no more."""
     return requestOf(
         "JoinGroup",
         version,
@@ -117,21 +110,15 @@ def joining(
 
 
 def protocolNames(count: int) -> list[str]:
-    """
-    As many short names.
-    """
+    """As many short names."""
     return [f"{number:03x}"[-3:] for number in range(count)]
 
 
 def metadataAs(clientId: bytes) -> bytes:
-    """
-    The frame of a Metadata request about nothing, by a client that calls itself C{clientId}.
-    """
+    """The frame of a Metadata request about nothing, by a client that calls itself C{clientId}."""
     return framed(struct.pack(">hhih", METADATA, 1, 1, len(clientId)) + clientId + struct.pack(">i", 0))
 
 
 def announcing(sizeBytes: int) -> bytes:
-    """
-    The beginning of a Produce request of some size, of which nothing else follows.
-    """
+    """The beginning of a Produce request of some size, of which nothing else follows."""
     return struct.pack(">ihhih", sizeBytes, PRODUCE, 9, 1, -1)

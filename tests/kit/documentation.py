@@ -55,9 +55,7 @@ WITH_SESSION = 'from admission.offline import openSession\n\nspark = openSession
 
 
 class MisleadingDocument(AssertionError):
-    """
-    Whoever does what the document says does not get what it promises.
-    """
+    """Whoever does what the document says does not get what it promises."""
 
 
 class Block(NamedTuple):
@@ -77,9 +75,7 @@ class Block(NamedTuple):
 
 
 def blocksOf(document: str) -> Iterator[Block]:
-    """
-    Find the blocks of a document.
-    """
+    """Find the blocks of a document."""
     for match in _FENCE.finditer(document):
         language, word, reason, text = match.groups(default="")
         yield Block(language, word, reason, text, document.count("\n", 0, match.start(4)) + 1)
@@ -271,9 +267,7 @@ class Reader:
         return max(min(self._commandSeconds, self._deadline - time.monotonic()), 0.0)
 
     def _atPorts(self, text: str) -> str:
-        """
-        C{text} with our ports, where it names one and where it means a default.
-        """
+        """C{text} with our ports, where it names one and where it means a default."""
         if self._ports is None:
             return text
         ports = self._ports
@@ -288,9 +282,7 @@ class Reader:
         return text
 
     def _listensByFile(self, command: str) -> bool:
-        """
-        Whether the file of properties in C{command} says where to listen.
-        """
+        """Whether the file of properties in C{command} says where to listen."""
         match = _CONFIG.search(command)
         path = None if match is None else self.directory / match[1]
         return path is not None and path.exists() and "listeners=" in path.read_text(encoding="utf-8")

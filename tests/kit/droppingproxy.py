@@ -1,6 +1,4 @@
-"""
-A network that loses what a broker answers.
-"""
+"""A network that loses what a broker answers."""
 
 from __future__ import annotations
 
@@ -39,16 +37,12 @@ class DroppingProxy:
         self._sockets = [self._listening]
 
     def start(self, brokerPort: int) -> None:
-        """
-        Forward to that port of 127.0.0.1.
-        """
+        """Forward to that port of 127.0.0.1."""
         self._brokerPort = brokerPort
         threading.Thread(target=self._accept, daemon=True).start()
 
     def stop(self) -> None:
-        """
-        Close everything.
-        """
+        """Close everything."""
         with self._lock:
             for each in self._sockets:
                 closeSocket(each)
@@ -99,9 +93,7 @@ class DroppingProxy:
 
 
 def readFrame(stream: IO[bytes]) -> bytes | None:
-    """
-    A frame with its length, or None when the stream ends.
-    """
+    """A frame with its length, or None when the stream ends."""
     prefix = stream.read(_LENGTH.size)
     if len(prefix) < _LENGTH.size:
         return None
@@ -111,9 +103,7 @@ def readFrame(stream: IO[bytes]) -> bytes | None:
 
 
 def closeSocket(each: socket.socket) -> None:
-    """
-    Close a socket that another thread may be reading from.
-    """
+    """Close a socket that another thread may be reading from."""
     # Closing alone would not wake a thread that reads from it.
     try:
         each.shutdown(socket.SHUT_RDWR)

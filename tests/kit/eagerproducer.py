@@ -1,6 +1,4 @@
-"""
-A librdkafka producer that never waits for acknowledgements.
-"""
+"""A librdkafka producer that never waits for acknowledgements."""
 
 from __future__ import annotations
 
@@ -44,9 +42,7 @@ class EagerProducer:
         self._producer = Producer(common | self.settings)
 
     def send(self, count: int) -> None:
-        """
-        Send the next values, and hear of earlier ones.
-        """
+        """Send the next values, and hear of earlier ones."""
         for _ in range(count):
             self._producer.produce(self.topic, b"%d" % self.sentCount, on_delivery=self._delivered)
             self.sentCount += 1

@@ -38,9 +38,7 @@ Row = dict[str, Any]
 
 
 def at(minutes: float) -> datetime:
-    """
-    So many minutes after L{BEGIN}.
-    """
+    """So many minutes after L{BEGIN}."""
     return BEGIN + timedelta(minutes=minutes)
 
 
@@ -150,9 +148,7 @@ def replayTables(decisions: Sequence[Row], stepSeconds: int = STEP_SECONDS) -> d
 
 
 def fidelityRow(**values: Any) -> Row:
-    """
-    How a replay of a policy in force agrees with the recording: perfectly.
-    """
+    """How a replay of a policy in force agrees with the recording: perfectly."""
     return {
         "candidate": RECORDED_POLICY,
         "mode": CLOSED,
@@ -170,9 +166,7 @@ def fidelityRow(**values: Any) -> Row:
 
 
 def recordedTables() -> dict[str, pa.Table]:
-    """
-    What the recording says, and what the audits say of it.
-    """
+    """What the recording says, and what the audits say of it."""
     random = Random(5)
     boot = {"broker_id": "1", "boot_id": "boot"}
     clients: list[Row] = []
@@ -222,9 +216,7 @@ def recordedTables() -> dict[str, pa.Table]:
 
 
 def poolTables() -> dict[str, pa.Table]:
-    """
-    A pool that is good enough, and one of which there is no forecast.
-    """
+    """A pool that is good enough, and one of which there is no forecast."""
     random = Random(7)
     totals, minutes, clients = [], [], []
     for label, exhausted, sizeBytes in (("bounded:16MiB", 0, 16 << 20), ("bounded:1GiB", 3, 30 << 20)):
@@ -244,9 +236,7 @@ def poolTables() -> dict[str, pa.Table]:
 
 
 def writeTables(directory: Path, tables: Mapping[str, pa.Table | Iterable[Row]]) -> None:
-    """
-    Write results as the jobs do.
-    """
+    """Write results as the jobs do."""
     directory.mkdir(parents=True, exist_ok=True)
     for name, rows in tables.items():
         table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(list(rows))
@@ -255,9 +245,7 @@ def writeTables(directory: Path, tables: Mapping[str, pa.Table | Iterable[Row]])
 
 
 def writeEverything(directory: Path) -> None:
-    """
-    Write results of every kind, and what was asked.
-    """
+    """Write results of every kind, and what was asked."""
     writeTables(
         directory,
         {

@@ -1,6 +1,4 @@
-"""
-Time without the waits that a busy machine causes, and time that was computed.
-"""
+"""Time without the waits that a busy machine causes, and time that was computed."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ class FairClock:
     """
 
     def __init__(self, *threads: str) -> None:
-        """
-        @param threads: their directories in C{/proc}, such as C{thread-self} or C{1234/task/1234}.
-        """
+        """@param threads: their directories in C{/proc}, such as C{thread-self} or C{1234/task/1234}."""
         paths = [Path("/proc", thread, "schedstat") for thread in threads]
         self._paths = [path for path in paths if path.exists()]
 

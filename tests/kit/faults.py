@@ -1,6 +1,4 @@
-"""
-A fault of a real broker process or of its machine, real clients beside it, and what they get.
-"""
+"""A fault of a real broker process or of its machine, real clients beside it, and what they get."""
 
 from __future__ import annotations
 
@@ -22,41 +20,29 @@ from tests.kit.rawclient import RawClient
 
 
 class FaultyBroker(MeasuredBroker):
-    """
-    A broker run by L{tests.kit.faultybroker}.
-    """
+    """A broker run by L{tests.kit.faultybroker}."""
 
     module = "tests.kit.faultybroker"
 
     def hang(self) -> None:
-        """
-        Have flushes to the disk hang from now on.
-        """
+        """Have flushes to the disk hang from now on."""
         self._asked("hang")
 
     def release(self) -> None:
-        """
-        Let them end.
-        """
+        """Let them end."""
         self._asked("release")
 
     def setClock(self, bySeconds: float) -> None:
-        """
-        Set the machine's clock.
-        """
+        """Set the machine's clock."""
         self._asked(f"jump {bySeconds}")
 
     def stall(self, seconds: float) -> None:
-        """
-        Have it do nothing for so long.
-        """
+        """Have it do nothing for so long."""
         self._asked(f"stall {seconds}")
 
 
 class Copy(NamedTuple):
-    """
-    Where a value stands, and who has written it.
-    """
+    """Where a value stands, and who has written it."""
 
     offset: int
     producerId: int
@@ -136,9 +122,7 @@ class FaultTestCase(SynchronousTestCase):
     brokerType: type[BrokerProcess] = BrokerProcess
 
     def setUp(self) -> None:
-        """
-        Start the broker.
-        """
+        """Start the broker."""
         self.start()
 
     def start(self, *options: str) -> None:
@@ -159,22 +143,16 @@ class FaultTestCase(SynchronousTestCase):
         self.broker.start()
 
     def prepare(self) -> None:
-        """
-        Called before the broker starts.
-        """
+        """Called before the broker starts."""
 
     def connect(self) -> RawClient:
-        """
-        A connection, closed when the test ends at the latest.
-        """
+        """A connection, closed when the test ends at the latest."""
         client = RawClient(self.broker.port)
         self.addCleanup(client.close)
         return client
 
     def health(self) -> list[str]:
-        """
-        What C{/healthz} complains of.
-        """
+        """What C{/healthz} complains of."""
         try:
             with urlopen(f"http://127.0.0.1:{self._statusPort}/healthz", timeout=PATIENCE_SECONDS) as response:
                 answer = json.load(response)
@@ -185,28 +163,20 @@ class FaultTestCase(SynchronousTestCase):
         return reasons
 
     def tell(self, fault: str, figures: str) -> None:
-        """
-        Print what has been measured, in a line.
-        """
+        """Print what has been measured, in a line."""
         print(f"\n{fault}: {figures}")
 
     def assertNoComplaints(self) -> None:
-        """
-        The log of the broker has nothing that only a bug writes there.
-        """
+        """The log of the broker has nothing that only a bug writes there."""
         self.assertEqual(self.broker.complaints(), [])
 
 
 def recent(value: bytes) -> bytes:
-    """
-    A batch with one record, which retention keeps.
-    """
+    """A batch with one record, which retention keeps."""
     return batchOf(value, timestampMs=int(time.time() * 1000))
 
 
 def milliseconds(seconds: Sequence[float]) -> str:
-    """
-    The median and the largest of some times, for a person.
-    """
+    """The median and the largest of some times, for a person."""
     ordered: list[Any] = sorted(seconds)
     return f"{1000 * ordered[len(ordered) // 2]:.0f} ms, at most {1000 * ordered[-1]:.0f}"

@@ -24,17 +24,13 @@ _timeOfDay = time.time
 
 
 class SettableClock:
-    """
-    The time of day of a machine whose clock is set.
-    """
+    """The time of day of a machine whose clock is set."""
 
     def __init__(self) -> None:
         self.aheadSeconds = 0.0
 
     def seconds(self) -> float:
-        """
-        Seconds since 1970.
-        """
+        """Seconds since 1970."""
         return _timeOfDay() + self.aheadSeconds
 
 
@@ -48,31 +44,23 @@ class HangingDisk(LocalDisk):
     mayFlush = threading.Event()
 
     def open(self, path: str, create: bool = False) -> HangingFile:
-        """
-        As the disk does.
-        """
+        """As the disk does."""
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         return HangingFile(os.open(path, flags, 0o644))
 
     def flushDirectory(self, path: str) -> None:
-        """
-        Flush, when it may.
-        """
+        """Flush, when it may."""
         self.mayFlush.wait()
         super().flushDirectory(path)
 
 
 class HangingFile(LocalFile):
-    """
-    A file on a L{HangingDisk}.
-    """
+    """A file on a L{HangingDisk}."""
 
     __slots__ = ()
 
     def flush(self) -> None:
-        """
-        Flush, when it may.
-        """
+        """Flush, when it may."""
         HangingDisk.mayFlush.wait()
         super().flush()
 
@@ -87,9 +75,7 @@ class FaultReporter(Reporter):
     clock = SettableClock()
 
     def lineReceived(self, line: bytes) -> None:
-        """
-        Give a fault, then report.
-        """
+        """Give a fault, then report."""
         word, _, argument = line.partition(b" ")
         if word == b"hang":
             HangingDisk.mayFlush.clear()

@@ -1,6 +1,4 @@
-"""
-Policies that raise in one of their methods.
-"""
+"""Policies that raise in one of their methods."""
 
 from __future__ import annotations
 
@@ -49,16 +47,12 @@ _T = TypeVar("_T")
 
 
 class Fault(Exception):
-    """
-    What they raise.
-    """
+    """What they raise."""
 
 
 @implementer(IAccountable, IIdentityAudit, IRequestLifecycle, IRestorable)
 class Watching(QuotaPolicy):
-    """
-    Has every method that a quota policy may have, and limits nobody.
-    """
+    """Has every method that a quota policy may have, and limits nobody."""
 
     countsParked = True
     sizeBytes = 0
@@ -86,30 +80,22 @@ class Watching(QuotaPolicy):
 
 
 def buildQuota(context: PolicyContext, method: str, **fault: str) -> IQuotaPolicy:
-    """
-    C{faulty-quota:METHOD:every=NUMBER}.
-    """
+    """C{faulty-quota:METHOD:every=NUMBER}."""
     return _withFault(Watching(), method, **fault)
 
 
 def buildPool(context: PolicyContext, method: str, **fault: str) -> Any:
-    """
-    C{faulty-pool:METHOD:every=NUMBER}.
-    """
+    """C{faulty-pool:METHOD:every=NUMBER}."""
     return _withFault(buildPolicy(IMemoryPoolFactory, "bounded:64MiB", context), method, **fault)
 
 
 def buildPurgatory(context: PolicyContext, method: str, **fault: str) -> Any:
-    """
-    C{faulty-purgatory:METHOD:every=NUMBER}.
-    """
+    """C{faulty-purgatory:METHOD:every=NUMBER}."""
     return _withFault(buildPolicy(IPurgatoryFactory, "wheel", context), method, **fault)
 
 
 def _withFault(policy: _T, method: str, every: str) -> _T:
-    """
-    @param every: which calls of the method have the fault: each of that number.
-    """
+    """@param every: which calls of the method have the fault: each of that number."""
     numbers = count(1)
     # Of the class: some have no room for attributes of their own.
     actual = getattr(type(policy), method)

@@ -42,9 +42,7 @@ class GatewayTestCase(SynchronousTestCase):
     gatewayOptions: Sequence[str] = ()
 
     def setUp(self) -> None:
-        """
-        Have a cluster and a gateway; tests share them.
-        """
+        """Have a cluster and a gateway; tests share them."""
         self.cluster = self.makeCluster()
         self.topic = f"{type(self).__name__}.{self._testMethodName}.{next(_numbers)}"
         self._gateway: GatewayProcess | None = None
@@ -54,17 +52,13 @@ class GatewayTestCase(SynchronousTestCase):
             self.addCleanup(lambda: self.assertEqual(gateway.complaints(begin), []))
 
     def makeCluster(self) -> KafkaCluster:
-        """
-        What stands behind the gateway.
-        """
+        """What stands behind the gateway."""
         cluster = sharedCluster()
         cluster.heal()
         return cluster
 
     def makeGateway(self) -> GatewayProcess:
-        """
-        What stands before the cluster, running.
-        """
+        """What stands before the cluster, running."""
         return sharedGateway(self.cluster.bootstrap, *self.gatewayOptions)
 
     @property
@@ -80,21 +74,15 @@ class GatewayTestCase(SynchronousTestCase):
 
     @property
     def address(self) -> str:
-        """
-        Where clients begin.
-        """
+        """Where clients begin."""
         return self.cluster.bootstrap if IS_DIRECT else self.gateway.address
 
     def nodeAddress(self, nodeId: int) -> str:
-        """
-        Where clients find a node.
-        """
+        """Where clients find a node."""
         return self.cluster.address(nodeId) if IS_DIRECT else self.gateway.nodeAddress(nodeId)
 
     def assertStored(self, *loads: Load) -> None:
-        """
-        What was acknowledged is in the topic, once each; nothing was given up, and nothing else is there.
-        """
+        """What was acknowledged is in the topic, once each; nothing was given up, and nothing else is there."""
         for load in loads:
             self.assertEqual(load.failed, [])
         stored = Counter(self.cluster.values(self.topic))
@@ -103,22 +91,16 @@ class GatewayTestCase(SynchronousTestCase):
         self.assertEqual(dict(stored - acknowledged), {}, "stored more often than acknowledged")
 
     def report(self, **figures: object) -> None:
-        """
-        Show what was measured, with C{pytest -s}.
-        """
+        """Show what was measured, with C{pytest -s}."""
         told = ", ".join(f"{name} {value}" for name, value in figures.items())
         print(f"{self.id()}: {'direct, ' if IS_DIRECT else ''}{told}", file=sys.stderr)
 
 
 class Connection:
-    """
-    A client that asks one thing after the other, of any API.
-    """
+    """A client that asks one thing after the other, of any API."""
 
     def __init__(self, address: str, timeoutSeconds: float = PATIENCE_SECONDS) -> None:
-        """
-        @param timeoutSeconds: after which waiting for the server fails.
-        """
+        """@param timeoutSeconds: after which waiting for the server fails."""
         host, port = address.split(":")
         self.socket = socket.create_connection((host, int(port)), timeoutSeconds)
         self._stream = self.socket.makefile("rb")

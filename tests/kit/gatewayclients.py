@@ -183,22 +183,16 @@ class Load(ABC):
 
     @property
     def longestPauseSeconds(self) -> float:
-        """
-        The longest time without an acknowledgement, after the first one.
-        """
+        """The longest time without an acknowledgement, after the first one."""
         return max((after - before for before, after in pairwise(sorted(self._times))), default=0.0)
 
     @abstractmethod
     def stop(self) -> None:
-        """
-        Produce no more, and wait until each value is acknowledged or given up.
-        """
+        """Produce no more, and wait until each value is acknowledged or given up."""
 
 
 def waitForEach(loads: Iterable[Load], count: int) -> None:
-    """
-    Wait until so many more values of each are acknowledged.
-    """
+    """Wait until so many more values of each are acknowledged."""
     goals = [(load, len(load.acknowledged) + count) for load in loads]
 
     def isThere() -> bool:
@@ -209,9 +203,7 @@ def waitForEach(loads: Iterable[Load], count: int) -> None:
 
 
 class ConfluentLoad(Load):
-    """
-    With librdkafka.
-    """
+    """With librdkafka."""
 
     def __init__(
         self, address: str, topic: str, perSecond: int, name: str = "confluent", settings: Mapping[str, object] = {}
@@ -239,9 +231,7 @@ class ConfluentLoad(Load):
         self._thread.start()
 
     def stop(self) -> None:
-        """
-        See L{Load.stop}.
-        """
+        """See L{Load.stop}."""
         self._isOver.set()
         self._thread.join(PATIENCE_SECONDS)
         remaining = self._producer.flush(2 * PATIENCE_SECONDS)
@@ -266,9 +256,7 @@ class ConfluentLoad(Load):
 
 
 class JavaLoad(Load):
-    """
-    With Kafka's own producer.
-    """
+    """With Kafka's own producer."""
 
     def __init__(self, address: str, topic: str, perSecond: int) -> None:
         super().__init__()
@@ -289,9 +277,7 @@ class JavaLoad(Load):
         )
 
     def stop(self) -> None:
-        """
-        See L{Load.stop}.
-        """
+        """See L{Load.stop}."""
         self._process.end()
         self._settings.close()
 
@@ -307,14 +293,10 @@ class JavaLoad(Load):
 
 
 class LineProcess:
-    """
-    A process that tells what happens as lines of JSON.
-    """
+    """A process that tells what happens as lines of JSON."""
 
     def __init__(self, command: Sequence[str], told: Callable[[Any], None], **environment: str) -> None:
-        """
-        @param told: called in a thread of its own with each line.
-        """
+        """@param told: called in a thread of its own with each line."""
         self._told = told
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
@@ -329,16 +311,12 @@ class LineProcess:
         self._reader.start()
 
     def end(self) -> None:
-        """
-        Ask it to end, and wait until it has, and all it told is known.
-        """
+        """Ask it to end, and wait until it has, and all it told is known."""
         self._process.send_signal(signal.SIGTERM)
         self.wait()
 
     def tell(self, line: str) -> None:
-        """
-        Write a line to it, unless it has gone.
-        """
+        """Write a line to it, unless it has gone."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
             self._process.stdin.write(f"{line}\n")
@@ -385,15 +363,11 @@ class Member(ABC):
 
     @abstractmethod
     def leave(self) -> None:
-        """
-        Leave the group, and wait until that is done.
-        """
+        """Leave the group, and wait until that is done."""
 
 
 class JavaMember(Member):
-    """
-    Kafka's own consumer.
-    """
+    """Kafka's own consumer."""
 
     def __init__(self, address: str, topic: str, group: str, protocol: str = "classic") -> None:
         super().__init__()
@@ -408,9 +382,7 @@ class JavaMember(Member):
         )
 
     def leave(self) -> None:
-        """
-        See L{Member.leave}.
-        """
+        """See L{Member.leave}."""
         self._process.end()
 
     def _told(self, event: Any) -> None:
@@ -421,9 +393,7 @@ class JavaMember(Member):
 
 
 class LibraryMember(Member):
-    """
-    A client of L{tests.kit.groupclients}, all of which speak the classic protocol.
-    """
+    """A client of L{tests.kit.groupclients}, all of which speak the classic protocol."""
 
     def __init__(self, kind: str, address: str, topic: str, group: str) -> None:
         super().__init__()
@@ -434,9 +404,7 @@ class LibraryMember(Member):
         )
 
     def leave(self) -> None:
-        """
-        See L{Member.leave}.
-        """
+        """See L{Member.leave}."""
         self._process.tell(groupclients.LEAVE)
         self._process.wait()
 
@@ -449,9 +417,7 @@ class LibraryMember(Member):
 
 
 class NextGenerationMember(Member):
-    """
-    librdkafka with the consumer protocol of KIP-848.
-    """
+    """librdkafka with the consumer protocol of KIP-848."""
 
     def __init__(self, address: str, topic: str, group: str) -> None:
         super().__init__()
@@ -473,9 +439,7 @@ class NextGenerationMember(Member):
         self._thread.start()
 
     def leave(self) -> None:
-        """
-        See L{Member.leave}.
-        """
+        """See L{Member.leave}."""
         self._isOver.set()
         self._thread.join(PATIENCE_SECONDS)
         assert not self._thread.is_alive(), "it does not leave"
@@ -511,9 +475,7 @@ class ShareMember:
         )
 
     def leave(self) -> None:
-        """
-        Leave the group, and wait until that is done.
-        """
+        """Leave the group, and wait until that is done."""
         self._process.end()
 
     def _told(self, event: Mapping[str, Any]) -> None:

@@ -53,9 +53,7 @@ API_KEYS = {api.name: api.apiKey for api in RELAYED_APIS}
 
 
 def requestOf(name: str, apiVersion: int, **values: Any) -> Any:
-    """
-    The request of an API that is relayed, as a kio entity.
-    """
+    """The request of an API that is relayed, as a kio entity."""
     return build(load_request_schema(API_KEYS[name], apiVersion), values)
 
 
@@ -73,9 +71,7 @@ class Sent(NamedTuple):
 
 
 def responseFrame(apiKey: int, apiVersion: int, correlationId: int, values: Mapping[str, Any]) -> bytes:
-    """
-    A response as a node sends it; C{values} as for L{encodeEntity}.
-    """
+    """A response as a node sends it; C{values} as for L{encodeEntity}."""
     responseType: Any = load_response_schema(apiKey, apiVersion)
     header = encodeEntity(responseType.__header_schema__, {"correlation_id": correlationId})
     return framed(b"".join((*header, *encodeEntity(responseType, values))))
@@ -100,9 +96,7 @@ class PlayedNode:
         self.transport.connect()
 
     def arrived(self) -> list[Sent]:
-        """
-        Take the requests that have come whole since the last time.
-        """
+        """Take the requests that have come whole since the last time."""
         received, found = self.transport.received, []
         while len(received) >= 4:
             (sizeBytes,) = struct.unpack_from(">i", received)
@@ -119,30 +113,22 @@ class PlayedNode:
         return responseFrame(sent.apiKey, sent.apiVersion, sent.correlationId, values)
 
     def answer(self, **values: Any) -> None:
-        """
-        Answer the first request that is not answered, and let turns pass.
-        """
+        """Answer the first request that is not answered, and let turns pass."""
         self.arrived()
         self.send(self.responseTo(self.unanswered.popleft(), values))
 
     def send(self, data: bytes) -> None:
-        """
-        Send anything, and let turns pass.
-        """
+        """Send anything, and let turns pass."""
         self.transport.peerSends(data)
         self.clock.advance(0)
 
     def close(self) -> None:
-        """
-        Hang up behind what was sent.
-        """
+        """Hang up behind what was sent."""
         self.transport.peerCloses()
         self.clock.advance(0)
 
     def take(self, isTaking: bool) -> None:
-        """
-        Stop taking bytes, or go on.
-        """
+        """Stop taking bytes, or go on."""
         self.transport.isTaking = isTaking
         self.transport.wake()
         self.clock.advance(0)
@@ -154,18 +140,14 @@ class PlayedNode:
 
 @implementer(IStreamClientEndpoint)
 class PlayedEndpoint:
-    """
-    Connects to a node that the test plays, as the test says.
-    """
+    """Connects to a node that the test plays, as the test says."""
 
     def __init__(self, case: GatewayTestCase, address: Address) -> None:
         self._case = case
         self._address = address
 
     def connect(self, factory: Any) -> Deferred[Any]:
-        """
-        Connect, refuse or never answer.
-        """
+        """Connect, refuse or never answer."""
         case, address = self._case, self._address
         case.attempts.append(address)
         if address in case.raising:
@@ -216,16 +198,12 @@ class GatewayClient(Client):
         case.clock.advance(0)
 
     def send(self, name: str, apiVersion: int, /, *, answered: bool = True, **values: Any) -> None:
-        """
-        Send a request and let turns pass.
-        """
+        """Send a request and let turns pass."""
         self.sendBytes(self.frame(requestOf(name, apiVersion, **values), answered))
 
     @property
     def closeReason(self) -> str:
-        """
-        Why the gateway has closed it.
-        """
+        """Why the gateway has closed it."""
         return self.protocol.closeReason or ""
 
 
@@ -254,9 +232,7 @@ class GatewayTestCase(SynchronousTestCase):
     sharePercent = 50
 
     def setUp(self) -> None:
-        """
-        Start the gateway, and watch its log.
-        """
+        """Start the gateway, and watch its log."""
         super().setUp()
         capturing = capturedLogs()
         self.addCleanup(capturing.__exit__, None, None, None)
@@ -266,9 +242,7 @@ class GatewayTestCase(SynchronousTestCase):
         self.addCleanup(self.stop)
 
     def start(self) -> None:
-        """
-        Start a gateway that knows nothing yet.
-        """
+        """Start a gateway that knows nothing yet."""
         self.isStarted = True
         self.clock = Clock()
         self.clients: list[GatewayClient] = []
@@ -313,9 +287,7 @@ class GatewayTestCase(SynchronousTestCase):
         self.clock.advance(0)
 
     def stop(self) -> None:
-        """
-        Have all clients hang up, and look at what is left.
-        """
+        """Have all clients hang up, and look at what is left."""
         if not self.isStarted:
             return
         self.isStarted = False
@@ -330,9 +302,7 @@ class GatewayTestCase(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def assertNothingUnderWay(self) -> None:
-        """
-        No node holds memory, owes an answer or has a link.
-        """
+        """No node holds memory, owes an answer or has a link."""
         for node in (self.gateway.bootstrap, *self.nodes):
             self.assertEqual(
                 (node.heldBytes, node.unanswered, node.linkCount, dict(node.stalledLinks)), (0, 0, 0, {}), str(node)
@@ -342,9 +312,7 @@ class GatewayTestCase(SynchronousTestCase):
             self.assertTrue(played.isClosed)
 
     def assertPoolWhole(self) -> None:
-        """
-        Nobody holds memory, and no lease was lost.
-        """
+        """Nobody holds memory, and no lease was lost."""
         held = {purpose: count for purpose, count in self.pool.usedBytesByPurpose.items() if count}
         self.assertEqual(held, {})
         self.assertEqual(self.pool.availableBytes, POOL_BYTES)
@@ -361,35 +329,28 @@ class GatewayTestCase(SynchronousTestCase):
         return client
 
     def learn(self, *nodeIds: int) -> None:
-        """
-        Make nodes known.
-        """
+        """Make nodes known."""
         for nodeId in nodeIds:
             self.nodes.learn(nodeId, *addressOf(nodeId))
 
     @property
     def played(self) -> PlayedNode:
-        """
-        The node's end of the link that was made last.
-        """
+        """The node's end of the link that was made last."""
         return self.links[-1]
 
     def accept(self) -> None:
         """
-        The attempt to connect to a silent node that has waited longest succeeds, or fails if it is refusing meanwhile.
+        The attempt to connect to a silent node that has waited longest succeeds, or fails if it is
+        refusing meanwhile.
         """
         self.pending.popleft()()
         self.clock.advance(0)
 
     def messages(self) -> str:
-        """
-        What was logged.
-        """
+        """What was logged."""
         return " | ".join(formatEvent(event) for event in self.logged)
 
 
 def addressOf(nodeId: int) -> Address:
-    """
-    Where L{GatewayTestCase.learn} says that a node is.
-    """
+    """Where L{GatewayTestCase.learn} says that a node is."""
     return Address(f"k{nodeId}.example", 9092)

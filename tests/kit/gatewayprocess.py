@@ -1,6 +1,4 @@
-"""
-The gateway of this tree in a process of its own, as an operator would run it.
-"""
+"""The gateway of this tree in a process of its own, as an operator would run it."""
 
 from __future__ import annotations
 
@@ -42,22 +40,16 @@ class GatewayProcess(ServerProcess):
 
     @property
     def address(self) -> str:
-        """
-        Where clients begin.
-        """
+        """Where clients begin."""
         return f"127.0.0.1:{self.port}"
 
     def nodeAddress(self, nodeId: int) -> str:
-        """
-        Where clients find a node.
-        """
+        """Where clients find a node."""
         return f"127.0.0.1:{self.port + 1 + nodeId}"
 
     @property
     def addresses(self) -> list[str]:
-        """
-        All that clients may be sent to.
-        """
+        """All that clients may be sent to."""
         return [self.address, *map(self.nodeAddress, range(NODES))]
 
     def _waitUntilServing(self, begin: int) -> None:
@@ -71,9 +63,7 @@ class GatewayProcess(ServerProcess):
 
 
 class MeasuredGateway(MeasuredProcess, GatewayProcess):
-    """
-    A gateway that tells its connections, descriptors, timers and the ledger; see L{tests.kit.measuredgateway}.
-    """
+    """A gateway that tells its connections, descriptors, timers and the ledger; see L{tests.kit.measuredgateway}."""
 
     module = "tests.kit.measuredgateway"
 

@@ -49,24 +49,18 @@ class Noticed:
     failures: list[str]
 
     def quantile(self, fraction: float) -> float:
-        """
-        The latency that C{fraction} of the requests did not exceed.
-        """
+        """The latency that C{fraction} of the requests did not exceed."""
         return quantile(self.latencies, fraction)
 
 
 def quantile(values: Sequence[float], fraction: float) -> float:
-    """
-    What C{fraction} of C{values} do not exceed.
-    """
+    """What C{fraction} of C{values} do not exceed."""
     ordered = sorted(values)
     return ordered[min(int(fraction * len(ordered)), len(ordered) - 1)]
 
 
 class GoodClient:
-    """
-    Runs such a process from its making until L{stop}.
-    """
+    """Runs such a process from its making until L{stop}."""
 
     def __init__(
         self, broker: BrokerProcess, topic: str, paceSeconds: float, recordBytes: int, password: str | None = None
@@ -84,9 +78,7 @@ class GoodClient:
         )
 
     def noticed(self) -> Noticed:
-        """
-        What has happened since this was last asked; a request that is out is awaited.
-        """
+        """What has happened since this was last asked; a request that is out is awaited."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
@@ -95,9 +87,7 @@ class GoodClient:
         return Noticed(**json.loads(line))
 
     def stop(self) -> None:
-        """
-        End it.
-        """
+        """End it."""
         self._process.kill()
         self._process.communicate()
 
@@ -135,9 +125,7 @@ class _Session:
 
 
 def main(port: int, pid: int, topic: str, paceSeconds: float, recordBytes: int, password: str | None = None) -> None:
-    """
-    Ask until standard input ends.
-    """
+    """Ask until standard input ends."""
     clock = FairClock("thread-self", f"{pid}/task/{pid}")
     session = _Session(port, topic, recordBytes, password)
     latencies: list[float] = []

@@ -37,9 +37,7 @@ _lock = threading.Lock()
 
 
 def say(word: str, *values: object) -> None:
-    """
-    Write a line.
-    """
+    """Write a line."""
     with _lock:
         print(json.dumps([time.monotonic(), word, *values]), flush=True)
 
@@ -63,9 +61,7 @@ class Settings:
 
 
 class Refused(Exception):
-    """
-    A commit failed; whether that matters is the group's to know.
-    """
+    """A commit failed; whether that matters is the group's to know."""
 
 
 class GroupClient(ABC):
@@ -100,28 +96,20 @@ class GroupClient(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """
-        Leave the group.
-        """
+        """Leave the group."""
 
     def assigned(self, partitions: Iterable[int]) -> None:
-        """
-        All partitions that we have are these.
-        """
+        """All partitions that we have are these."""
         self.uncommitted = {}
         say("assigned", sorted(partitions))
 
     def revoked(self, partitions: Iterable[int]) -> None:
-        """
-        We have these no longer.
-        """
+        """We have these no longer."""
         self.uncommitted = {}
         say("revoked", sorted(partitions))
 
     def note(self, records: list[tuple[int, int, bytes]]) -> list[tuple[int, int, bytes]]:
-        """
-        Tell of records at a moment when we have their partitions.
-        """
+        """Tell of records at a moment when we have their partitions."""
         self.received = self.uncommitted
         for partition, offset, _ in records:
             say("record", partition, offset)
@@ -129,9 +117,7 @@ class GroupClient(ABC):
 
 
 class Confluent(GroupClient):
-    """
-    librdkafka.
-    """
+    """librdkafka."""
 
     def __init__(self, *arguments: Any) -> None:
         from confluent_kafka import Consumer
@@ -160,9 +146,7 @@ class Confluent(GroupClient):
         )
 
     def poll(self) -> list[tuple[int, int, bytes]]:
-        """
-        See L{GroupClient.poll}.
-        """
+        """See L{GroupClient.poll}."""
         message = self._consumer.poll(POLL_SECONDS)
         if message is None:
             return []
@@ -173,9 +157,7 @@ class Confluent(GroupClient):
         return self.note([(partition, offset, value)])
 
     def commit(self, offsets: Mapping[int, int]) -> None:
-        """
-        See L{GroupClient.commit}.
-        """
+        """See L{GroupClient.commit}."""
         from confluent_kafka import KafkaException, TopicPartition
 
         places = [TopicPartition(self.topic, partition, offset) for partition, offset in offsets.items()]
@@ -185,16 +167,12 @@ class Confluent(GroupClient):
             raise Refused(str(error)) from error
 
     def close(self) -> None:
-        """
-        See L{GroupClient.close}.
-        """
+        """See L{GroupClient.close}."""
         self._consumer.close()
 
 
 class KafkaPython(GroupClient):
-    """
-    kafka-python.
-    """
+    """kafka-python."""
 
     def __init__(self, *arguments: Any) -> None:
         from kafka import ConsumerRebalanceListener, KafkaConsumer
@@ -226,9 +204,7 @@ class KafkaPython(GroupClient):
         self._consumer.subscribe([self.topic], listener=Listener())
 
     def poll(self) -> list[tuple[int, int, bytes]]:
-        """
-        See L{GroupClient.poll}.
-        """
+        """See L{GroupClient.poll}."""
         from kafka.errors import KafkaError
 
         try:
@@ -241,9 +217,7 @@ class KafkaPython(GroupClient):
         return self.note([(each.partition, each.offset, each.value) for each in chain(*polled.values())])
 
     def commit(self, offsets: Mapping[int, int]) -> None:
-        """
-        See L{GroupClient.commit}.
-        """
+        """See L{GroupClient.commit}."""
         from kafka import TopicPartition
         from kafka.errors import KafkaError
         from kafka.structs import OffsetAndMetadata
@@ -255,16 +229,12 @@ class KafkaPython(GroupClient):
             raise Refused(repr(error)) from error
 
     def close(self) -> None:
-        """
-        See L{GroupClient.close}.
-        """
+        """See L{GroupClient.close}."""
         self._consumer.close()
 
 
 class Aiokafka(GroupClient):
-    """
-    aiokafka, whose loop runs in a thread, so that it goes on while we work.
-    """
+    """aiokafka, whose loop runs in a thread, so that it goes on while we work."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -304,9 +274,7 @@ class Aiokafka(GroupClient):
         await self._consumer.start()
 
     def poll(self) -> list[tuple[int, int, bytes]]:
-        """
-        See L{GroupClient.poll}.
-        """
+        """See L{GroupClient.poll}."""
         records: list[tuple[int, int, bytes]] = self._run(self._poll())
         return records
 
@@ -316,9 +284,7 @@ class Aiokafka(GroupClient):
         return self.note([(each.partition, each.offset, each.value) for each in chain(*polled.values())])
 
     def commit(self, offsets: Mapping[int, int]) -> None:
-        """
-        See L{GroupClient.commit}.
-        """
+        """See L{GroupClient.commit}."""
         from aiokafka import TopicPartition
         from aiokafka.errors import KafkaError
 
@@ -334,17 +300,12 @@ class Aiokafka(GroupClient):
         self._run(commit())
 
     def close(self) -> None:
-        """
-        See L{GroupClient.close}.
-        """
+        """See L{GroupClient.close}."""
         self._run(self._consumer.stop())
 
 
 class Ours(GroupClient):
-    """
-    L{admission.kafka.client}, whose reactor runs in a thread, so that it goes on
-    while we work.
-    """
+    """L{admission.kafka.client}, whose reactor runs in a thread, so that it goes on while we work."""
 
     def __init__(self, *arguments: Any) -> None:
         from twisted.internet import reactor
@@ -388,9 +349,7 @@ class Ours(GroupClient):
         )
 
     def poll(self) -> list[tuple[int, int, bytes]]:
-        """
-        See L{GroupClient.poll}.
-        """
+        """See L{GroupClient.poll}."""
         from admission.kafka.client.errors import ClientError
 
         try:
@@ -401,9 +360,7 @@ class Ours(GroupClient):
         return self.note([(each.partition, each.offset, each.value) for each in records])
 
     def commit(self, offsets: Mapping[int, int]) -> None:
-        """
-        See L{GroupClient.commit}.
-        """
+        """See L{GroupClient.commit}."""
         from admission.kafka.client.errors import ClientError
         from admission.kafka.client.subscriptionstate import TopicPartition
 
@@ -414,9 +371,7 @@ class Ours(GroupClient):
             raise Refused(str(error)) from error
 
     def close(self) -> None:
-        """
-        See L{GroupClient.close}.
-        """
+        """See L{GroupClient.close}."""
         self._run(self._consumer.close)
 
 
@@ -430,9 +385,7 @@ CLIENTS: dict[str, Callable[..., GroupClient]] = {
 
 
 def command(seconds: float) -> str | None:
-    """
-    The next command, if it comes in time.
-    """
+    """The next command, if it comes in time."""
     if not select.select([sys.stdin], [], [], seconds)[0]:
         return None
     # The end of all commands is one, too.
@@ -454,9 +407,7 @@ def work(seconds: float) -> bool:
 
 
 def commit(client: GroupClient) -> None:
-    """
-    Commit what is done with, if it is not; what cannot be committed now is the next time, if it is ours still.
-    """
+    """Commit what is done with, if it is not; what cannot be committed now is the next time, if it is ours still."""
     offsets = client.uncommitted
     if not offsets:
         return

@@ -1,6 +1,4 @@
-"""
-Experiments with a group of real clients of every kind, each with a broker and members in processes of their own.
-"""
+"""Experiments with a group of real clients of every kind, each with a broker and members in processes of their own."""
 
 from __future__ import annotations
 
@@ -105,22 +103,16 @@ class MemberProcess:
             self.events.append(Event(at, word, values))
 
     def tell(self, command: str) -> None:
-        """
-        Give a command.
-        """
+        """Give a command."""
         assert self._process.stdin is not None
         print(command, file=self._process.stdin, flush=True)
 
     def said(self, *words: str, begin: int = 0) -> list[Event]:
-        """
-        What it has told of some kinds, from event C{begin} on.
-        """
+        """What it has told of some kinds, from event C{begin} on."""
         return [event for event in self.events[begin:] if event.word in words]
 
     def join(self) -> None:
-        """
-        Wait until it has ended by itself.
-        """
+        """Wait until it has ended by itself."""
         status = self._process.wait(PATIENCE_SECONDS)
         self._reader.join(PATIENCE_SECONDS)
         assert not status, f"{self.name} has failed"
@@ -138,9 +130,7 @@ class MemberProcess:
         return killed
 
     def remove(self) -> None:
-        """
-        Leave nothing of it behind.
-        """
+        """Leave nothing of it behind."""
         self.kill()
         for stream in (self._process.stdin, self._process.stdout):
             assert stream is not None
@@ -185,9 +175,7 @@ class Findings:
 
 
 class Experiment:
-    """
-    A broker with a group.
-    """
+    """A broker with a group."""
 
     def __init__(self, settings: Settings, *options: str) -> None:
         self.findings = Findings()
@@ -205,9 +193,7 @@ class Experiment:
         self._processes: dict[str, MemberProcess] = {}
 
     def conduct(self) -> Findings:
-        """
-        Everything.
-        """
+        """Everything."""
         with ExitStack() as stack:
             self._stack = stack
             stack.callback(self._broker.remove)
@@ -243,9 +229,7 @@ class Experiment:
         self.findings.produced[partition] += len(values)
 
     def _look(self) -> Sample:
-        """
-        Let a moment pass, in which there may be a record for somebody, and ask about the group.
-        """
+        """Let a moment pass, in which there may be a record for somebody, and ask about the group."""
         time.sleep(LOOK_SECONDS)
         if self._traffic:
             self._produce(next(self._partitions) % PARTITIONS, "0", "0")
@@ -270,9 +254,7 @@ class Experiment:
         return sample
 
     def _settle(self, names: Collection[str], isGood: Callable[[Sample], bool] = lambda sample: True) -> Sample:
-        """
-        Wait until the group consists of these members, all have something, and they know it.
-        """
+        """Wait until the group consists of these members, all have something, and they know it."""
 
         def isSettled() -> bool:
             self._settled = sample = self._look()
@@ -293,9 +275,7 @@ class Experiment:
 
 
 def ownedBy(member: MemberProcess) -> set[int]:
-    """
-    What a member believes to have now.
-    """
+    """What a member believes to have now."""
     owned: set[int] = set()
     for event in [*member.events]:
         if event.word == "assigned":
@@ -306,9 +286,7 @@ def ownedBy(member: MemberProcess) -> set[int]:
 
 
 class Span(NamedTuple):
-    """
-    From when till when a member believed to have a partition.
-    """
+    """From when till when a member believed to have a partition."""
 
     partition: int
     begin: float
@@ -316,9 +294,7 @@ class Span(NamedTuple):
 
 
 def spansOf(member: MemberProcess) -> Iterator[Span]:
-    """
-    What a member believed to have, and when; a dead one believes nothing.
-    """
+    """What a member believed to have, and when; a dead one believes nothing."""
     begun: dict[int, float] = {}
     for event in member.events:
         if event.word in ("assigned", "revoked"):
@@ -352,9 +328,7 @@ class ChangingFindings(Findings):
 
 
 class ChangingExperiment(Experiment):
-    """
-    Members join, are killed, leave; the broker is killed.
-    """
+    """Members join, are killed, leave; the broker is killed."""
 
     findings: ChangingFindings
 
@@ -383,9 +357,7 @@ class ChangingExperiment(Experiment):
             self._processes[name].join()
 
     def _kill(self, kind: str) -> None:
-        """
-        Have one more member for a short while.
-        """
+        """Have one more member for a short while."""
         name = f"{kind}-killed"
         self._start(kind, name, DOOMED)
         self._settle([*CLIENTS, name])
@@ -456,9 +428,7 @@ FAST = "fast"
 
 
 class SlowExperiment(Experiment):
-    """
-    Members work for longer than their sessions, then for longer than they may, then are throttled.
-    """
+    """Members work for longer than their sessions, then for longer than they may, then are throttled."""
 
     findings: SlowFindings
 
@@ -537,8 +507,6 @@ class SlowExperiment(Experiment):
 
 @cache
 def findingsOf(experiment: Callable[[], Experiment]) -> Future[Any]:
-    """
-    What comes of an experiment, which is conducted once, be it in vain.
-    """
+    """What comes of an experiment, which is conducted once, be it in vain."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(experiment().conduct)

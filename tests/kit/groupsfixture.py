@@ -1,7 +1,4 @@
-"""
-The group coordinator on a virtual clock and a log in memory, and consumers
-that talk to it without any protocol.
-"""
+"""The group coordinator on a virtual clock and a log in memory, and consumers that talk to it without any protocol."""
 
 from __future__ import annotations
 
@@ -36,9 +33,7 @@ RANGE: Protocols = (("range", b"all"),)
 
 
 def memberNamed(memberId: str, *protocolNames: str, instanceId: str | None = None) -> Member:
-    """
-    A member that speaks some protocols, in which it says its own name.
-    """
+    """A member that speaks some protocols, in which it says its own name."""
     protocols: Protocols = tuple((name, memberId.encode()) for name in protocolNames or ("range",))
     return Member(
         memberId=memberId,
@@ -52,9 +47,7 @@ def memberNamed(memberId: str, *protocolNames: str, instanceId: str | None = Non
 
 
 class MemoryTable:
-    """
-    An L{admission.kafka.broker.log.interface.ITable} of a L{MemoryLog}.
-    """
+    """An L{admission.kafka.broker.log.interface.ITable} of a L{MemoryLog}."""
 
     def __init__(self, log: MemoryLog) -> None:
         self.log = log
@@ -62,28 +55,20 @@ class MemoryTable:
         self.current: dict[bytes, bytes] = {}
 
     def get(self, key: bytes) -> bytes | None:
-        """
-        A value, committed or not.
-        """
+        """A value, committed or not."""
         return self.current.get(key)
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """
-        All of them.
-        """
+        """All of them."""
         return iter(sorted(self.current.items()))
 
     def put(self, key: bytes, value: bytes) -> None:
-        """
-        Write.
-        """
+        """Write."""
         self.log.open()
         self.current[key] = value
 
     def delete(self, key: bytes) -> None:
-        """
-        Remove.
-        """
+        """Remove."""
         self.log.open()
         self.current.pop(key, None)
 
@@ -112,40 +97,30 @@ class MemoryLog:
         self._lastNumber = 0
 
     def table(self, name: str) -> MemoryTable:
-        """
-        A table.
-        """
+        """A table."""
         return self.tables.setdefault(name, MemoryTable(self))
 
     def open(self) -> None:
-        """
-        Something is about to be written.
-        """
+        """Something is about to be written."""
         if not self._isOpen:
             self._isOpen = True
             self._clock.callLater(self.commitSeconds, self._commit)
 
     def whenCommitted(self, callback: CommitCallback) -> None:
-        """
-        Have C{callback} called after the commit.
-        """
+        """Have C{callback} called after the commit."""
         if self._isOpen:
             self._waiting.append(callback)
         else:
             callback(None)
 
     def crash(self) -> None:
-        """
-        Lose what is not committed, and the callbacks that wait for it.
-        """
+        """Lose what is not committed, and the callbacks that wait for it."""
         self._waiting = []
         for table in self.tables.values():
             table.current = dict(table.committed)
 
     def createTopic(self, name: str, partitionCount: int = 1) -> Topic:
-        """
-        Make a topic.
-        """
+        """Make a topic."""
         partitions = []
         for index in range(partitionCount):
             self._lastNumber += 1
@@ -154,9 +129,7 @@ class MemoryLog:
         return topic
 
     def deleteTopic(self, name: str) -> None:
-        """
-        Remove a topic.
-        """
+        """Remove a topic."""
         for partition in self.topics.pop(name).partitions:
             partition.deleted = True
 
@@ -203,9 +176,7 @@ class Consumer:
 
     @property
     def memberId(self) -> str:
-        """
-        Its id, as far as it knows.
-        """
+        """Its id, as far as it knows."""
         return self.request.memberId
 
     @memberId.setter
@@ -214,22 +185,16 @@ class Consumer:
 
     @property
     def generation(self) -> int:
-        """
-        The generation that it is in.
-        """
+        """The generation that it is in."""
         return -1 if self.joined is None else self.joined.generation
 
     @property
     def leads(self) -> bool:
-        """
-        Whether it has to assign.
-        """
+        """Whether it has to assign."""
         return self.joined is not None and bool(self.joined.members) and not self.joined.skipsAssignment
 
     def memberRequest(self) -> MemberRequest:
-        """
-        How it introduces itself.
-        """
+        """How it introduces itself."""
         return MemberRequest(
             groupId=self.request.groupId,
             generation=self.generation,
@@ -249,10 +214,7 @@ class Consumer:
         return self._wait(maybeDeferred(self.case.groups.join, self.request), self._joined)
 
     def sync(self, assignments: Mapping[str, bytes] | None = None, **others: Any) -> ErrorCode | None:
-        """
-        Ask for the assignment; by default the leader gives each member
-        its own id.
-        """
+        """Ask for the assignment; by default the leader gives each member its own id."""
         if assignments is None:
             members = self.joined.members if self.leads and self.joined is not None else ()
             assignments = {each.memberId: each.memberId.encode() for each in members}
@@ -261,15 +223,11 @@ class Consumer:
         )
 
     def heartbeat(self) -> ErrorCode:
-        """
-        Be heard of.
-        """
+        """Be heard of."""
         return self.case.outcome(self.case.groups.heartbeat, self.memberRequest())
 
     def commit(self, partition: Partition, offset: int, metadata: str = "") -> ErrorCode:
-        """
-        Commit an offset, and wait until it is committed.
-        """
+        """Commit an offset, and wait until it is committed."""
         committing = maybeDeferred(
             self.case.groups.commit,
             self.memberRequest(),
@@ -283,15 +241,11 @@ class Consumer:
         return outcomes[0]
 
     def leave(self) -> ErrorCode:
-        """
-        Leave.
-        """
+        """Leave."""
         return self.case.groups.leave(self.request.groupId, [(self.memberId, self.request.instanceId)])[0]
 
     def hangUp(self) -> None:
-        """
-        Disconnect while waiting.
-        """
+        """Disconnect while waiting."""
         assert self.waiting is not None
         self.waiting.cancel()
 
@@ -342,32 +296,24 @@ class GroupsRig:
         self.start()
 
     def start(self) -> None:
-        """
-        Start the coordinator on what the log has.
-        """
+        """Start the coordinator on what the log has."""
         self.purgatory = WheelPurgatory(TimingWheel(self.clock))
         self.groups = GroupCoordinator(cast(Any, self.log), self.purgatory, self.clock, self.wallSeconds, self.limits)
         self.groups.start()
 
     def kill(self) -> None:
-        """
-        End the coordinator as C{kill -9} would, and start another.
-        """
+        """End the coordinator as C{kill -9} would, and start another."""
         self.groups.stop()
         self.log.crash()
         self.start()
         self.clock.advance(0)
 
     def wallSeconds(self) -> float:
-        """
-        The time.
-        """
+        """The time."""
         return 1_000_000.0 + self.clock.seconds()
 
     def wait(self, seconds: float = 0.0) -> None:
-        """
-        Let time pass, in steps.
-        """
+        """Let time pass, in steps."""
         until = self.clock.seconds() + seconds
         while until - self.clock.seconds() > STEP_SECONDS:
             self.clock.advance(STEP_SECONDS)
@@ -376,9 +322,7 @@ class GroupsRig:
         self.clock.advance(0)
 
     def outcome(self, function: Callable[..., object], *args: Any) -> ErrorCode:
-        """
-        The error code of something that may be refused.
-        """
+        """The error code of something that may be refused."""
         try:
             function(*args)
         except GroupRefusal as refusal:
@@ -386,30 +330,22 @@ class GroupsRig:
         return ErrorCode.none
 
     def group(self, groupId: str = "readers") -> Group:
-        """
-        A group that must be there.
-        """
+        """A group that must be there."""
         group = self.groups.get(groupId)
         assert group is not None
         return group
 
 
 class GroupsTestCase(SynchronousTestCase):
-    """
-    A test with a coordinator.  When it ends, no timer may be left.
-    """
+    """A test with a coordinator.  When it ends, no timer may be left."""
 
     def setUp(self) -> None:
-        """
-        Start it.
-        """
+        """Start it."""
         self.rig = self.buildRig()
         self.addCleanup(self._stop)
 
     def buildRig(self, **limits: Any) -> GroupsRig:
-        """
-        Make a coordinator.
-        """
+        """Make a coordinator."""
         return GroupsRig(**limits)
 
     def _stop(self) -> None:
@@ -421,15 +357,11 @@ class GroupsTestCase(SynchronousTestCase):
         self.assertEqual((purgatory.watched, purgatory.delayed, self.rig.clock.getDelayedCalls()), (0, 0, []))
 
     def consumer(self, **joining: Any) -> Consumer:
-        """
-        A client that wants to join.
-        """
+        """A client that wants to join."""
         return Consumer(self.rig, **joining)
 
     def joined(self, *consumers: Consumer) -> None:
-        """
-        Have consumers join a group that was empty, and wait until they have.
-        """
+        """Have consumers join a group that was empty, and wait until they have."""
         for consumer in consumers:
             self.assertIsNone(consumer.join())
         for _ in range(40):
@@ -440,9 +372,7 @@ class GroupsTestCase(SynchronousTestCase):
         self.assertEqual({consumer.generation for consumer in consumers}, {group.generation})
 
     def stable(self, *consumers: Consumer) -> None:
-        """
-        The same, and have them sync.
-        """
+        """The same, and have them sync."""
         self.joined(*consumers)
         for consumer in consumers:
             consumer.sync()
@@ -451,25 +381,17 @@ class GroupsTestCase(SynchronousTestCase):
 
 
 class OffsetsTestCase(GroupsTestCase):
-    """
-    A test with a topic of two partitions.
-    """
+    """A test with a topic of two partitions."""
 
     def setUp(self) -> None:
-        """
-        Make it.
-        """
+        """Make it."""
         super().setUp()
         self.first, self.second = self.rig.log.createTopic("events", 2).partitions
 
     def simple(self, partition: Partition, offset: int, groupId: str = "readers", metadata: str = "") -> ErrorCode:
-        """
-        Commit as a client that is no member.
-        """
+        """Commit as a client that is no member."""
         return self.consumer(groupId=groupId).commit(partition, offset, metadata)
 
     def offsets(self, groupId: str = "readers") -> dict[Partition, int]:
-        """
-        What is committed.
-        """
+        """What is committed."""
         return {partition: offset.offset for partition, offset in self.rig.group(groupId).offsets.items()}

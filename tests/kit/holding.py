@@ -1,6 +1,4 @@
-"""
-Transports that keep what a protocol has no use for at the moment, and say so.
-"""
+"""Transports that keep what a protocol has no use for at the moment, and say so."""
 
 from __future__ import annotations
 
@@ -29,9 +27,7 @@ class _Holding(FakeTransport):
         self.held = bytearray()
 
     def deliverNext(self) -> None:
-        """
-        Deliver a piece of what is held.
-        """
+        """Deliver a piece of what is held."""
         piece = bytes(self.held[:PIECE_BYTES])
         del self.held[:PIECE_BYTES]
         if not self.isLost and self._aborting is None:
@@ -45,22 +41,16 @@ class _Holding(FakeTransport):
 
 @implementer(IHoldingTransport)
 class HoldingTransport(_Holding):
-    """
-    A plain one.
-    """
+    """A plain one."""
 
 
 @implementer(IHoldingTransport)
 class HoldingTLSTransport(_Holding, FakeTLSTransport):
-    """
-    One of TLS.
-    """
+    """One of TLS."""
 
 
 class HoldingMutability(PlainMutability):
-    """
-    Says what is held, and has it delivered.
-    """
+    """Says what is held, and has it delivered."""
 
     def isInMutableState(self) -> bool:
         isTLS = isinstance(self.transport, FakeTLSTransport)

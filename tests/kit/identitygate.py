@@ -1,6 +1,4 @@
-"""
-The identity gate without Spark.
-"""
+"""The identity gate without Spark."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ from .replaymodel import Recording, closedLoop, openLoop, tableOf
 
 
 def readRecording(directory: str) -> Recording:
-    """
-    What a server that has ended has exported, all of one run.
-    """
+    """What a server that has ended has exported, all of one run."""
     rows: dict[str, list[dict[str, Any]]] = {
         name: [row for path in sorted(Path(directory, name).rglob("*.parquet")) for row in _rowsOf(path)]
         for name in ("requests", "limits")

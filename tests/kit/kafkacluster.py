@@ -1,6 +1,4 @@
-"""
-A cluster of Apache Kafka on this machine, whose nodes can be killed, stopped, frozen, moved and added to.
-"""
+"""A cluster of Apache Kafka on this machine, whose nodes can be killed, stopped, frozen, moved and added to."""
 
 from __future__ import annotations
 
@@ -98,22 +96,16 @@ class _ClusterNode(KafkaNode):
 
     @property
     def address(self) -> str:
-        """
-        Where clients find it.
-        """
+        """Where clients find it."""
         return f"{self.host}:{self.port}"
 
     @property
     def internalAddress(self) -> str:
-        """
-        Where the other nodes find it.
-        """
+        """Where the other nodes find it."""
         return self._internal.removeprefix("INTERNAL://")
 
     def move(self) -> None:
-        """
-        Have clients find it at another port, from its next start on.
-        """
+        """Have clients find it at another port, from its next start on."""
         self.port = freePort(self.host)
         self._listen()
 
@@ -147,28 +139,20 @@ class KafkaCluster:
 
     @property
     def nodeIds(self) -> list[int]:
-        """
-        All nodes there ever were.
-        """
+        """All nodes there ever were."""
         return list(self._nodes)
 
     @property
     def bootstrap(self) -> str:
-        """
-        Where clients find all nodes, separated by commas.
-        """
+        """Where clients find all nodes, separated by commas."""
         return ",".join(node.address for node in self._nodes.values())
 
     def address(self, nodeId: int) -> str:
-        """
-        Where clients find a node, as C{host:port}.
-        """
+        """Where clients find a node, as C{host:port}."""
         return self._nodes[nodeId].address
 
     def pid(self, nodeId: int) -> int:
-        """
-        The process of a node.
-        """
+        """The process of a node."""
         return self._nodes[nodeId].pid
 
     def start(self) -> None:
@@ -182,42 +166,30 @@ class KafkaCluster:
         self.waitUntilRegistered()
 
     def kill(self, nodeId: int) -> None:
-        """
-        End a node with no chance to do anything about it.
-        """
+        """End a node with no chance to do anything about it."""
         self._nodes[nodeId].kill()
 
     def stop(self, nodeId: int) -> None:
-        """
-        Ask a node to end, which hands over what it leads before.
-        """
+        """Ask a node to end, which hands over what it leads before."""
         self._nodes[nodeId].stop()
 
     def restart(self, nodeId: int) -> None:
-        """
-        Start a node that was ended, and wait until the others know it.
-        """
+        """Start a node that was ended, and wait until the others know it."""
         self._nodes[nodeId].start()
         self.waitUntilRegistered()
 
     def move(self, nodeId: int) -> None:
-        """
-        End a node, and start it again where clients find it at another port.
-        """
+        """End a node, and start it again where clients find it at another port."""
         self.stop(nodeId)
         self._nodes[nodeId].move()
         self.restart(nodeId)
 
     def freeze(self, nodeId: int) -> None:
-        """
-        Let a node do nothing any more, until L{thaw}.
-        """
+        """Let a node do nothing any more, until L{thaw}."""
         self._nodes[nodeId].freeze()
 
     def thaw(self, nodeId: int) -> None:
-        """
-        Let a frozen node go on.
-        """
+        """Let a frozen node go on."""
         self._nodes[nodeId].thaw()
 
     def addNode(self) -> int:
@@ -233,7 +205,8 @@ class KafkaCluster:
 
     def heal(self) -> None:
         """
-        Undo what was done to the nodes: thaw them, start those that do not run, and wait until they have caught up.
+        Undo what was done to the nodes: thaw them, start those that do not run, and wait until they
+        have caught up.
         """
         for node in self._nodes.values():
             if node.isRunning():
@@ -244,9 +217,7 @@ class KafkaCluster:
         self._waitUntil("all replicas are in sync", self._isInSync)
 
     def remove(self) -> None:
-        """
-        End all nodes, and remove what they have written.
-        """
+        """End all nodes, and remove what they have written."""
         for node in self._nodes.values():
             node.remove()
 
@@ -277,9 +248,7 @@ class KafkaCluster:
         )
 
     def leaders(self, topic: str) -> dict[int, int]:
-        """
-        The node that leads each partition, -1 for none.
-        """
+        """The node that leads each partition, -1 for none."""
         return {index: partition.leader for index, partition in self._metadata().topics[topic].partitions.items()}
 
     def values(self, topic: str, *, isCommitted: bool = False) -> list[bytes]:
@@ -310,17 +279,13 @@ class KafkaCluster:
         return values
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
-        """
-        Where a group goes on in each partition.
-        """
+        """Where a group goes on in each partition."""
         places = [TopicPartition(topic, index) for index in self._metadata().topics[topic].partitions]
         with closing(self._consumer(group)) as consumer:
             return {each.partition: max(each.offset, 0) for each in consumer.committed(places, PATIENCE_SECONDS)}
 
     def waitUntilRegistered(self) -> None:
-        """
-        Wait until all nodes that run know each other.
-        """
+        """Wait until all nodes that run know each other."""
         running = {nodeId: node for nodeId, node in self._nodes.items() if node.isRunning()}
         self._waitUntil(
             f"the nodes {list(running)} know each other",
@@ -328,9 +293,7 @@ class KafkaCluster:
         )
 
     def waitUntilUnregistered(self, nodeId: int) -> None:
-        """
-        Wait until the others take a node for dead.
-        """
+        """Wait until the others take a node for dead."""
         self._waitUntil(f"node {nodeId} is gone", lambda: nodeId not in self._metadata().brokers)
 
     def _make(self, nodeId: int) -> None:
@@ -394,9 +357,7 @@ def _tlsProperties() -> dict[str, str]:
 
 @cache
 def sharedCluster() -> KafkaCluster:
-    """
-    A running cluster for tests that leave it whole, see L{KafkaCluster.heal}; it ends when the tests do.
-    """
+    """A running cluster for tests that leave it whole, see L{KafkaCluster.heal}; it ends when the tests do."""
     cluster = KafkaCluster()
     cluster.start()
     return cluster

@@ -1,6 +1,4 @@
-"""
-What a server would record, kept in memory.
-"""
+"""What a server would record, kept in memory."""
 
 from __future__ import annotations
 
@@ -17,9 +15,7 @@ from admission.recording import RequestEvent
 
 @implementer(IMetricsExporter)
 class Kept:
-    """
-    An exporter that keeps everything.
-    """
+    """An exporter that keeps everything."""
 
     droppedEvents = 0
 
@@ -42,22 +38,16 @@ class Kept:
         return succeed(None)
 
     def of(self, kind: type[Any]) -> list[Any]:
-        """
-        The events of one kind.
-        """
+        """The events of one kind."""
         return [event for event in self.events if isinstance(event, kind)]
 
     @property
     def requests(self) -> list[RequestEvent]:
-        """
-        What was asked for, without the connections that were put to policies.
-        """
+        """What was asked for, without the connections that were put to policies."""
         return [event for event in self.of(RequestEvent) if event.kind != CONNECTION]
 
     def byConnection(self) -> Iterator[tuple[int, list[RequestEvent]]]:
-        """
-        What was asked for on each connection, in order.
-        """
+        """What was asked for on each connection, in order."""
         found: dict[int, list[RequestEvent]] = defaultdict(list)
         for event in self.requests:
             found[event.connectionId].append(event)

@@ -1,6 +1,4 @@
-"""
-A broker in a process of its own that limits new producer ids.
-"""
+"""A broker in a process of its own that limits new producer ids."""
 
 from __future__ import annotations
 
@@ -42,36 +40,26 @@ class LimitingBroker(BrokerProcess):
         )
 
     def ask(self, question: str) -> Any:
-        """
-        What it tells.
-        """
+        """What it tells."""
         with urlopen(f"{self.status}/{question}", timeout=PATIENCE_SECONDS) as response:
             return json.load(response)
 
     def throttledMs(self, user: str) -> float:
-        """
-        For how long a user was throttled or refused lately, on average of those requests.
-        """
+        """For how long a user was throttled or refused lately, on average of those requests."""
         values = self.ask("sensors")["families"]["producer-ids.throttle-time"]["values"]
         return next((value or 0.0 for name, value in values if name == user), 0.0)
 
     def setbacks(self) -> float:
-        """
-        How often anybody was refused or throttled.
-        """
+        """How often anybody was refused or throttled."""
         families = self.ask("sensors")["families"]
         return sum(value for name in ("QuotaRefusals", "QuotaThrottles") for _, value in families[name]["values"])
 
     def waitForToken(self, user: str) -> None:
-        """
-        Wait until a user may bring along a new id.
-        """
+        """Wait until a user may bring along a new id."""
         until(lambda: not any(each["delaySeconds"] for each in self.ask(f"explain?user={user}")["limits"]))
 
     def raw(self, user: str) -> RawClient:
-        """
-        A connection of a user that is logged in.
-        """
+        """A connection of a user that is logged in."""
         client = RawClient(self.port)
         client.ask(requestOf("SaslHandshake", 1, mechanism="PLAIN"))
         answer = client.ask(requestOf("SaslAuthenticate", 2, auth_bytes=f"\0{user}\0{PASSWORD}".encode()))
@@ -79,9 +67,7 @@ class LimitingBroker(BrokerProcess):
         return client
 
     def heldBytes(self) -> tuple[int, int]:
-        """
-        What it has of memory for the sequences of producers, and for the filters that know their ids.
-        """
+        """What it has of memory for the sequences of producers, and for the filters that know their ids."""
         sensors = self.ask("sensors")
         ledger = dict(sensors["families"]["LedgerBytes"]["values"])
         return ledger["producers"], sensors["values"]["producer-ids.memory-bytes"]

@@ -1,6 +1,4 @@
-"""
-A purgatory that is written from the contracts alone.
-"""
+"""A purgatory that is written from the contracts alone."""
 
 from __future__ import annotations
 
@@ -124,9 +122,7 @@ class ListPurgatory:
         return operations
 
     def quietly(self, function: Callable[[], Any]) -> Any:
-        """
-        Call C{function}; log what it raises, and return L{None} then.
-        """
+        """Call C{function}; log what it raises, and return L{None} then."""
         try:
             return function()
         except Exception:

@@ -1,6 +1,4 @@
-"""
-What the tests of the record log share.
-"""
+"""What the tests of the record log share."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -26,9 +24,7 @@ def makeBatch(
     valueBytes: int = 0,
     attributes: int = 0,
 ) -> tuple[bytearray, RecordBatch]:
-    """
-    A batch of one record for each timestamp, and its header.
-    """
+    """A batch of one record for each timestamp, and its header."""
     encoded = bytearray(
         encodeBatch(
             [Record(value=bytes(valueBytes), timestampMs=timestampMs) for timestampMs in timestampsMs],
@@ -50,15 +46,11 @@ class TurnClock(Clock):
     TURN_SECONDS = 2.0**-20
 
     def callLater(self, delay: float, callable: Callable[..., object], *args: object, **kw: object) -> IDelayedCall:
-        """
-        See L{twisted.internet.interfaces.IReactorTime.callLater}.
-        """
+        """See L{twisted.internet.interfaces.IReactorTime.callLater}."""
         return super().callLater(max(delay, self.TURN_SECONDS), callable, *args, **kw)
 
     def turn(self) -> None:
-        """
-        Call what is due.
-        """
+        """Call what is due."""
         self.advance(self.TURN_SECONDS)
 
 
@@ -73,17 +65,13 @@ class Threads:
         self.waiting: list[tuple[Deferred[Any], Callable[[], Any]]] = []
 
     def deferToThread(self, function: Callable[..., Any], *arguments: object) -> Deferred[Any]:
-        """
-        Keep a function for L{run}.
-        """
+        """Keep a function for L{run}."""
         result: Deferred[Any] = Deferred()
         self.waiting.append((result, partial(function, *arguments)))
         return result
 
     def run(self) -> None:
-        """
-        Call the oldest function that waits.
-        """
+        """Call the oldest function that waits."""
         result, function = self.waiting.pop(0)
         maybeDeferred(function).chainDeferred(result)
 
@@ -109,17 +97,13 @@ class FailingDisk(LocalDisk):
     flushError: OSError | None = None
 
     def open(self, path: str, create: bool = False) -> "FailingFile":
-        """
-        As the disk does.
-        """
+        """As the disk does."""
         flags = os.O_RDWR | (os.O_CREAT if create else 0)
         return FailingFile(self, os.open(path, flags, 0o644))
 
 
 class FailingFile(LocalFile):
-    """
-    A file on a L{FailingDisk}.
-    """
+    """A file on a L{FailingDisk}."""
 
     __slots__ = ("_disk",)
 
@@ -128,27 +112,21 @@ class FailingFile(LocalFile):
         self._disk = disk
 
     def write(self, buffers: Sequence[bytes | bytearray | memoryview], position: int) -> None:
-        """
-        Write a part, or all.
-        """
+        """Write a part, or all."""
         if self._disk.writeError is not None:
             super().write([b"".join(buffers)[:-1]], position)
             raise self._disk.writeError
         super().write(buffers, position)
 
     def flush(self) -> None:
-        """
-        Flush, or do not.
-        """
+        """Flush, or do not."""
         if self._disk.flushError is not None:
             raise self._disk.flushError
         super().flush()
 
 
 def batchesIn(records: bytes) -> list[bytes]:
-    """
-    The single batches of what a log has read.
-    """
+    """The single batches of what a log has read."""
     batches = []
     while records:
         sizeBytes = readHeader(records).sizeBytes
@@ -172,9 +150,7 @@ class LogTestCase(SynchronousTestCase):
     limits: dict[str, Any] = {"retentionSeconds": None}
 
     def setUp(self) -> None:
-        """
-        Open a log in a new directory, and let its first sweep pass.
-        """
+        """Open a log in a new directory, and let its first sweep pass."""
         # No test loses power, and what others write to the disk must not slow the tests down.
         for name in ("fdatasync", "fsync"):
             self.patch(os, name, lambda descriptor: None)
@@ -185,9 +161,7 @@ class LogTestCase(SynchronousTestCase):
         self.log = self.openLog()
 
     def openLog(self, **limits: Any) -> SegmentLog:
-        """
-        Open the log in the test's directory; closed when the test ends.
-        """
+        """Open the log in the test's directory; closed when the test ends."""
         arguments = {"disk": self.disk, **self.limits, **limits}
         log = SegmentLog(self.path, self.clock, lambda: self.wallSeconds, maybeDeferred, **arguments)
         self.addCleanup(lambda: self.successResultOf(log.close()))
@@ -195,52 +169,38 @@ class LogTestCase(SynchronousTestCase):
         return log
 
     def reopenLog(self, **limits: Any) -> None:
-        """
-        Close the log and open it again.
-        """
+        """Close the log and open it again."""
         self.successResultOf(self.log.close())
         self.log = self.openLog(**limits)
 
     def settle(self) -> None:
-        """
-        Let turns pass until nothing is left to be done soon.
-        """
+        """Let turns pass until nothing is left to be done soon."""
         while any(call.getTime() - self.clock.seconds() <= self.clock.TURN_SECONDS for call in self.clock.calls):
             self.clock.turn()
 
     def sweep(self) -> None:
-        """
-        Let the log sweep once from beginning to end.
-        """
+        """Let the log sweep once from beginning to end."""
         self.settle()
         self.clock.advance(30.0)
         self.settle()
 
     def partition(self, topicName: str = "events", index: int = 0) -> Partition:
-        """
-        A partition of a topic; the topic is made if it is not there.
-        """
+        """A partition of a topic; the topic is made if it is not there."""
         if topicName not in self.log.topics:
             self.log.createTopic(topicName, index + 1, {})
         return self.log.topic(topicName).partitions[index]
 
     def append(self, partition: Partition, *timestampsMs: int, **header: int) -> AppendResult:
-        """
-        Append a batch of one record for each timestamp, or of one record.
-        """
+        """Append a batch of one record for each timestamp, or of one record."""
         buffer, batch = makeBatch(*(timestampsMs or (0,)), **header)
         return self.log.append(partition, buffer, batch)
 
     def read(self, partition: Partition, offset: int, maxBytes: int = 1 << 30, firstWhole: bool = True) -> list[bytes]:
-        """
-        The batches that the log returns from an offset on.
-        """
+        """The batches that the log returns from an offset on."""
         return batchesIn(self.log.read(partition, offset, maxBytes, firstWhole))
 
     def readAll(self, partition: Partition) -> list[bytes]:
-        """
-        All batches of a partition, in whatever segments they are.
-        """
+        """All batches of a partition, in whatever segments they are."""
         batches: list[bytes] = []
         offset = partition.logStartOffset
         while offset < partition.highWatermark:
@@ -249,7 +209,5 @@ class LogTestCase(SynchronousTestCase):
         return batches
 
     def failCommits(self, error: OSError | None) -> None:
-        """
-        Have the disk refuse to write from now on, or write again.
-        """
+        """Have the disk refuse to write from now on, or write again."""
         self.disk.writeError = error

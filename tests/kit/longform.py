@@ -1,6 +1,4 @@
-"""
-Tests that take too long for every run.
-"""
+"""Tests that take too long for every run."""
 
 from __future__ import annotations
 
@@ -15,14 +13,10 @@ LONG = "ADMISSION_LONG"
 
 
 def isLongForm() -> bool:
-    """
-    Whether the long form is asked for.
-    """
+    """Whether the long form is asked for."""
     return bool(os.environ.get(LONG))
 
 
 def longForm(test: _Test) -> _Test:
-    """
-    Run a test, or all those of a class, only when the long form is asked for, as C{make test-long} does.
-    """
+    """Run a test, or all those of a class, only when the long form is asked for, as C{make test-long} does."""
     return skipUnless(isLongForm(), "takes long: make test-long runs it")(test)

@@ -18,9 +18,7 @@ from tests.kit.memorybroker import run
 
 
 class Reporter(LineOnlyReceiver):
-    """
-    Answers each line with a report, and ends the process when asking ends.
-    """
+    """Answers each line with a report, and ends the process when asking ends."""
 
     delimiter = b"\n"
 
@@ -28,9 +26,7 @@ class Reporter(LineOnlyReceiver):
         self._service = service
 
     def lineReceived(self, line: bytes) -> None:
-        """
-        Report.
-        """
+        """Report."""
         gc.collect()
         pool = self._service.gateway.gate.pool
         report = {
@@ -42,9 +38,7 @@ class Reporter(LineOnlyReceiver):
         self.sendLine(json.dumps(report).encode("ascii"))
 
     def connectionLost(self, reason: object = None) -> None:
-        """
-        Whoever asked is gone.
-        """
+        """Whoever asked is gone."""
         if reactor.running:
             reactor.stop()
 

@@ -56,17 +56,13 @@ class Watch:
         self._look()
 
     def begin(self) -> None:
-        """
-        Forget what has been.
-        """
+        """Forget what has been."""
         self.stallSeconds = self.stallCpuSeconds = 0.0
         self.peakLedgerBytes = self.ledgerBytes()
         self.leastAvailableBytes = self._gate.pool.availableBytes
 
     def ledgerBytes(self) -> int:
-        """
-        What the ledger has in all, the accounts included.
-        """
+        """What the ledger has in all, the accounts included."""
         return sum(self._gate.ledger.values())
 
     def _seen(self, allocate: Callable[..., Any]) -> Callable[..., Any]:
@@ -142,9 +138,7 @@ class _Mallinfo2(ctypes.Structure):
 
 
 def heapBytes() -> int:
-    """
-    What is in use of the memory of the C library, Python's small objects apart; 0 where it cannot tell.
-    """
+    """What is in use of the memory of the C library, Python's small objects apart; 0 where it cannot tell."""
     mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None)
     if mallinfo is None:
         return 0
@@ -154,9 +148,7 @@ def heapBytes() -> int:
 
 
 class Reporter(LineOnlyReceiver):
-    """
-    Answers each line with what the pool says; the end of input ends the broker.
-    """
+    """Answers each line with what the pool says; the end of input ends the broker."""
 
     delimiter = b"\n"
 
@@ -165,9 +157,7 @@ class Reporter(LineOnlyReceiver):
         self._watch: Watch | None = None
 
     def lineReceived(self, line: bytes) -> None:
-        """
-        Report.
-        """
+        """Report."""
         if line == b"watch" and self._watch is None:
             self._watch = Watch(self.service)
         pool = self.service.broker.gate.pool
@@ -196,9 +186,7 @@ class Reporter(LineOnlyReceiver):
         self.sendLine(json.dumps(report).encode("ascii"))
 
     def connectionLost(self, reason: object) -> None:
-        """
-        Whoever watched is gone.
-        """
+        """Whoever watched is gone."""
         if reactor.running:
             reactor.stop()
 

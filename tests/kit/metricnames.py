@@ -1,6 +1,4 @@
-"""
-What Prometheus and the manual ask of the names of metrics.
-"""
+"""What Prometheus and the manual ask of the names of metrics."""
 
 from __future__ import annotations
 
@@ -20,10 +18,7 @@ _UNITS = {
 
 
 def lint(naming: Naming) -> Iterator[str]:
-    """
-    What C{promtool check metrics} would complain of, and a help text that is
-    no sentence.
-    """
+    """What C{promtool check metrics} would complain of, and a help text that is no sentence."""
     name, words = naming.name, naming.name.split("_")
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name):
         yield f"{name} is not in snake case"
@@ -41,9 +36,7 @@ def lint(naming: Naming) -> Iterator[str]:
 
 
 def missingRows(namings: Iterable[Naming]) -> list[str]:
-    """
-    The rows that the manual should have, and has not.
-    """
+    """The rows that the manual should have, and has not."""
     text = _MANUAL.read_text(encoding="utf-8")
     rows = (f"| `{each.name}` | {each.help} |" for each in namings)
     return [row for row in rows if row not in text]

@@ -1,6 +1,4 @@
-"""
-Recorded rows by hand, for the jobs that read them.
-"""
+"""Recorded rows by hand, for the jobs that read them."""
 
 from __future__ import annotations
 
@@ -39,47 +37,34 @@ Row = dict[str, Any]
 
 
 def at(minutes: float) -> datetime:
-    """
-    So many minutes after L{BEGIN}.
-    """
+    """So many minutes after L{BEGIN}."""
     return BEGIN + timedelta(minutes=minutes)
 
 
 def requestRow(seconds: float = 0.0, **values: Any) -> Row:
-    """
-    A request of alice's that arrived C{seconds} after L{BEGIN}.
-    """
+    """A request of alice's that arrived C{seconds} after L{BEGIN}."""
     return {**_REQUEST, **_moment(seconds), **values}
 
 
 def sensorRow(seconds: float, sensor: str, value: float | None, kind: str = "gauge", **values: Any) -> Row:
-    """
-    What a sensor said C{seconds} after L{BEGIN}.
-    """
+    """What a sensor said C{seconds} after L{BEGIN}."""
     return {**_COMMON, **_moment(seconds), "sensor": sensor, "kind": kind, "value": value, **values}
 
 
 def limitRow(seconds: float, limitName: str, value: float | None, **values: Any) -> Row:
-    """
-    A limit that was set, or with L{None} removed, C{seconds} after L{BEGIN}.
-    """
+    """A limit that was set, or with L{None} removed, C{seconds} after L{BEGIN}."""
     return {**_COMMON, **_moment(seconds), "limit_name": limitName, "value": value, **values}
 
 
 def frameOf(table: Table, rows: Iterable[Row]) -> DataFrame:
-    """
-    A DataFrame of rows; those without a number are numbered from 1.
-    """
+    """A DataFrame of rows; those without a number are numbered from 1."""
     columns = columnsOf(table)
     numbered = ({"seq": place, **row} for place, row in enumerate(rows, 1))
     return sharedSession().createDataFrame([tuple(map(row.get, columns.names)) for row in numbered], columns)
 
 
 def rowsOf(frame: DataFrame) -> list[Row]:
-    """
-    What is in a DataFrame, ordered by its columns from the left, times in UTC
-    and fractions rounded.
-    """
+    """What is in a DataFrame, ordered by its columns from the left, times in UTC and fractions rounded."""
     found = [{name: _plain(value) for name, value in row.asDict().items()} for row in frame.collect()]
     return sorted(found, key=lambda row: [(value is not None, value) for value in row.values()])
 

@@ -1,6 +1,4 @@
-"""
-A log as the version before segment files kept it, in LMDB.
-"""
+"""A log as the version before segment files kept it, in LMDB."""
 
 import json
 import os
@@ -20,9 +18,7 @@ _PRODUCER_KEY = struct.Struct(">Iq")
 
 
 class OldLogWriter:
-    """
-    Writes a directory as that version did.
-    """
+    """Writes a directory as that version did."""
 
     def __init__(self, path: str, clusterId: str = "abcdefghijklmnopqrstuv") -> None:
         os.makedirs(path)
@@ -36,23 +32,17 @@ class OldLogWriter:
         self.counter(b"format", 1)
 
     def close(self) -> None:
-        """
-        Close the environment.
-        """
+        """Close the environment."""
         self._environment.close()
 
     def put(self, table: bytes, key: bytes, value: bytes) -> None:
-        """
-        Write to any table.
-        """
+        """Write to any table."""
         database = self._environment.open_db(table)
         with self._environment.begin(write=True) as transaction:
             transaction.put(key, value, db=database)
 
     def counter(self, key: bytes, value: int) -> None:
-        """
-        Write a counter.
-        """
+        """Write a counter."""
         self.put(b"counters", key, _COUNTER.pack(value))
 
     def topic(self, name: str, topicId: UUID, numbers: Sequence[int], configs: Mapping[str, str]) -> None:
@@ -65,9 +55,7 @@ class OldLogWriter:
         self.put(b"topics", name.encode("ascii"), json.dumps(stored).encode("utf-8"))
 
     def start(self, number: int, offset: int) -> None:
-        """
-        Write where a partition starts, as retention left it.
-        """
+        """Write where a partition starts, as retention left it."""
         self.put(b"partitions", _NUMBER.pack(number), _EXTENT.pack(offset, 1000, offset, 1000))
 
     def batch(self, number: int, baseOffset: int, buffer: bytearray, position: int = 0) -> None:

@@ -1,6 +1,4 @@
-"""
-Objects whose methods a test may replace: those of a class that is compiled cannot be.
-"""
+"""Objects whose methods a test may replace: those of a class that is compiled cannot be."""
 
 from __future__ import annotations
 
@@ -10,18 +8,12 @@ from admission_plugins.purgatory import WheelPurgatory
 
 
 class PatchableGate(Gate):
-    """
-    A gate.
-    """
+    """A gate."""
 
 
 class PatchablePool(BoundedPool):
-    """
-    A pool.
-    """
+    """A pool."""
 
 
 class PatchablePurgatory(WheelPurgatory):
-    """
-    A purgatory.
-    """
+    """A purgatory."""

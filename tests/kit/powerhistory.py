@@ -1,6 +1,4 @@
-"""
-What may happen to a log on a disk that loses power, and what must be there afterwards.
-"""
+"""What may happen to a log on a disk that loses power, and what must be there afterwards."""
 
 from __future__ import annotations
 
@@ -40,9 +38,7 @@ _TABLES: Final = {"limits": True, "offsets": False}
 
 
 class Violation(AssertionError):
-    """
-    The log has broken a promise.
-    """
+    """The log has broken a promise."""
 
 
 @define(eq=False)
@@ -87,9 +83,7 @@ class PartitionModel:
 
 @define
 class TopicState:
-    """
-    @ivar topicId: L{None} if the topic was to be made, which has failed.
-    """
+    """@ivar topicId: L{None} if the topic was to be made, which has failed."""
 
     topicId: str | None
     partitionCount: int
@@ -104,9 +98,7 @@ class TopicState:
 
 @define
 class Facts:
-    """
-    What the documents say.
-    """
+    """What the documents say."""
 
     topics: dict[str, TopicState] = field(factory=dict)
     tables: dict[str, dict[bytes, bytes]] = field(factory=lambda: {name: {} for name in _TABLES})
@@ -123,17 +115,13 @@ class Facts:
 
 
 class FreeLock:
-    """
-    In the place of the lock of a directory: nobody else is there.
-    """
+    """In the place of the lock of a directory: nobody else is there."""
 
     def __init__(self, path: str) -> None:
         pass
 
     def release(self) -> None:
-        """
-        Do nothing.
-        """
+        """Do nothing."""
 
 
 class PowerHistory:
@@ -297,9 +285,7 @@ class PowerHistory:
         return Facts(topics, tables)
 
     def _compare(self) -> None:
-        """
-        The log has been opened: it must have what was promised.
-        """
+        """The log has been opened: it must have what was promised."""
         log = self._log
         actual = self._facts()
         last = len(self._versions) - 1
@@ -337,9 +323,7 @@ class PowerHistory:
         self._hasLostPower = self._hasFlushFailed = self._isClean = False
 
     def _present(self, partition: Partition) -> list[tuple[int, int, int, bytes]]:
-        """
-        What can be read: first offset, number of offsets, leader epoch and identity of each batch.
-        """
+        """What can be read: first offset, number of offsets, leader epoch and identity of each batch."""
         found = []
         offset = partition.logStartOffset
         while offset < partition.highWatermark:
@@ -353,9 +337,7 @@ class PowerHistory:
         return found
 
     def _comparePartition(self, partition: Partition, model: PartitionModel, wasKilled: bool) -> bool:
-        """
-        @return: whether records are missing that could be read before.
-        """
+        """@return: whether records are missing that could be read before."""
         start, end = partition.logStartOffset, partition.highWatermark
         self._note(f"  {partition.topicName}-{partition.index}: {start} to {end}, expected to {model.nextOffset}")
         isMissing = False
@@ -428,9 +410,7 @@ class PowerHistory:
                     raise Violation(f"epoch {leaderEpoch} ends at {found}, not {expected}")
 
     def _compareProducers(self, partition: Partition, matched: list[Entry]) -> None:
-        """
-        What is there is a duplicate.
-        """
+        """What is there is a duplicate."""
         lasts = {entry.producer[0]: entry for entry in matched if entry.producer}
         for entry in lasts.values():
             self._retry(partition, entry)
@@ -484,9 +464,7 @@ class PowerHistory:
                 break
 
     def _sync(self) -> None:
-        """
-        Have the model follow what the log has committed or lost.
-        """
+        """Have the model follow what the log has committed or lost."""
         log = self._log
         if self._commitCount > self._seenCommits:
             self._seenCommits = self._commitCount
@@ -651,9 +629,7 @@ class PowerHistory:
         self._clock.turn()
 
     def _work(self) -> None:
-        """
-        Let a thread go on.
-        """
+        """Let a thread go on."""
         jobs = self._threads.jobs
         if jobs:
             number = self._random.randrange(len(jobs))
@@ -670,9 +646,7 @@ class PowerHistory:
         self._clock.advance(self._random.choice([0.3, 1.0, 1.0, 30.0]))
 
     def _calm(self) -> None:
-        """
-        After some intervals of quiet everything is on the disk.
-        """
+        """After some intervals of quiet everything is on the disk."""
         if self._disk.fault is not None:
             return
         for _ in range(3):
@@ -694,9 +668,7 @@ class PowerHistory:
                 entry.isConfirmed |= entry.isCommitted
 
     def _changeTopics(self, name: str, change: TopicState | None, call: Callable[[], Any]) -> None:
-        """
-        Create, change or delete a topic.
-        """
+        """Create, change or delete a topic."""
         log = self._log
         self._sync()
         changed = self._pending.copy()
@@ -826,9 +798,7 @@ class PowerHistory:
                 self._producerEpochs[producerId] = 0
 
     def _retain(self) -> None:
-        """
-        Have the sweep remove something, or all.
-        """
+        """Have the sweep remove something, or all."""
         name = self._topic()
         if name is None:
             return
@@ -840,9 +810,7 @@ class PowerHistory:
             self._clock.turn()
 
     def _sendAgain(self) -> None:
-        """
-        A client sends again what it has not heard of.
-        """
+        """A client sends again what it has not heard of."""
         partition = self._partition()
         if partition is None:
             return
@@ -956,14 +924,10 @@ class PowerHistory:
 
 
 def _identity(stored: bytes | bytearray) -> bytes:
-    """
-    A batch without its base offset and leader epoch.
-    """
+    """A batch without its base offset and leader epoch."""
     return bytes(stored[8:12]) + bytes(stored[16:])
 
 
 def _whole(identity: bytes) -> bytes:
-    """
-    The batch of an identity, as a client sends it.
-    """
+    """The batch of an identity, as a client sends it."""
     return bytes(8) + identity[:4] + b"\xff\xff\xff\xff" + identity[4:]

@@ -1,6 +1,4 @@
-"""
-A process that consists of things, for tests of the profiler.
-"""
+"""A process that consists of things, for tests of the profiler."""
 
 from __future__ import annotations
 
@@ -18,34 +16,26 @@ MIB = 1 << 20
 
 
 class IThing(Interface):
-    """
-    What some objects are.
-    """
+    """What some objects are."""
 
 
 @implementer(IThing)
 class Thing:
-    """
-    An object that has others.
-    """
+    """An object that has others."""
 
     def __init__(self, held: object = None) -> None:
         self.held = held
 
 
 class Shared:
-    """
-    An object that all things refer to.
-    """
+    """An object that all things refer to."""
 
     def __init__(self) -> None:
         self.treasure = bytes(1_000_000)
 
 
 class Derived(Thing):
-    """
-    A thing that was not declared to be one.
-    """
+    """A thing that was not declared to be one."""
 
 
 THINGS = Grouping([Group("things", subclassOf(Thing), ("held",))], subclassOf(Shared))
@@ -55,36 +45,26 @@ NAME = f"{__name__}.Thing"
 
 
 class TickingClock(OrderedClock):
-    """
-    A clock on which looking at the time takes half a millisecond.
-    """
+    """A clock on which looking at the time takes half a millisecond."""
 
     def seconds(self) -> float:
-        """
-        See L{OrderedClock}.
-        """
+        """See L{OrderedClock}."""
         self.rightNow += 0.0005
         return float(self.rightNow)
 
 
 class FakeUsage(ProcessUsage):
-    """
-    A process as a test wants it.
-    """
+    """A process as a test wants it."""
 
     residentBytes = 0
     privateBytes = 0
 
 
 class ProfilerTestCase(SynchronousTestCase):
-    """
-    A test with a profiler of a process that consists of things.
-    """
+    """A test with a profiler of a process that consists of things."""
 
     def setUp(self) -> None:
-        """
-        Make one that has no things yet, and 50 MiB.
-        """
+        """Make one that has no things yet, and 50 MiB."""
         self.clock = TickingClock()
         self.usage = FakeUsage()
         self.grow(50 * MIB)
@@ -102,16 +82,12 @@ class ProfilerTestCase(SynchronousTestCase):
         self.addCleanup(self.profiler.stop)
 
     def grow(self, sizeBytes: int) -> None:
-        """
-        Give the process so much more memory, and as much again for files.
-        """
+        """Give the process so much more memory, and as much again for files."""
         self.usage.privateBytes += sizeBytes
         self.usage.residentBytes += 2 * sizeBytes
 
     def take(self) -> dict[str, Any]:
-        """
-        Take a snapshot, for as long as that takes.
-        """
+        """Take a snapshot, for as long as that takes."""
         taken = self.profiler.take()
         self.clock.advance(30)
         return self.successResultOf(taken)

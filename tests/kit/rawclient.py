@@ -1,6 +1,4 @@
-"""
-A client that sends whatever it is told to: bytes, frames, requests.
-"""
+"""A client that sends whatever it is told to: bytes, frames, requests."""
 
 from __future__ import annotations
 
@@ -27,9 +25,7 @@ _CORRELATION = struct.Struct(">i")
 
 
 def rawRequest(apiKey: int, apiVersion: int, body: bytes, correlationId: int = 1) -> bytes:
-    """
-    A request frame with a good header and any body.
-    """
+    """A request frame with a good header and any body."""
     header = _HEADER.pack(apiKey, apiVersion, correlationId, len(CLIENT_ID)) + CLIENT_ID
     api = BY_KEY.get(apiKey)
     tags = NO_TAGS if api is not None and api.isFlexible(apiVersion) else b""
@@ -39,9 +35,7 @@ def rawRequest(apiKey: int, apiVersion: int, body: bytes, correlationId: int = 1
 def produceRequest(
     topic: str, batch: bytes | None, *, partition: int = 0, acks: int = -1, timeoutMs: int = 30_000
 ) -> Any:
-    """
-    Produce one batch, or what claims to be one.
-    """
+    """Produce one batch, or what claims to be one."""
     data = {"name": topic, "partition_data": [{"index": partition, "records": batch}]}
     return requestOf("Produce", 9, acks=acks, timeout=timeoutMs, topic_data=[data])
 
@@ -49,9 +43,7 @@ def produceRequest(
 def fetchRequest(
     topic: str, offset: int, *, partition: int = 0, waitMs: int = 0, minBytes: int = 1, maxBytes: int = 2**31 - 1
 ) -> Any:
-    """
-    Fetch from one partition.
-    """
+    """Fetch from one partition."""
     wanted = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": maxBytes}
     return requestOf(
         "Fetch",
@@ -87,17 +79,12 @@ def joinGroup(client: RawClient, group: str, sessionMs: int = 10_000) -> tuple[s
 
 
 def tlsContext() -> ssl.SSLContext:
-    """
-    What verifies the broker's certificate.
-    """
+    """What verifies the broker's certificate."""
     return ssl.create_default_context(cafile=str(certificates().authority))
 
 
 class RawClient:
-    """
-    One connection, blocking.  All its responses come in the order of its
-    requests, so it counts nothing.
-    """
+    """One connection, blocking.  All its responses come in the order of its requests, so it counts nothing."""
 
     def __init__(
         self,
@@ -137,28 +124,20 @@ class RawClient:
         self.close()
 
     def close(self) -> None:
-        """
-        Hang up.
-        """
+        """Hang up."""
         self.socket.close()
 
     def reset(self) -> None:
-        """
-        Hang up without a farewell.
-        """
+        """Hang up without a farewell."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.socket.close()
 
     def sendBytes(self, data: bytes) -> None:
-        """
-        Send anything.
-        """
+        """Send anything."""
         self.socket.sendall(data)
 
     def send(self, entity: Any, correlationId: int = 1) -> None:
-        """
-        Send a request, given as one of kio's entities.
-        """
+        """Send a request, given as one of kio's entities."""
         self.sendBytes(requestFrame(entity, correlationId))
 
     def receiveFrame(self) -> bytes:
@@ -171,15 +150,11 @@ class RawClient:
         return self._exactly(sizeBytes)
 
     def receive(self, apiKey: int, apiVersion: int, correlationId: int = 1) -> Any:
-        """
-        The next response, as one of kio's entities.
-        """
+        """The next response, as one of kio's entities."""
         return response(self.receiveFrame(), apiKey, apiVersion, correlationId)
 
     def ask(self, entity: Any) -> Any:
-        """
-        Send a request and receive its response.
-        """
+        """Send a request and receive its response."""
         self.send(entity)
         return self.receive(entity.__api_key__, entity.__version__)
 
@@ -194,9 +169,7 @@ class RawClient:
         return int(self.ask(requestOf("SaslAuthenticate", 2, auth_bytes=token)).error_code)
 
     def isClosedByPeer(self) -> bool:
-        """
-        Wait for the end of the stream, or for a byte that should not come.
-        """
+        """Wait for the end of the stream, or for a byte that should not come."""
         try:
             return not self.socket.recv(1)
         except ConnectionError:
@@ -205,9 +178,7 @@ class RawClient:
     # What is asked often
 
     def metadata(self, *topics: str) -> Any:
-        """
-        What the broker says of itself and of C{topics}, which are created.
-        """
+        """What the broker says of itself and of C{topics}, which are created."""
         return self.ask(
             requestOf(
                 "Metadata",
@@ -218,22 +189,16 @@ class RawClient:
         )
 
     def allTopics(self) -> Any:
-        """
-        What the broker says of all its topics.
-        """
+        """What the broker says of all its topics."""
         return self.ask(requestOf("Metadata", 12, topics=None)).topics
 
     def createTopic(self, topic: str) -> None:
-        """
-        Have a topic created by asking for it.
-        """
+        """Have a topic created by asking for it."""
         (described,) = self.metadata(topic).topics
         assert not described.error_code, f"{topic} is not created: {described.error_code!r}"
 
     def brokers(self) -> list[tuple[str, int]]:
-        """
-        Where to find the brokers, as host and port.
-        """
+        """Where to find the brokers, as host and port."""
         return [(broker.host, broker.port) for broker in self.metadata().brokers]
 
     def produce(self, topic: str, batch: bytes | None, *, partition: int = 0) -> tuple[int, int]:
@@ -247,17 +212,13 @@ class RawClient:
         return int(result.error_code), int(result.base_offset)
 
     def producerId(self) -> int:
-        """
-        A new producer id.
-        """
+        """A new producer id."""
         answer = self.ask(requestOf("InitProducerId", 4, transactional_id=None))
         assert not answer.error_code, answer
         return int(answer.producer_id)
 
     def endOffset(self, topic: str, *, partition: int = 0) -> int:
-        """
-        The offset that the next record of a partition will have.
-        """
+        """The offset that the next record of a partition will have."""
         wanted = {"partition_index": partition, "timestamp": -1}
         answer = self.ask(requestOf("ListOffsets", 7, topics=[{"name": topic, "partitions": [wanted]}]))
         result = answer.topics[0].partitions[0]
@@ -265,9 +226,7 @@ class RawClient:
         return int(result.offset)
 
     def batches(self, topic: str, *, partition: int = 0) -> list[tuple[RecordBatch, bytes]]:
-        """
-        Every batch that is stored in a partition, with its bytes.
-        """
+        """Every batch that is stored in a partition, with its bytes."""
         batches: list[tuple[RecordBatch, bytes]] = []
         offset, end = 0, self.endOffset(topic, partition=partition)
         while offset < end:
@@ -294,9 +253,7 @@ class RawClient:
 
 
 def response(content: bytes, apiKey: int, apiVersion: int, correlationId: int = 1) -> Any:
-    """
-    Read a response, header and all.
-    """
+    """Read a response, header and all."""
     (actualId,) = _CORRELATION.unpack_from(content)
     assert actualId == correlationId, f"the response is to request {actualId} and not {correlationId}"
     offset = _CORRELATION.size

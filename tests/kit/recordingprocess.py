@@ -31,16 +31,12 @@ TURN_SECONDS = 0.001
 
 
 def say(text: str) -> None:
-    """
-    Tell whoever has started this.
-    """
+    """Tell whoever has started this."""
     os.write(sys.stdout.fileno(), text.encode("ascii") + b"\n")
 
 
 def main(description: str) -> None:
-    """
-    Record until killed.
-    """
+    """Record until killed."""
     anyReactor: Any = reactor
     clock = MonotonicClock(anyReactor)
     exporter = buildPolicy(IMetricsExporterFactory, description, PolicyContext(clock, wallSeconds))

@@ -1,6 +1,4 @@
-"""
-A network that looks for secrets in what clients are told.
-"""
+"""A network that looks for secrets in what clients are told."""
 
 from __future__ import annotations
 
@@ -45,15 +43,11 @@ class RecordingProxy:
 
     @staticmethod
     def of(addresses: str) -> str:
-        """
-        Where we are to be found instead of these, which may be several.
-        """
+        """Where we are to be found instead of these, which may be several."""
         return _disguised(addresses)
 
     def stop(self) -> None:
-        """
-        Close everything.
-        """
+        """Close everything."""
         with self._lock:
             for each in self._sockets:
                 closeSocket(each)
@@ -101,9 +95,7 @@ class RecordingProxy:
         closeSocket(client)
 
     def altered(self, apiKey: int, apiVersion: int, frame: bytes) -> bytes:
-        """
-        What is passed on of a response, but for the addresses.
-        """
+        """What is passed on of a response, but for the addresses."""
         return frame
 
 

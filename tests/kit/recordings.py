@@ -1,6 +1,4 @@
-"""
-Small recordings, made as a server makes them.
-"""
+"""Small recordings, made as a server makes them."""
 
 from __future__ import annotations
 

@@ -75,9 +75,7 @@ REQUEST_COLUMNS = tuple(dict.fromkeys((*COLUMNS, PARKED_COLUMN, *RUN_COLUMNS, *V
 
 
 def tableOf(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = REQUEST_COLUMNS) -> pa.Table:
-    """
-    Rows as Spark hands them to Python; what they do not say is null.
-    """
+    """Rows as Spark hands them to Python; what they do not say is null."""
     return pa.table({name: pa.array([row.get(name) for row in rows], _TYPES.get(name, pa.int64())) for name in columns})
 
 
@@ -134,17 +132,12 @@ class Recording:
     limits: list[dict[str, Any]] = field(factory=list)
 
     def throttledUs(self, policy: int = 0) -> tuple[int, int, int]:
-        """
-        How many requests there were, how many of them a policy throttled, and
-        for how long in all.
-        """
+        """How many requests there were, how many of them a policy throttled, and for how long in all."""
         delays = [row["policy_delays_us"][policy] for row in self.rows if row["policy_delays_us"]]
         return len(self.rows), sum(delay > 0 for delay in delays), sum(delays)
 
     def runs(self) -> list[Run]:
-        """
-        What is known of its one run.
-        """
+        """What is known of its one run."""
         first = self.rows[0]
         wallUs = tableOf(self.rows, ["ts"])["ts"].cast(pa.int64()).to_pylist()
         run = Run(
@@ -177,9 +170,7 @@ class Recording:
 
 @frozen
 class Change:
-    """
-    A limit that is set while the server runs, or with L{None} removed.
-    """
+    """A limit that is set while the server runs, or with L{None} removed."""
 
     atUs: int
     entity: QuotaEntity
@@ -312,9 +303,7 @@ def serve(
 
 
 def steadySteps(seed: int = 7, thinkMs: float = 80.0, sizeBytes: int = 20_000) -> Steps:
-    """
-    Clients that think for a while and send requests of different sizes.
-    """
+    """Clients that think for a while and send requests of different sizes."""
 
     def steps(client: Client) -> Iterator[Step]:
         random = Random(f"{seed} {client.number}")
@@ -330,9 +319,7 @@ def steadySteps(seed: int = 7, thinkMs: float = 80.0, sizeBytes: int = 20_000) -
 
 
 def population(clients: int, connections: int) -> list[Client]:
-    """
-    Clients with several connections each.
-    """
+    """Clients with several connections each."""
     return [
         Client(number * connections + index + 1, "user", f"client {number}", beginsUs=index * 1000 + number)
         for number in range(clients)
@@ -341,16 +328,12 @@ def population(clients: int, connections: int) -> list[Client]:
 
 
 def arrivalsOf(recording: Recording, trials: Mapping[TrialKey, Trial], batchRows: int = 1000) -> list[pa.RecordBatch]:
-    """
-    What candidates are to see.
-    """
+    """What candidates are to see."""
     return list(makeArrivals(tableOf(recording.rows).to_batches(batchRows), trials))
 
 
 def alone(trials: Mapping[TrialKey, Trial]) -> dict[TrialKey, Sequence[Trial]]:
-    """
-    Trials that share no rows.
-    """
+    """Trials that share no rows."""
     return {key: [trial] for key, trial in trials.items()}
 
 
@@ -360,25 +343,19 @@ def openLoop(
     batchRows: int = 1000,
     prepare: Callable[[list[pa.RecordBatch]], Iterable[pa.RecordBatch]] = iter,
 ) -> pa.Table:
-    """
-    Replay all that was recorded, open loop.
-    """
+    """Replay all that was recorded, open loop."""
     batches = sortedBy(prepare(arrivalsOf(recording, trials)), (*OPEN_GROUP, *OPEN_ORDER), batchRows)
     return pa.Table.from_batches(replayOpenLoop(batches, alone(trials)), DECISIONS)
 
 
 def closedLoop(recording: Recording, trials: Mapping[TrialKey, Trial], batchRows: int = 1000) -> pa.Table:
-    """
-    Replay all that was recorded, closed loop.
-    """
+    """Replay all that was recorded, closed loop."""
     rows = closedInput(recording, trials, batchRows)
     return pa.Table.from_batches(replayClosedLoop(rows, alone(trials)), DECISIONS)
 
 
 def closedInput(recording: Recording, trials: Mapping[TrialKey, Trial], batchRows: int = 1000) -> list[pa.RecordBatch]:
-    """
-    What a closed-loop replay takes.
-    """
+    """What a closed-loop replay takes."""
     arrivals = arrivalsOf(recording, trials)
     return sortedBy(
         addComponents(arrivals, componentsOf(recording.rows, trials)), (*CLOSED_GROUP, *CLOSED_ORDER), batchRows
@@ -388,16 +365,12 @@ def closedInput(recording: Recording, trials: Mapping[TrialKey, Trial], batchRow
 def clientsIn(
     rows: Sequence[Mapping[str, Any]], trials: Mapping[TrialKey, Trial]
 ) -> Mapping[TrialKey, Sequence[Client]]:
-    """
-    Of whom each trial may be asked.
-    """
+    """Of whom each trial may be asked."""
     return clientsOf([findClients(tableOf(rows).to_batches(100))], trials)
 
 
 def componentsOf(rows: Sequence[Mapping[str, Any]], trials: Mapping[TrialKey, Trial]) -> pa.RecordBatch:
-    """
-    Which connections are replayed together.
-    """
+    """Which connections are replayed together."""
     clients = clientsIn(rows, trials)
     keys = {key: findKeys(trial, clients[key])[0] for key, trial in trials.items()}
     return findComponents(findLinks(clients, keys).to_batches())
@@ -422,25 +395,18 @@ def addComponents(batches: Iterable[pa.RecordBatch], components: pa.RecordBatch)
 
 
 def sortedBy(batches: Iterable[pa.RecordBatch], names: Sequence[str], batchRows: int) -> list[pa.RecordBatch]:
-    """
-    The same rows, sorted and cut anew.
-    """
+    """The same rows, sorted and cut anew."""
     table = pa.Table.from_batches(batches).sort_by([(name, "ascending") for name in names]).combine_chunks()
     return list(table.to_batches(batchRows))
 
 
 def rowsOf(table: pa.Table) -> list[tuple[Any, ...]]:
-    """
-    Rows that can be compared, whatever order they came in.
-    """
+    """Rows that can be compared, whatever order they came in."""
     columns: Sequence[list[Any]] = [column.to_pylist() for column in table.columns]
     return sorted(zip(*columns, strict=True), key=repr)
 
 
 def summed(decisions: pa.Table) -> tuple[int, int, int]:
-    """
-    How many requests there were, how many a candidate throttled, and for how
-    long in all.
-    """
+    """How many requests there were, how many a candidate throttled, and for how long in all."""
     delays = decisions["delay_us"].to_pylist()
     return len(delays), sum(delay > 0 for delay in delays), sum(delays)

@@ -1,6 +1,4 @@
-"""
-Policies that the framework has none of, to be replayed.
-"""
+"""Policies that the framework has none of, to be replayed."""
 
 from __future__ import annotations
 
@@ -29,28 +27,21 @@ from tests.kit import replaymodel
 
 
 class PerSecond(QuotaPolicy):
-    """
-    So many requests of each client in a second, of whatever kind; more are
-    refused until there are fewer.
-    """
+    """So many requests of each client in a second, of whatever kind; more are refused until there are fewer."""
 
     def __init__(self, context: PolicyContext | None, most: str) -> None:
         self._most = int(most)
         self._moments: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=self._most))
 
     def decide(self, request: Request, now: float) -> Decision:
-        """
-        Refuse what comes too early.
-        """
+        """Refuse what comes too early."""
         moments = self._moments[request.clientId]
         if len(moments) < self._most or now - moments[0] >= 1.0:
             return ADMITTED
         return Decision(False, 1.0 - (now - moments[0]), "more than so many in a second")
 
     def record(self, request: Request, usage: Usage, now: float) -> float:
-        """
-        It counts.
-        """
+        """It counts."""
         self._moments[request.clientId].append(now)
         return 0.0
 
@@ -75,39 +66,29 @@ class AtMost(QuotaPolicy):
         self.made.append(self)
 
     def decide(self, request: Request, now: float) -> Decision:
-        """
-        Refuse what is too much.
-        """
+        """Refuse what is too much."""
         if self.underWay[request.clientId] < self._most:
             return ADMITTED
         return Decision(False, 0.05, "too many at a time")
 
     def record(self, request: Request, usage: Usage, now: float) -> float:
-        """
-        Nobody has to wait.
-        """
+        """Nobody has to wait."""
         return 0.0
 
     def begun(self, request: Request, now: float) -> None:
-        """
-        One more.
-        """
+        """One more."""
         self.underWay[request.clientId] += 1
         self.told.append((True, request.clientId, now, None))
 
     def ended(self, request: Request, outcome: Outcome, now: float) -> None:
-        """
-        One less.
-        """
+        """One less."""
         self.underWay[request.clientId] -= 1
         self.told.append((False, request.clientId, now, outcome))
 
 
 @implementer(IRequestLifecycle)
 class Following(ScriptedQuota):
-    """
-    Does as it is told, and notes which requests begin and end.
-    """
+    """Does as it is told, and notes which requests begin and end."""
 
     def __init__(self, countsParked: bool) -> None:
         super().__init__()
@@ -116,30 +97,22 @@ class Following(ScriptedQuota):
         self.endedAt: list[tuple[float, Outcome]] = []
 
     def begun(self, request: Request, now: float) -> None:
-        """
-        Note it.
-        """
+        """Note it."""
         self.begunAt.append(now)
 
     def ended(self, request: Request, outcome: Outcome, now: float) -> None:
-        """
-        Note it.
-        """
+        """Note it."""
         self.endedAt.append((now, outcome))
 
 
 @implementer(IReplayable)
 class AtMostOfClient(AtMost):
-    """
-    The same, spread over clients.
-    """
+    """The same, spread over clients."""
 
     horizonSeconds = 1.0
 
     def replayKey(self, request: Request) -> Hashable:
-        """
-        Clients do not influence each other.
-        """
+        """Clients do not influence each other."""
         return request.clientId
 
 
@@ -147,9 +120,7 @@ _CLASSES: dict[str, Any] = {"per-second": PerSecond, "at-most": AtMost, "at-most
 
 
 def candidate(description: str, label: str = "") -> Candidate:
-    """
-    One of these as C{NAME:ARGUMENT:KEYWORD=VALUE}.
-    """
+    """One of these as C{NAME:ARGUMENT:KEYWORD=VALUE}."""
     name, *args = description.split(":")
     words = [arg for arg in args if "=" not in arg]
     named = dict(arg.split("=") for arg in args if "=" in arg)
@@ -158,9 +129,7 @@ def candidate(description: str, label: str = "") -> Candidate:
 
 
 def install(test: SynchronousTestCase) -> None:
-    """
-    Let servers and trials know them, until C{test} is over.
-    """
+    """Let servers and trials know them, until C{test} is over."""
 
     def build(interface: Any, description: str, context: PolicyContext) -> Any:
         found = candidate(description)

@@ -1,6 +1,4 @@
-"""
-Whether contracts notice what is wrong with a policy.
-"""
+"""Whether contracts notice what is wrong with a policy."""
 
 from __future__ import annotations
 
@@ -13,16 +11,12 @@ from admission.testing.contract import Contract
 
 
 def testsOf(case: type[Any]) -> list[str]:
-    """
-    The names of the tests of a class.
-    """
+    """The names of the tests of a class."""
     return [name for name in dir(case) if name.startswith("test_")]
 
 
 class SeededFaultsTestCase(SynchronousTestCase):
-    """
-    Runs contracts as a policy's author would, and reads the outcome.
-    """
+    """Runs contracts as a policy's author would, and reads the outcome."""
 
     def outcome(self, contract: type[Contract], test: str, **hooks: Any) -> str:
         """
@@ -40,9 +34,7 @@ class SeededFaultsTestCase(SynchronousTestCase):
         return "\n".join(text for _, text in (*result.failures, *result.errors))
 
     def assertSound(self, contract: type[Contract], **hooks: Any) -> None:
-        """
-        What C{hooks} build passes all tests.
-        """
+        """What C{hooks} build passes all tests."""
         broken = {test: self.outcome(contract, test, **hooks) for test in testsOf(contract)}
         self.assertEqual({test: text for test, text in broken.items() if text}, {})
 

@@ -27,9 +27,7 @@ Fault = Callable[[str, str], OSError | None]
 
 
 class PowerLost(Exception):
-    """
-    The disk is not there any more, because the computer or the process has died.
-    """
+    """The disk is not there any more, because the computer or the process has died."""
 
 
 def _error(code: int) -> OSError:
@@ -94,17 +92,13 @@ class _Inode:
             self.become(bytes(self.contents))
 
     def become(self, stored: bytes) -> None:
-        """
-        Have something on the disk, and nothing that is not there.
-        """
+        """Have something on the disk, and nothing that is not there."""
         self.stored = stored
         self.sectors.clear()
         self.lengths = [(0, len(stored))]
 
     def image(self, choose: _Choice) -> bytes:
-        """
-        What may be on the disk.
-        """
+        """What may be on the disk."""
         if not self.isDirty:
             return self.stored
         image = bytearray(self.stored)
@@ -287,9 +281,7 @@ class SimulatedDisk:
 
     @property
     def isDirty(self) -> bool:
-        """
-        Whether a loss of power could take anything back.
-        """
+        """Whether a loss of power could take anything back."""
         return self._changeCount() > 0
 
     def _changeCount(self) -> int:
@@ -327,16 +319,12 @@ class SimulatedDisk:
         return None if self.fault is None else self.fault(operation, path)
 
     def tick(self) -> int:
-        """
-        The time of a change.
-        """
+        """The time of a change."""
         self._time += 1
         return self._time
 
     def open(self, path: str, create: bool = False) -> SimulatedFile:
-        """
-        See L{admission.kafka.broker.log.disk.Disk}; so the others.
-        """
+        """See L{admission.kafka.broker.log.disk.Disk}; so the others."""
         self._check("open", path)
         directory, name = self._parent(path)
         node = directory.names.get(name)
@@ -446,9 +434,7 @@ class SimulatedDisk:
 
 
 class SimulatedFile:
-    """
-    L{admission.kafka.broker.log.disk.File} on a L{SimulatedDisk}.
-    """
+    """L{admission.kafka.broker.log.disk.File} on a L{SimulatedDisk}."""
 
     def __init__(self, disk: SimulatedDisk, path: str, inode: _Inode, random: Random) -> None:
         self._disk = disk
@@ -458,9 +444,7 @@ class SimulatedFile:
         self._isClosed = False
 
     def write(self, buffers: Sequence[bytes | bytearray | memoryview], position: int) -> None:
-        """
-        See L{admission.kafka.broker.log.disk.File}; so the others.
-        """
+        """See L{admission.kafka.broker.log.disk.File}; so the others."""
         written = b"".join(buffers)
         wasDead = self._disk.isDead
         try:
@@ -533,24 +517,18 @@ class SteppedThreads:
         self._current: Job | None = None
 
     def deferToThread(self, function: Callable[..., Any], *arguments: Any) -> Deferred[Any]:
-        """
-        As L{twisted.internet.threads.deferToThread}; nothing is done yet.
-        """
+        """As L{twisted.internet.threads.deferToThread}; nothing is done yet."""
         job = Job(lambda: function(*arguments))
         self.jobs.append(job)
         return job.result
 
     def pause(self) -> None:
-        """
-        Wait for the next L{step}; for C{SimulatedDisk.pause}.
-        """
+        """Wait for the next L{step}; for C{SimulatedDisk.pause}."""
         if self._current is not None:
             self._current.pause()
 
     def step(self, number: int) -> None:
-        """
-        Let a job run until it is about to use the disk, or is over.
-        """
+        """Let a job run until it is about to use the disk, or is over."""
         job = self.jobs[number]
         self._current = job
         job.resume()
@@ -558,9 +536,7 @@ class SteppedThreads:
         self._end(job)
 
     def run(self, number: int) -> None:
-        """
-        Let a job run until it is over.
-        """
+        """Let a job run until it is over."""
         job = self.jobs[number]
         if not job.isBegun:
             job.call()
@@ -571,9 +547,7 @@ class SteppedThreads:
         self._end(job)
 
     def abandon(self) -> None:
-        """
-        End all jobs without a result; the disk is dead.
-        """
+        """End all jobs without a result; the disk is dead."""
         for job in self.jobs:
             while job.isBegun and not job.isOver:
                 job.resume()
@@ -602,9 +576,7 @@ class Job:
         self._hasPaused = threading.Semaphore(0)
 
     def call(self) -> None:
-        """
-        Do all of it in the caller's thread.
-        """
+        """Do all of it in the caller's thread."""
         self.isBegun = True
         try:
             self.outcome = self._function()
@@ -613,9 +585,7 @@ class Job:
         self.isOver = True
 
     def resume(self) -> None:
-        """
-        Let the thread run until it pauses or is over.
-        """
+        """Let the thread run until it pauses or is over."""
         if self.isBegun:
             self._mayRun.release()
         else:
@@ -624,9 +594,7 @@ class Job:
         self._hasPaused.acquire()
 
     def pause(self) -> None:
-        """
-        In the thread: wait for L{resume}.
-        """
+        """In the thread: wait for L{resume}."""
         self._hasPaused.release()
         self._mayRun.acquire()
 

@@ -1,6 +1,4 @@
-"""
-One Spark session for all tests of a process, since starting one takes seconds.
-"""
+"""One Spark session for all tests of a process, since starting one takes seconds."""
 
 from __future__ import annotations
 
@@ -18,10 +16,7 @@ if TYPE_CHECKING:
 
 @cache
 def sharedSession() -> SparkSession:
-    """
-    A session on two cores of this machine, small and quiet; it ends with the
-    process.
-    """
+    """A session on two cores of this machine, small and quiet; it ends with the process."""
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     scratch = tempfile.TemporaryDirectory(prefix="admission-tests-spark-", ignore_cleanup_errors=True)
     atexit.register(scratch.cleanup)

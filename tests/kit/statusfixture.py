@@ -1,7 +1,4 @@
-"""
-The site of the status port on transports without sockets, with pages that show
-what a test wants.
-"""
+"""The site of the status port on transports without sockets, with pages that show what a test wants."""
 
 from __future__ import annotations
 
@@ -40,9 +37,7 @@ class TurningClock(Clock):
     """
 
     def callLater(self, when: float, what: Callable[..., object], *args: Any, **kwargs: Any) -> Any:
-        """
-        See L{Clock.callLater}.
-        """
+        """See L{Clock.callLater}."""
         return super().callLater(max(when, TURN_SECONDS), what, *args, **kwargs)
 
 
@@ -59,17 +54,13 @@ class StandInControl:
         self.asked: list[Request] = []
 
     def explain(self, request: Request, now: float) -> list[Explanation]:
-        """
-        What was prepared.
-        """
+        """What was prepared."""
         self.asked.append(request)
         return self.explanations
 
 
 class StandInDocument:
-    """
-    The state of a server as it is told to be.
-    """
+    """The state of a server as it is told to be."""
 
     text = '{"health": {}}\n'
 
@@ -83,37 +74,27 @@ class StandInDocument:
         self.anonymous = ANONYMOUS
 
     def wallSeconds(self) -> float:
-        """
-        Always the same time.
-        """
+        """Always the same time."""
         return NOW_SECONDS
 
     def clientIdAt(self, host: str) -> str:
-        """
-        Nobody is known by an address.
-        """
+        """Nobody is known by an address."""
         return ""
 
 
 class StatusTransport(StringTransport):
-    """
-    A transport that can be aborted.
-    """
+    """A transport that can be aborted."""
 
     isAborted = False
 
     def abortConnection(self) -> None:
-        """
-        Remember it.
-        """
+        """Remember it."""
         self.isAborted = self.disconnected = True
 
 
 @frozen
 class Response:
-    """
-    What came back.
-    """
+    """What came back."""
 
     code: int
     headers: Mapping[str, str]
@@ -121,9 +102,7 @@ class Response:
 
     @property
     def document(self) -> Any:
-        """
-        The body, which must be the JSON that it is said to be.
-        """
+        """The body, which must be the JSON that it is said to be."""
         assert self.headers["content-type"] == "application/json", self
         return json.loads(self.body, parse_constant=self._notJSON)
 
@@ -132,14 +111,10 @@ class Response:
 
 
 class StatusTestCase(SynchronousTestCase):
-    """
-    A test with a site, on transports without sockets.
-    """
+    """A test with a site, on transports without sockets."""
 
     def setUp(self) -> None:
-        """
-        Make everything that a page may show.
-        """
+        """Make everything that a page may show."""
         self.clock = TurningClock()
         self.control = StandInControl()
         self.sensors = SensorRegistry(self.clock.seconds)
@@ -149,9 +124,7 @@ class StatusTestCase(SynchronousTestCase):
         self.site = StatusSite(self.root, self.clock, ["Broker.example"])
 
     def connect(self, host: str = "192.0.2.9") -> tuple[StatusChannel, StatusTransport]:
-        """
-        Open a connection from an address.
-        """
+        """Open a connection from an address."""
         channel = self.site.buildProtocol(None)
         transport = StatusTransport(peerAddress=IPv4Address("TCP", host, 54321))
         channel.makeConnection(transport)
@@ -159,32 +132,23 @@ class StatusTestCase(SynchronousTestCase):
         return channel, transport
 
     def disconnect(self, channel: StatusChannel) -> None:
-        """
-        Have a connection be gone, if that has not been done.
-        """
+        """Have a connection be gone, if that has not been done."""
         if channel in self.site.channels:
             channel.connectionLost(Failure(ConnectionDone()))
 
     def send(self, data: bytes) -> tuple[StatusChannel, StatusTransport]:
-        """
-        Send C{data} on a connection of its own.
-        """
+        """Send C{data} on a connection of its own."""
         channel, transport = self.connect()
         channel.dataReceived(data)
         return channel, transport
 
     def turn(self, times: int = 100) -> None:
-        """
-        Let turns of the reactor pass, which take next to no time.
-        """
+        """Let turns of the reactor pass, which take next to no time."""
         for _ in range(times):
             self.clock.advance(TURN_SECONDS)
 
     def exchange(self, data: bytes) -> Response:
-        """
-        Send a request and read the response to it, after which the connection
-        is closed.
-        """
+        """Send a request and read the response to it, after which the connection is closed."""
         channel, transport = self.send(data)
         self.turn()
         self.assertTrue(transport.disconnecting, transport.value())
@@ -197,24 +161,18 @@ class StatusTestCase(SynchronousTestCase):
         return Response(int(status.split()[1]), headers, body)
 
     def get(self, path: str, host: str = "localhost:9090", method: str = "GET") -> Response:
-        """
-        Ask for a page.
-        """
+        """Ask for a page."""
         return self.exchange(f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
 
     def assertRefused(self, response: Response, code: int, words: str) -> None:
-        """
-        A request was refused with a sentence in which these words are.
-        """
+        """A request was refused with a sentence in which these words are."""
         self.assertEqual(response.code, code, response)
         self.assertEqual(list(response.document), ["error"])
         self.assertIn(words, response.document["error"])
 
 
 def unchunked(body: str) -> str:
-    """
-    What a body says that came in chunks, the last one included.
-    """
+    """What a body says that came in chunks, the last one included."""
     whole = ""
     while True:
         size, _, body = body.partition("\r\n")

@@ -50,25 +50,19 @@ class LoadedBroker(BrokerProcess):
         super().__init__("--status", endpoint(statusPort), *_OPTIONS)
 
     def read(self, page: str) -> str:
-        """
-        A page of the port.
-        """
+        """A page of the port."""
         with urlopen(f"{self.status}/{page}", timeout=PATIENCE_SECONDS) as response:
             text: str = response.read().decode()
             return text
 
     def snapshot(self) -> Any:
-        """
-        How it is now.
-        """
+        """How it is now."""
         return json.loads(self.read("status.json"))
 
 
 @contextmanager
 def clients(address: str) -> Iterator[None]:
-    """
-    Have producers send more than they may, and a group read some of it.
-    """
+    """Have producers send more than they may, and a group read some of it."""
     stopped = threading.Event()
     thread = threading.Thread(target=_work, args=(address, stopped), daemon=True)
     thread.start()
@@ -100,9 +94,7 @@ def _work(address: str, stopped: threading.Event) -> None:
 
 
 def picture(browser: Any, width: int) -> bytes:
-    """
-    The whole page as a PNG, C{width} pixels across.
-    """
+    """The whole page as a PNG, C{width} pixels across."""
     resize(browser, width, 900)
     height = browser.execute_script("return document.scrollingElement.scrollHeight")
     clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
@@ -111,9 +103,7 @@ def picture(browser: Any, width: int) -> bytes:
 
 
 def main(directory: Path) -> None:
-    """
-    Take the pictures.
-    """
+    """Take the pictures."""
     broker = LoadedBroker()
     broker.start()
     try:

@@ -38,9 +38,7 @@ _JOIN_SECONDS = 0.5
 
 
 def valueOf(number: int) -> bytes:
-    """
-    The value of the record whose offset is C{number}.
-    """
+    """The value of the record whose offset is C{number}."""
     return b"%09d\n" % number * (VALUE_BYTES // 10)
 
 
@@ -62,9 +60,7 @@ class RealClient(ABC):
         self.nextOffset = 0
 
     def reached(self, offset: int) -> None:
-        """
-        The record at C{offset} has been acknowledged, or received.
-        """
+        """The record at C{offset} has been acknowledged, or received."""
         if offset != self.nextOffset:
             self.mistakes.append(f"offset {offset} where {self.nextOffset} should be")
         self.nextOffset = offset + 1
@@ -72,40 +68,31 @@ class RealClient(ABC):
 
     @abstractmethod
     def work(self, count: int, isOver: Callable[[], bool]) -> None:
-        """
-        Send or receive C{count} records, or fewer if C{isOver} before.
-        """
+        """Send or receive C{count} records, or fewer if C{isOver} before."""
 
     def rest(self) -> None:
-        """
-        Stay alive for a moment.
-        """
+        """Stay alive for a moment."""
         time.sleep(_REST_SECONDS)
 
     def throttles(self) -> Sequence[float] | None:
         """
-        The delays that the library tells of, in seconds, or the longest of them; L{None} if it keeps them to itself.
+        The delays that the library tells of, in seconds, or the longest of them; L{None} if it
+        keeps them to itself.
         """
         return None
 
 
 class RealProducer(RealClient):
-    """
-    Sends numbered records, with no more than some of them underway.
-    """
+    """Sends numbered records, with no more than some of them underway."""
 
     _sentCount = 0
 
     @abstractmethod
     def send(self, value: bytes) -> None:
-        """
-        Send a record; L{reached} is called when it is acknowledged.
-        """
+        """Send a record; L{reached} is called when it is acknowledged."""
 
     def work(self, count: int, isOver: Callable[[], bool]) -> None:
-        """
-        See L{RealClient.work}.  All are acknowledged when this returns.
-        """
+        """See L{RealClient.work}.  All are acknowledged when this returns."""
         end = self._sentCount + count
         while self._sentCount < end and not isOver():
             if self._sentCount - self.nextOffset < _MAX_UNANSWERED:
@@ -118,48 +105,34 @@ class RealProducer(RealClient):
 
 
 class RealConsumer(RealClient):
-    """
-    Reads numbered records from the first on, as the only member of a group.
-    """
+    """Reads numbered records from the first on, as the only member of a group."""
 
     @abstractmethod
     def rewind(self) -> None:
-        """
-        Go to the first record.
-        """
+        """Go to the first record."""
 
     @abstractmethod
     def receive(self, waitSeconds: float = _REST_SECONDS) -> Iterable[tuple[int, bytes]]:
-        """
-        Wait for records, and return their offsets and values.
-        """
+        """Wait for records, and return their offsets and values."""
 
     def join(self) -> None:
-        """
-        Wait until the group has given us our partition.
-        """
+        """Wait until the group has given us our partition."""
         while not self.assignments:
             # kafka-python forgets an assignment that comes when the time for one call is over.
             list(self.receive(_JOIN_SECONDS))
 
     def assigned(self, partitions: Sequence[object]) -> None:
-        """
-        The group gives us partitions; none, when a client has joined before it knows of any.
-        """
+        """The group gives us partitions; none, when a client has joined before it knows of any."""
         if partitions:
             self.assignments.append(f"given {len(partitions)}")
 
     def revoked(self, partitions: Sequence[object]) -> None:
-        """
-        The group takes partitions from us.
-        """
+        """The group takes partitions from us."""
         if partitions:
             self.assignments.append(f"lost {len(partitions)}")
 
     def work(self, count: int, isOver: Callable[[], bool]) -> None:
-        """
-        See L{RealClient.work}.
-        """
+        """See L{RealClient.work}."""
         self.rewind()
         self.nextOffset = 0
         while self.nextOffset < count and not isOver():
@@ -170,9 +143,7 @@ class RealConsumer(RealClient):
 
 
 class ConfluentProducer(RealProducer):
-    """
-    librdkafka.
-    """
+    """librdkafka."""
 
     def __init__(self, address: str, clientId: str, topic: str) -> None:
         from confluent_kafka import Producer
@@ -191,9 +162,7 @@ class ConfluentProducer(RealProducer):
         )
 
     def send(self, value: bytes) -> None:
-        """
-        See L{RealProducer.send}.
-        """
+        """See L{RealProducer.send}."""
         self._producer.produce(self.topic, value, partition=0, on_delivery=self._delivered)
         self._producer.poll(0)
 
@@ -204,22 +173,16 @@ class ConfluentProducer(RealProducer):
             self.mistakes.append(str(error))
 
     def rest(self) -> None:
-        """
-        See L{RealClient.rest}.
-        """
+        """See L{RealClient.rest}."""
         self._producer.poll(_REST_SECONDS)
 
     def throttles(self) -> Sequence[float]:
-        """
-        See L{RealClient.throttles}.
-        """
+        """See L{RealClient.throttles}."""
         return [each for each in self._delays if each > 0]
 
 
 class ConfluentConsumer(RealConsumer):
-    """
-    librdkafka.
-    """
+    """librdkafka."""
 
     def __init__(self, address: str, clientId: str, topic: str) -> None:
         from confluent_kafka import Consumer
@@ -245,17 +208,13 @@ class ConfluentConsumer(RealConsumer):
         )
 
     def rewind(self) -> None:
-        """
-        See L{RealConsumer.rewind}.
-        """
+        """See L{RealConsumer.rewind}."""
         from confluent_kafka import TopicPartition
 
         self._consumer.seek(TopicPartition(self.topic, 0, 0))
 
     def receive(self, waitSeconds: float = _REST_SECONDS) -> Iterator[tuple[int, bytes]]:
-        """
-        See L{RealConsumer.receive}.
-        """
+        """See L{RealConsumer.receive}."""
         for message in self._consumer.consume(100, waitSeconds):
             offset, value = message.offset(), message.value()
             if message.error() is None and offset is not None and value is not None:
@@ -264,24 +223,18 @@ class ConfluentConsumer(RealConsumer):
                 self.mistakes.append(str(message.error()))
 
     def throttles(self) -> Sequence[float]:
-        """
-        See L{RealClient.throttles}.
-        """
+        """See L{RealClient.throttles}."""
         return [each for each in self._delays if each > 0]
 
 
 def _longestDelay(metrics: Any, group: str) -> list[float]:
-    """
-    What kafka-python's metrics tell of delays.
-    """
+    """What kafka-python's metrics tell of delays."""
     milliseconds = metrics[group]["throttle-time-max"]
     return [milliseconds / 1000] if milliseconds > 0 else []
 
 
 class KafkaPythonProducer(RealProducer):
-    """
-    kafka-python.
-    """
+    """kafka-python."""
 
     def __init__(self, address: str, clientId: str, topic: str) -> None:
         from kafka import KafkaProducer
@@ -298,24 +251,18 @@ class KafkaPythonProducer(RealProducer):
         )
 
     def send(self, value: bytes) -> None:
-        """
-        See L{RealProducer.send}.
-        """
+        """See L{RealProducer.send}."""
         future = self._producer.send(self.topic, value, partition=0)
         future.add_callback(lambda metadata: self.reached(metadata.offset))
         future.add_errback(lambda error: self.mistakes.append(repr(error)))
 
     def throttles(self) -> Sequence[float]:
-        """
-        See L{RealClient.throttles}.
-        """
+        """See L{RealClient.throttles}."""
         return _longestDelay(self._producer.metrics(), "producer-metrics")
 
 
 class KafkaPythonConsumer(RealConsumer):
-    """
-    kafka-python.
-    """
+    """kafka-python."""
 
     def __init__(self, address: str, clientId: str, topic: str) -> None:
         from kafka import ConsumerRebalanceListener, KafkaConsumer, TopicPartition
@@ -342,29 +289,21 @@ class KafkaPythonConsumer(RealConsumer):
         self._consumer.subscribe([topic], listener=Listener())
 
     def rewind(self) -> None:
-        """
-        See L{RealConsumer.rewind}.
-        """
+        """See L{RealConsumer.rewind}."""
         self._consumer.seek(self._partition, 0)
 
     def receive(self, waitSeconds: float = _REST_SECONDS) -> Iterator[tuple[int, bytes]]:
-        """
-        See L{RealConsumer.receive}.
-        """
+        """See L{RealConsumer.receive}."""
         for record in self._consumer.poll(timeout_ms=int(waitSeconds * 1000)).get(self._partition, ()):
             yield record.offset, record.value
 
     def throttles(self) -> Sequence[float]:
-        """
-        See L{RealClient.throttles}.
-        """
+        """See L{RealClient.throttles}."""
         return _longestDelay(self._consumer.metrics(), "consumer-metrics")
 
 
 class AiokafkaProducer(RealProducer):
-    """
-    aiokafka, whose loop runs while we wait for it.
-    """
+    """aiokafka, whose loop runs while we wait for it."""
 
     def __init__(self, address: str, clientId: str, topic: str) -> None:
         super().__init__(topic)
@@ -380,9 +319,7 @@ class AiokafkaProducer(RealProducer):
         await self._producer.start()
 
     def send(self, value: bytes) -> None:
-        """
-        See L{RealProducer.send}.
-        """
+        """See L{RealProducer.send}."""
         future = self._loop.run_until_complete(self._producer.send(self.topic, value, partition=0))
         future.add_done_callback(self._delivered)
 
@@ -394,16 +331,12 @@ class AiokafkaProducer(RealProducer):
             self.mistakes.append(repr(error))
 
     def rest(self) -> None:
-        """
-        See L{RealClient.rest}.
-        """
+        """See L{RealClient.rest}."""
         self._loop.run_until_complete(asyncio.sleep(_REST_SECONDS))
 
 
 class AiokafkaConsumer(RealConsumer):
-    """
-    aiokafka, whose loop runs while we wait for it.
-    """
+    """aiokafka, whose loop runs while we wait for it."""
 
     def __init__(self, address: str, clientId: str, topic: str) -> None:
         super().__init__(topic)
@@ -435,23 +368,17 @@ class AiokafkaConsumer(RealConsumer):
         await self._consumer.start()
 
     def rewind(self) -> None:
-        """
-        See L{RealConsumer.rewind}.
-        """
+        """See L{RealConsumer.rewind}."""
         self._consumer.seek(self._partition, 0)
 
     def receive(self, waitSeconds: float = _REST_SECONDS) -> Iterator[tuple[int, bytes]]:
-        """
-        See L{RealConsumer.receive}.
-        """
+        """See L{RealConsumer.receive}."""
         received = self._loop.run_until_complete(self._consumer.getmany(timeout_ms=int(waitSeconds * 1000)))
         for record in received.get(self._partition, ()):
             yield record.offset, record.value
 
     def rest(self) -> None:
-        """
-        See L{RealClient.rest}.
-        """
+        """See L{RealClient.rest}."""
         self._loop.run_until_complete(asyncio.sleep(_REST_SECONDS))
 
 
@@ -467,9 +394,7 @@ CLIENTS: dict[str, Callable[[str, str, str], RealClient]] = {
 
 
 def hasCommand() -> bool:
-    """
-    Whether the next command is there, or the end of them.
-    """
+    """Whether the next command is there, or the end of them."""
     return bool(select.select([sys.stdin], [], [], 0)[0])
 
 

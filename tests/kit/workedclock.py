@@ -1,6 +1,4 @@
-"""
-The time that work takes, where nothing else takes any.
-"""
+"""The time that work takes, where nothing else takes any."""
 
 from __future__ import annotations
 
@@ -8,9 +6,7 @@ from twisted.internet.task import Clock
 
 
 class WorkedClock:
-    """
-    A clock for work each of whose steps takes some time.
-    """
+    """A clock for work each of whose steps takes some time."""
 
     def __init__(self, clock: Clock, stepSeconds: float) -> None:
         self.stepSeconds = stepSeconds
@@ -18,8 +14,6 @@ class WorkedClock:
         self._now = clock.seconds()
 
     def seconds(self) -> float:
-        """
-        Seconds since some moment.
-        """
+        """Seconds since some moment."""
         self._now += self.stepSeconds
         return self._now

@@ -1,6 +1,4 @@
-"""
-A server that knows nothing of admission, wrapped, on fake transports.
-"""
+"""A server that knows nothing of admission, wrapped, on fake transports."""
 
 from __future__ import annotations
 
@@ -26,9 +24,7 @@ BUCKET = "client-bytes:produce=1000:fetch=1000:algorithm=bucket"
 
 
 def limiting(**kwargs: Any) -> ScriptedQuota:
-    """
-    A policy that has a limit, and so is asked.
-    """
+    """A policy that has a limit, and so is asked."""
     return ScriptedQuota(limits={QuotaEntity(clientId=DEFAULT): {"scripted_rate": 1.0}}, **kwargs)
 
 
@@ -51,9 +47,7 @@ class Foreign(Protocol):
         self.isBusy = False
 
     def dataReceived(self, data: bytes) -> None:
-        """
-        Keep it, and behave.
-        """
+        """Keep it, and behave."""
         assert not self.isBusy, "it was called from within itself"
         assert not self.lost, "the connection was lost before"
         self.isBusy = True
@@ -65,16 +59,12 @@ class Foreign(Protocol):
             self.isBusy = False
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """
-        Remember why.
-        """
+        """Remember why."""
         self.lost.append(reason)
 
 
 def echo(protocol: Foreign, data: bytes) -> None:
-    """
-    Send back what was received.
-    """
+    """Send back what was received."""
     protocol.transport.write(data)
 
 
@@ -89,21 +79,15 @@ class RecordingProducer:
         self.told: list[str] = []
 
     def pauseProducing(self) -> None:
-        """
-        Remember.
-        """
+        """Remember."""
         self.told.append("pause")
 
     def resumeProducing(self) -> None:
-        """
-        Remember.
-        """
+        """Remember."""
         self.told.append("resume")
 
     def stopProducing(self) -> None:
-        """
-        Remember.
-        """
+        """Remember."""
         self.told.append("stop")
 
 
@@ -116,9 +100,7 @@ class Wrapped:
     """
 
     def __init__(self, wrap: Callable[..., Any] = wrapFactory, **kwargs: Any) -> None:
-        """
-        @param wrap: what wraps the factory; with what follows.
-        """
+        """@param wrap: what wraps the factory; with what follows."""
         self.clock = Clock()
         self.behave: Callable[[Foreign, bytes], object] | None = None
         self.protocols: list[Foreign] = []
@@ -149,23 +131,17 @@ class Wrapped:
         return self.protocols[-1], made
 
     def settle(self) -> None:
-        """
-        Let everything happen that takes no time.
-        """
+        """Let everything happen that takes no time."""
         for _ in range(10_000):
             if not runNext(self.clock):
                 break
 
     def used(self) -> dict[str, int]:
-        """
-        The ledger, without what is zero.
-        """
+        """The ledger, without what is zero."""
         return {purpose: sizeBytes for purpose, sizeBytes in self.factory.gate.ledger.items() if sizeBytes}
 
     def close(self) -> None:
-        """
-        Have every peer gone.
-        """
+        """Have every peer gone."""
         for transport in self.transports:
             if not transport.isLost:
                 transport.abortConnection()
@@ -177,9 +153,7 @@ class Wrapped:
 
 
 def wrapped(case: SynchronousTestCase, **kwargs: Any) -> Wrapped:
-    """
-    A wrapped server whose clients are gone when C{case} is over.
-    """
+    """A wrapped server whose clients are gone when C{case} is over."""
     server = Wrapped(**kwargs)
     case.addCleanup(server.close)
     return server

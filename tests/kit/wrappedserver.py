@@ -19,16 +19,12 @@ SMALL = b"."
 
 
 class Generous(Protocol):
-    """
-    Writes all of its answer at once.
-    """
+    """Writes all of its answer at once."""
 
     answerBytes = 0
 
     def dataReceived(self, data: bytes) -> None:
-        """
-        Answer.
-        """
+        """Answer."""
         assert self.transport is not None
         for number in range(len(data)):
             each = data[number : number + 1]
@@ -42,9 +38,7 @@ class _UntilTheEnd(Protocol):
 
 
 def main(poolBytes: int, answerBytes: int) -> None:
-    """
-    Serve.
-    """
+    """Serve."""
     Generous.answerBytes = answerBytes
     factory = wrapFactory(Factory.forProtocol(Generous), pool=f"bounded:{poolBytes}", maxUnsentBytes=2 * answerBytes)
     port = reactor.listenTCP(0, factory, interface="127.0.0.1")

@@ -41,9 +41,7 @@ from tests.kit.sparksession import sharedSession
 
 
 def randomRequests(seed: int, count: int) -> list[Row]:
-    """
-    Requests of a few clients within a few minutes, of two runs of a server.
-    """
+    """Requests of a few clients within a few minutes, of two runs of a server."""
     random = Random(seed)
     decisions = ("admit", "throttle", "reject", "mute", "expire")
     rows = []
@@ -74,9 +72,7 @@ def randomRequests(seed: int, count: int) -> list[Row]:
 
 
 class CleanTests(SynchronousTestCase):
-    """
-    L{clean} and L{brokenRows}.
-    """
+    """L{clean} and L{brokenRows}."""
 
     def check(self, table: Table, good: Row, broken: list[tuple[str, Row]]) -> None:
         """
@@ -91,9 +87,7 @@ class CleanTests(SynchronousTestCase):
         self.assertEqual(clean(frame, table).count(), 1)
 
     def test_requests(self) -> None:
-        """
-        Each rule about requests leaves out what breaks it, and counts it.
-        """
+        """Each rule about requests leaves out what breaks it, and counts it."""
         self.check(
             REQUESTS,
             requestRow(is_counted=True, decided_mono_us=0, sent_mono_us=0, pool_wait_us=0, producer_id_count=0),
@@ -116,9 +110,7 @@ class CleanTests(SynchronousTestCase):
         )
 
     def test_otherTables(self) -> None:
-        """
-        So do the rules about connections, limits and sensors.
-        """
+        """So do the rules about connections, limits and sensors."""
         common: list[tuple[str, Row]] = [
             ("origin", {"broker_id": None}),
             ("moment", {"mono_us": None}),
@@ -183,9 +175,7 @@ class CleanTests(SynchronousTestCase):
         )
 
     def test_observation(self) -> None:
-        """
-        What is left out can be counted on the way.
-        """
+        """What is left out can be counted on the way."""
         observation = Observation("requests")
         rows = [requestRow(), requestRow(seq=-1), requestRow(decision=None)]
         self.assertEqual(clean(frameOf(REQUESTS, rows), REQUESTS, observation).count(), 1)
@@ -194,9 +184,7 @@ class CleanTests(SynchronousTestCase):
 
 
 class ClientMinutesTests(SynchronousTestCase):
-    """
-    L{clientMinutes} and L{topClients}.
-    """
+    """L{clientMinutes} and L{topClients}."""
 
     def test_oneClient(self) -> None:
         """
@@ -332,14 +320,10 @@ class ClientMinutesTests(SynchronousTestCase):
 
 
 class ThrottlingTests(SynchronousTestCase):
-    """
-    L{bucketMs}, L{throttleMinutes} and L{throttleHistogram}.
-    """
+    """L{bucketMs}, L{throttleMinutes} and L{throttleHistogram}."""
 
     def test_buckets(self) -> None:
-        """
-        Bounds belong to their range, and what exceeds all has none.
-        """
+        """Bounds belong to their range, and what exceeds all has none."""
         delays = [(-1, 0), (0, 0), (1, 1), (1000, 1), (1001, 2), (5000, 5), (500_000_000, 500_000), (500_000_001, None)]
         frame = sharedSession().createDataFrame([(delay,) for delay, _ in delays], "delay_us bigint")
         found = frame.select("delay_us", bucketMs(F.col("delay_us")).alias("bucket")).collect()
@@ -375,9 +359,7 @@ class ThrottlingTests(SynchronousTestCase):
 
 
 class FairnessTests(SynchronousTestCase):
-    """
-    L{fairnessMinutes}, L{clientDemand} and L{starvedMinutes}.
-    """
+    """L{fairnessMinutes}, L{clientDemand} and L{starvedMinutes}."""
 
     def test_jain(self) -> None:
         """
@@ -432,9 +414,7 @@ class FairnessTests(SynchronousTestCase):
         self.assertEqual(found, expected)
 
     def test_random(self) -> None:
-        """
-        A plain reading of some hundred rows finds the same demand.
-        """
+        """A plain reading of some hundred rows finds the same demand."""
         rows = randomRequests(11, 300)
         expected: dict[tuple[Any, ...], Counter[str]] = defaultdict(Counter)
         for row in rows:
@@ -467,9 +447,7 @@ class FairnessTests(SynchronousTestCase):
 
 
 class PoolMinutesTests(SynchronousTestCase):
-    """
-    L{poolMinutes} and L{poolTimes}.
-    """
+    """L{poolMinutes} and L{poolTimes}."""
 
     def test_depletion(self) -> None:
         """
@@ -514,9 +492,7 @@ class PoolMinutesTests(SynchronousTestCase):
         self.assertEqual(found, expected)
 
     def test_steps(self) -> None:
-        """
-        In each step of time the most that sensors or requests have seen counts.
-        """
+        """In each step of time the most that sensors or requests have seen counts."""
         requests = [requestRow(59, pool_used_bytes=10), requestRow(58, pool_used_bytes=20)]
         sensors = [sensorRow(1, "MemoryPoolUsed", 30.0), sensorRow(57, "MemoryPoolUsed", 15.0)]
         rows = rowsOf(poolTimes(frameOf(REQUESTS, requests), frameOf(SENSORS, sensors), 5_000_000))
@@ -525,15 +501,10 @@ class PoolMinutesTests(SynchronousTestCase):
 
 
 class OutputTests(SynchronousTestCase):
-    """
-    L{writeResult}.
-    """
+    """L{writeResult}."""
 
     def test_sameBytes(self) -> None:
-        """
-        The same rows in another order make the same two files, in order,
-        rounded, readable, and nothing else.
-        """
+        """The same rows in another order make the same two files, in order, rounded, readable, and nothing else."""
         session = sharedSession()
         rows = [(at(1), "b", 1 / 3), (at(0), 'say "a"', None), (at(0), None, 2.0)]
         written = []
@@ -554,17 +525,13 @@ class OutputTests(SynchronousTestCase):
         )
 
     def test_noRows(self) -> None:
-        """
-        A result without rows has its columns all the same.
-        """
+        """A result without rows has its columns all the same."""
         frame = sharedSession().createDataFrame([], "client_id string, n bigint")
         _, path = writeResult(frame, self.mktemp(), "none")
         self.assertEqual(path.read_text(), '"client_id","n"\n')
 
     def test_notADirectory(self) -> None:
-        """
-        If it cannot be written, the operator is told where to and what to do.
-        """
+        """If it cannot be written, the operator is told where to and what to do."""
         path = self.mktemp()
         Path(path).write_text("in the way")
         frame = sharedSession().createDataFrame([(1,)], "n bigint")

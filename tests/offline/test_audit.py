@@ -27,10 +27,7 @@ ANY_CLIENT = {"client_id": DEFAULT}
 
 
 def idRow(seconds: float, producerId: int, isSeen: bool | None, **values: Any) -> Row:
-    """
-    A request with one producer that was counted, after its filter had said
-    whether it knew it.
-    """
+    """A request with one producer that was counted, after its filter had said whether it knew it."""
     sent: Row = {
         "producer_id": producerId,
         "producer_ids": [producerId],
@@ -43,23 +40,16 @@ def idRow(seconds: float, producerId: int, isSeen: bool | None, **values: Any) -
 
 
 def sizeRow(seconds: float, sizeBytes: int, **values: Any) -> Row:
-    """
-    A Produce that was counted at once.
-    """
+    """A Produce that was counted at once."""
     counted = {"request_bytes": sizeBytes, "is_counted": True, "decided_mono_us": round(seconds * SECOND_US)}
     return requestRow(seconds, **{**counted, **values})
 
 
 class FilterShapeTests(SynchronousTestCase):
-    """
-    L{FilterShape}.
-    """
+    """L{FilterShape}."""
 
     def test_description(self) -> None:
-        """
-        A description tells, by words or by places, and leaves the rest as the
-        policy does.
-        """
+        """A description tells, by words or by places, and leaves the rest as the policy does."""
         for description, expected in [
             ("producer-ids", (3600.0, 4)),
             ("producer-ids:rate=10:window=90s:layers=3", (90.0, 3)),
@@ -69,9 +59,7 @@ class FilterShapeTests(SynchronousTestCase):
             self.assertEqual((shape.windowSeconds, shape.layers), expected)
 
     def test_nonsense(self) -> None:
-        """
-        What makes no sense is refused in words.
-        """
+        """What makes no sense is refused in words."""
         for description, complaint in [
             ("producer-ids:layers=many", "layers=many; write a whole number"),
             ("producer-ids:window=long", "'long' is not a duration"),
@@ -82,17 +70,12 @@ class FilterShapeTests(SynchronousTestCase):
 
 
 class BloomAuditTests(SynchronousTestCase):
-    """
-    L{bloomVerdicts} and L{bloomAudit}, mostly for a window of 100 seconds that
-    is forgotten within another 25.
-    """
+    """L{bloomVerdicts} and L{bloomAudit}, mostly for a window of 100 seconds that is forgotten within another 25."""
 
     shape = FilterShape(100.0, 4)
 
     def verdicts(self, rows: list[Row]) -> list[str]:
-        """
-        What is said of each request that is said anything of, in their order.
-        """
+        """What is said of each request that is said anything of, in their order."""
         judged = sorted(rowsOf(bloomVerdicts(frameOf(REQUESTS, rows), self.shape)), key=lambda row: row["seq"])
         return [
             " ".join(name.partition("_")[2] for name, value in row.items() if value is True and name != "bloom_seen")
@@ -136,10 +119,7 @@ class BloomAuditTests(SynchronousTestCase):
         self.assertEqual(self.verdicts(rows), ["new", "new", "", "new fp", ""])
 
     def test_restart(self) -> None:
-        """
-        An id that another run of the same server has seen may be known to this
-        one or not.
-        """
+        """An id that another run of the same server has seen may be known to this one or not."""
         rows = [
             idRow(0, 1, False),
             idRow(500, 1, True, boot_id="next"),
@@ -202,9 +182,7 @@ class BloomAuditTests(SynchronousTestCase):
 
 
 class LimitsInForceTests(SynchronousTestCase):
-    """
-    L{limitsInForce}.
-    """
+    """L{limitsInForce}."""
 
     def test_random(self) -> None:
         """
@@ -262,14 +240,10 @@ class LimitsInForceTests(SynchronousTestCase):
 
 
 class QuotaSpansTests(SynchronousTestCase):
-    """
-    L{quotaSpans} and L{quotaSummary}.
-    """
+    """L{quotaSpans} and L{quotaSummary}."""
 
     def spans(self, requests: list[Row], limits: list[Row]) -> list[Row]:
-        """
-        The spans of these rows.
-        """
+        """The spans of these rows."""
         return rowsOf(quotaSpans(frameOf(REQUESTS, requests), frameOf(LIMITS, limits)))
 
     def test_span(self) -> None:
@@ -309,9 +283,7 @@ class QuotaSpansTests(SynchronousTestCase):
         self.assertEqual((second["span_start"], second["utilization"], second["overshoot"]), (at(1 / 3), 0.1, 0.0))
 
     def test_notThrottledForLongEnough(self) -> None:
-        """
-        A delay that is too short for the excess leaves an overshoot.
-        """
+        """A delay that is too short for the excess leaves an overshoot."""
         rows = [sizeRow(5, 3000, throttle_ms=10_000)]
         [span] = self.spans(rows, [limitRow(0, RATE, 100.0, **BY_USER)])
         self.assertEqual((span["overshoot"], span["overshoot_after_throttle"]), (2.0, 1.0))
@@ -383,9 +355,7 @@ class QuotaSpansTests(SynchronousTestCase):
 
 
 class LedgerAuditTests(SynchronousTestCase):
-    """
-    L{ledgerAudit} and L{ledgerSummary}.
-    """
+    """L{ledgerAudit} and L{ledgerSummary}."""
 
     def sampled(self, seconds: float, private: float, *held: float, modules: int = 100, **values: Any) -> list[Row]:
         """
@@ -443,9 +413,7 @@ class LedgerAuditTests(SynchronousTestCase):
         return summary
 
     def test_imports(self) -> None:
-        """
-        What the process takes to import modules is no leak, whenever it does; what it takes besides is.
-        """
+        """What the process takes to import modules is no leak, whenever it does; what it takes besides is."""
         imported = self.summary(100.0, 100.0, 100.0, 180.0, 180.0, 180.0, modules=(50, 50, 50, 90, 90, 90))
         self.assertEqual(
             [imported[name] for name in ("imports_bytes", "unexplained_max_bytes", "leaked_bytes")], [80, 0, 0]
@@ -456,8 +424,6 @@ class LedgerAuditTests(SynchronousTestCase):
         )
 
     def test_once(self) -> None:
-        """
-        Memory that is taken once and kept is unexplained, and no leak.
-        """
+        """Memory that is taken once and kept is unexplained, and no leak."""
         once = self.summary(100.0, 150.0, 150.0, 150.0, 150.0, 150.0)
         self.assertEqual([once[name] for name in ("unexplained_max_bytes", "leaked_bytes")], [50, 0])

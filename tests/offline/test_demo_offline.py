@@ -49,9 +49,7 @@ _PLOTS = (
 
 
 def rowsOf(recording: Path, table: Table) -> list[dict[str, object]]:
-    """
-    The rows of a table.
-    """
+    """The rows of a table."""
     rows: list[dict[str, object]] = (
         pq.ParquetDataset(recording / table.name, partitioning=None).read().sort_by("seq").to_pylist()
     )
@@ -60,26 +58,20 @@ def rowsOf(recording: Path, table: Table) -> list[dict[str, object]]:
 
 @frozen
 class RealRun:
-    """
-    What is left of a real broker and a crowd.
-    """
+    """What is left of a real broker and a crowd."""
 
     path: Path
     answers: Counter[str]
 
     def asRecording(self) -> Recording:
-        """
-        As replays of the model take it.
-        """
+        """As replays of the model take it."""
         rows = rowsOf(self.path, REQUESTS)
         return Recording(max(int(str(row["mono_us"])) for row in rows), rows, rowsOf(self.path, LIMITS))
 
 
 @cache
 def realRuns() -> Mapping[str, RealRun]:
-    """
-    Let the crowd work under either policy, by which they are found; at the same time, and once for all tests.
-    """
+    """Let the crowd work under either policy, by which they are found; at the same time, and once for all tests."""
     scratch = tempfile.TemporaryDirectory(prefix="admission-demo-", ignore_cleanup_errors=True)
     atexit.register(scratch.cleanup)
     policies = [IN_FORCE, STRICTER]
@@ -89,21 +81,15 @@ def realRuns() -> Mapping[str, RealRun]:
 
 
 def withoutGaps(run: Run) -> Run:
-    """
-    The model counts the events of two tables only; L{RealRecordingTests.test_complete} that of all.
-    """
+    """The model counts the events of two tables only; L{RealRecordingTests.test_complete} that of all."""
     return evolve(run, gaps=[])
 
 
 class RealRecordingTests(SynchronousTestCase):
-    """
-    What was recorded of a real broker with real connections.
-    """
+    """What was recorded of a real broker with real connections."""
 
     def test_complete(self) -> None:
-        """
-        No event is missing, and every answer that clients have counted is there.
-        """
+        """No event is missing, and every answer that clients have counted is there."""
         real = realRuns()[IN_FORCE]
         numbers = sorted(
             int(str(row["seq"]))
@@ -127,9 +113,7 @@ class RealRecordingTests(SynchronousTestCase):
             self.assertTrue(each.isTrusted, each.inWords())
 
     def test_otherWindows(self) -> None:
-        """
-        With one window less than the broker had, nothing can be trusted.
-        """
+        """With one window less than the broker had, nothing can be trusted."""
         recording = realRuns()[IN_FORCE].asRecording()
         for each in gate(recording, lambda run: evolve(withoutGaps(run), quotaWindows=10)):
             self.assertFalse(each.isTrusted, each.inWords())
@@ -157,14 +141,10 @@ class RealRecordingTests(SynchronousTestCase):
 
 
 class CrowdTests(SynchronousTestCase):
-    """
-    Clients that can be had again.
-    """
+    """Clients that can be had again."""
 
     def test_again(self) -> None:
-        """
-        Every connection asks for the same again, and no two for the same.
-        """
+        """Every connection asks for the same again, and no two for the same."""
         first, again = ([[stream.next() for _ in range(20)] for stream in CROWD.streams()] for _ in range(2))
         self.assertEqual(first, again)
         self.assertEqual(len({tuple(drafts) for drafts in first}), len(CROWD.clientIds) * CROWD.connections)
@@ -172,18 +152,14 @@ class CrowdTests(SynchronousTestCase):
         self.assertNotEqual(first, other)
 
     def test_difference(self) -> None:
-        """
-        Predictions are compared with what is true.
-        """
+        """Predictions are compared with what is true."""
         self.assertEqual(difference(90.0, 100.0), "-10.0%")
         self.assertEqual(difference(1.0, 0.0), "all")
         self.assertEqual(difference(0.0, 0.0), "-")
 
 
 class DemonstrationTests(SynchronousTestCase):
-    """
-    The demonstration as a person starts it, in its short form.
-    """
+    """The demonstration as a person starts it, in its short form."""
 
     def demonstrate(self, directory: Path, seconds: str = DEMO_SECONDS) -> tuple[int, str]:
         """
@@ -231,9 +207,7 @@ class DemonstrationTests(SynchronousTestCase):
         self.assertIn(advice, text)
 
     def test_occupied(self) -> None:
-        """
-        Where there is something already nothing is overwritten, and a sentence says what to do.
-        """
+        """Where there is something already nothing is overwritten, and a sentence says what to do."""
         directory = Path(self.mktemp()).absolute()
         directory.mkdir()
         status, said = self.demonstrate(directory)

@@ -25,14 +25,10 @@ _PATHS = re.compile(r'"(recording|checkpoint|copy)\b')
 
 
 class SparkReader(Reader):
-    """
-    Somebody who has Spark running.
-    """
+    """Somebody who has Spark running."""
 
     def useSpark(self, block: Block) -> bool:
-        """
-        Run a program here, and let the streams that it began come to their end.
-        """
+        """Run a program here, and let the streams that it began come to their end."""
         if block.language == "console":
             return super().useSpark(block)
         session = sharedSession()
@@ -46,22 +42,16 @@ class SparkReader(Reader):
 
 
 class SparkDocumentsTests(DocumentTestCase):
-    """
-    Our documents hold what they promise of Spark.
-    """
+    """Our documents hold what they promise of Spark."""
 
     def reader(self) -> Reader:
-        """
-        Somebody in a directory of their own who has the checkout installed, and Spark.
-        """
+        """Somebody in a directory of their own who has the checkout installed, and Spark."""
         directory = Path(self.mktemp()).absolute()
         directory.mkdir()
         return SparkReader(directory, self.environment(directory), defaultdict(lambda: str(freePort())))
 
     def test_pages(self) -> None:
-        """
-        Whoever does what a page says gets what it shows.
-        """
+        """Whoever does what a page says gets what it shows."""
         needing = [page for page in pages() if hasWord(textOf(page), "spark")]
         self.assertEqual(_FOLLOWED_ELSEWHERE.keys() - {page.name for page in needing}, set())
         for page in needing:

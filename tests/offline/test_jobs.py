@@ -69,30 +69,22 @@ run_path({job!r}, run_name="__main__")
 
 
 class CommandTests(SynchronousTestCase):
-    """
-    What the commands are told, and how they fail.
-    """
+    """What the commands are told, and how they fail."""
 
     def setUp(self) -> None:
-        """
-        Catch what is written.
-        """
+        """Catch what is written."""
         self.stdout, self.stderr = StringIO(), StringIO()
         self.patch(sys, "stdout", self.stdout)
         self.patch(sys, "stderr", self.stderr)
 
     def parse(self, line: str) -> Any:
-        """
-        The options of a command line.
-        """
+        """The options of a command line."""
         options: Any = AdmissionOptions()
         options.parseOptions(shlex.split(line))
         return options.subOptions
 
     def assertFails(self, line: str, words: str) -> None:
-        """
-        A command ends with a sentence in which these words are.
-        """
+        """A command ends with a sentence in which these words are."""
         self.stderr.truncate(0)
         self.stderr.seek(0)
         self.assertEqual(main(shlex.split(line)), FAILED)
@@ -100,19 +92,14 @@ class CommandTests(SynchronousTestCase):
         self.assertIn(words, sentence)
 
     def recording(self) -> str:
-        """
-        A directory that looks like a recording and has nothing in it.
-        """
+        """A directory that looks like a recording and has nothing in it."""
         directory = Path(self.mktemp())
         directory.joinpath(SEGMENTS).mkdir(parents=True)
         self.assertTrue(isRecording(directory))
         return str(directory)
 
     def test_options(self) -> None:
-        """
-        Candidates and pools may have labels, and the directory comes first or
-        last.
-        """
+        """Candidates and pools may have labels, and the directory comes first or last."""
         words = (
             "--out there --candidate client-bytes:produce=4M --candidate mean=client-bytes:produce=1M "
             "--pool bounded:32MiB --mode closed,open --from 2026-03-01 --to 2026-03-02 --sample 10%"
@@ -126,9 +113,7 @@ class CommandTests(SynchronousTestCase):
             )
 
     def test_mistakes(self) -> None:
-        """
-        What makes no sense is refused with a sentence before Spark is started.
-        """
+        """What makes no sense is refused with a sentence before Spark is started."""
         for line, words in (
             ("evaluate --out there --candidate client-bytes", "name one directory with a recording"),
             ("aggregate here", "say where results go: --out OUT"),
@@ -153,9 +138,7 @@ class CommandTests(SynchronousTestCase):
             self.assertNotIn("\n", str(error))
 
     def test_manual(self) -> None:
-        """
-        What the manual has for commands parses.
-        """
+        """What the manual has for commands parses."""
         manual = ROOT.joinpath("docs", "evaluate-offline.md").read_text("utf-8")
         lines = [line.removeprefix("$ admission ") for line in manual.splitlines() if line.startswith("$ admission ")]
         lines += [line.split("spark_job.py ")[1] for line in manual.splitlines() if line.startswith("$ spark-submit ")]
@@ -164,16 +147,11 @@ class CommandTests(SynchronousTestCase):
             self.parse(line)
 
     def test_withoutSpark(self) -> None:
-        """
-        Commands are there without what only the jobs need being imported.
-        """
+        """Commands are there without what only the jobs need being imported."""
         subprocess.run([sys.executable, "-c", _WITHOUT_SPARK], check=True, timeout=60)
 
     def test_package(self) -> None:
-        """
-        What is packed for workers can be imported as it is and has all that
-        the command needs, but no drop-ins.
-        """
+        """What is packed for workers can be imported as it is and has all that the command needs, but no drop-ins."""
         package = Path(self.mktemp()).absolute().with_suffix(".zip")
         examples = ROOT / "examples"
         subprocess.run([sys.executable, examples / "spark_package.py", package], check=True, timeout=60)
@@ -184,10 +162,7 @@ class CommandTests(SynchronousTestCase):
         self.assertIn("Usage: admission report OUT", output)
 
     def test_nothingThere(self) -> None:
-        """
-        A directory, a time or a sample that cannot be is told of before Spark
-        is started.
-        """
+        """A directory, a time or a sample that cannot be is told of before Spark is started."""
         here = self.recording()
         for line, words in (
             ("audit nowhere", "there is no directory nowhere"),
@@ -201,9 +176,7 @@ class CommandTests(SynchronousTestCase):
         self.assertFails(f"report {self.mktemp()}", "there are no results in")
 
     def test_noSpark(self) -> None:
-        """
-        Without the packages or a Java there is a sentence that says which.
-        """
+        """Without the packages or a Java there is a sentence that says which."""
         line = f"audit {self.recording()} --out {self.mktemp()}"
         for name, error in (("openSession", JavaMissing("no Java")), ("checkPackages", SparkMissing("no Spark"))):
 
@@ -215,9 +188,7 @@ class CommandTests(SynchronousTestCase):
             self.assertFails(line, str(error))
 
     def test_sparkFails(self) -> None:
-        """
-        Of what Spark says when it fails the point is told.
-        """
+        """Of what Spark says when it fails the point is told."""
 
         def fail(*args: Any) -> None:
             raise PySparkException("[PATH_NOT_FOUND] It is not there.\n== SQL ==\nselect\n")
@@ -233,20 +204,14 @@ class CommandTests(SynchronousTestCase):
         self.assertEqual(lastWords(" \n"), "it does not say why")
 
     def test_settings(self) -> None:
-        """
-        Spark is told where to listen and how finely to cut only by who has not
-        said so.
-        """
+        """Spark is told where to listen and how finely to cut only by who has not said so."""
         ours = sessionSettings({}, SILENT)
         self.assertEqual((ours["spark.ui.enabled"], ours["spark.driver.host"]), ("false", "127.0.0.1"))
         submitted = sessionSettings({"PYSPARK_GATEWAY_PORT": "1"}, Progress(print, True))
         self.assertEqual(submitted, {"spark.ui.showConsoleProgress": "true"})
 
     def test_stream(self) -> None:
-        """
-        A stream's results have directories of their own, and each is waited
-        for.
-        """
+        """A stream's results have directories of their own, and each is waited for."""
         appended: list[tuple[bool, str, str]] = []
         waited: list[int] = []
 
@@ -268,15 +233,10 @@ class CommandTests(SynchronousTestCase):
 
 
 class EvaluationTests(SynchronousTestCase):
-    """
-    C{evaluation.json}.
-    """
+    """C{evaluation.json}."""
 
     def test_sameSelection(self) -> None:
-        """
-        Jobs add to what others have said of the same selection, and what is of
-        another one is left alone.
-        """
+        """Jobs add to what others have said of the same selection, and what is of another one is left alone."""
         out = self.mktemp()
         selection = Selection("recording", "2026-03-01", None, "10%")
         Evaluation.open(out, selection).tell({"requests": 3})
@@ -287,9 +247,7 @@ class EvaluationTests(SynchronousTestCase):
         self.assertIn("has results with --sample 10%, and not without it; name another directory", str(error))
 
     def test_unusable(self) -> None:
-        """
-        What cannot be read or written is told with the remedy.
-        """
+        """What cannot be read or written is told with the remedy."""
         out = Path(self.mktemp())
         out.mkdir()
         path = out / "evaluation.json"
@@ -303,13 +261,12 @@ class EvaluationTests(SynchronousTestCase):
 
 
 class EvaluateTests(SynchronousTestCase):
-    """
-    C{admission evaluate} on a recording, in Spark.
-    """
+    """C{admission evaluate} on a recording, in Spark."""
 
     def test_recordingThatGrows(self) -> None:
         """
-        What a server has recorded since a job began is replayed or left out, alike by both loops, and accounted for.
+        What a server has recorded since a job began is replayed or left out, alike by both loops,
+        and accounted for.
         """
         server = SyntheticServer(
             Population(clients=4, connections=2, seconds=60.0, requests=1500),
@@ -393,14 +350,10 @@ class EvaluateTests(SynchronousTestCase):
 
 
 class DamagedRecordingTests(SynchronousTestCase):
-    """
-    C{admission evaluate} on a recording of which files cannot be read.
-    """
+    """C{admission evaluate} on a recording of which files cannot be read."""
 
     def setUp(self) -> None:
-        """
-        Have a server to record.
-        """
+        """Have a server to record."""
         self.server = SyntheticServer(
             Population(clients=8, connections=2, seconds=100.0, requests=2500),
             ["client-bytes:produce=32KiB:fetch=128KiB"],
@@ -412,9 +365,7 @@ class DamagedRecordingTests(SynchronousTestCase):
         sharedSession()
 
     def record(self) -> None:
-        """
-        Record its events in sealed segments, the same number in each.
-        """
+        """Record its events in sealed segments, the same number in each."""
         self.events = len(self.kept)
         size = self.events // _SEGMENTS + 1
         self.names: list[str] = []
@@ -450,9 +401,7 @@ class DamagedRecordingTests(SynchronousTestCase):
         return path
 
     def check(self, path: Path, tolerance: float) -> None:
-        """
-        The page, the terminal and the exit status agree on how much is missing, in that file.
-        """
+        """The page, the terminal and the exit status agree on how much is missing, in that file."""
         status, said, complaint = self.evaluate()
         self.assertEqual(status, FAILED)
         self.assertEqual(len(complaint.splitlines()), 1)
@@ -479,20 +428,17 @@ class DamagedRecordingTests(SynchronousTestCase):
 
     def test_middle(self) -> None:
         """
-        If much of the recording cannot be read, that is the first thing said, with the file, and nothing is forecast.
+        If much of the recording cannot be read, that is the first thing said, with the file, and
+        nothing is forecast.
         """
         self.check(self.damage(2).absolute(), 0.0)
 
     def test_end(self) -> None:
-        """
-        So it is at the end of the recording, where no number of an event tells how many are missing.
-        """
+        """So it is at the end of the recording, where no number of an event tells how many are missing."""
         self.check(self.damage(-1).absolute(), 0.25)
 
     def test_allOfIt(self) -> None:
-        """
-        If no requests can be read, the first unreadable file is named.
-        """
+        """If no requests can be read, the first unreadable file is named."""
         path = self.damage(0)
         for name in self.names[1:]:
             for each in Path(self.directory, REQUESTS.name).rglob(f"{name}.parquet"):
@@ -503,9 +449,7 @@ class DamagedRecordingTests(SynchronousTestCase):
         self.assertEqual(len(complaint.splitlines()), 1)
 
     def test_whole(self) -> None:
-        """
-        Of a recording that is whole nothing is said to be missing.
-        """
+        """Of a recording that is whole nothing is said to be missing."""
         self.record()
         status, said, complaint = self.evaluate()
         self.assertEqual((status, complaint), (0, ""))
@@ -514,7 +458,8 @@ class DamagedRecordingTests(SynchronousTestCase):
 
     def test_dropped(self) -> None:
         """
-        Events that the server counted as dropped are said to be that, and a few of them leave the answers trusted.
+        Events that the server counted as dropped are said to be that, and a few of them leave the
+        answers trusted.
         """
         throttled = {event.clientId for event in self.kept if isinstance(event, RequestEvent) and event.throttleTimeMs}
         others = [

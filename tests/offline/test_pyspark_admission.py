@@ -1,6 +1,4 @@
-"""
-L{pyspark_admission} as far as it goes without Spark's Java.
-"""
+"""L{pyspark_admission} as far as it goes without Spark's Java."""
 
 from __future__ import annotations
 
@@ -42,9 +40,7 @@ CAP_BYTES = 1 << 30
 
 
 def someEvents(count: int = 10) -> list[Event]:
-    """
-    Events of all tables, a few of each, over some hours.
-    """
+    """Events of all tables, a few of each, over some hours."""
     events: list[Event] = []
     for number in range(count):
         atSeconds = number * 1000.5
@@ -67,17 +63,13 @@ def someEvents(count: int = 10) -> list[Event]:
 
 
 def reader(directory: str | Path, columns: StructType | None = None, **options: str) -> Any:
-    """
-    What Spark makes of a source with these options, in each of its processes.
-    """
+    """What Spark makes of a source with these options, in each of its processes."""
     source = pickle.loads(pickle.dumps(DefaultSource(CaseInsensitiveDict({"path": str(directory), **options}))))
     return source.reader(source.schema() if columns is None else columns)
 
 
 def readPartitions(reader: Any, partitions: list[InputPartition]) -> list[dict[str, Any]]:
-    """
-    The rows of partitions, each of which goes to another process.
-    """
+    """The rows of partitions, each of which goes to another process."""
     rows: list[dict[str, Any]] = []
     for partition in pickle.loads(pickle.dumps(partitions)):
         for found in reader.read(partition):
@@ -86,29 +78,21 @@ def readPartitions(reader: Any, partitions: list[InputPartition]) -> list[dict[s
 
 
 def readAll(directory: str | Path, columns: StructType | None = None, **options: str) -> list[dict[str, Any]]:
-    """
-    The rows of a recording.
-    """
+    """The rows of a recording."""
     batches = reader(directory, columns, **options)
     return readPartitions(batches, batches.partitions())
 
 
 def seqs(rows: list[dict[str, Any]]) -> list[int]:
-    """
-    The numbers of events, ascending.
-    """
+    """The numbers of events, ascending."""
     return sorted(row["seq"] for row in rows)
 
 
 class RecordedTestCase(SynchronousTestCase):
-    """
-    Has a directory to record to, and keeps what the log says.
-    """
+    """Has a directory to record to, and keeps what the log says."""
 
     def setUp(self) -> None:
-        """
-        Have nothing recorded yet.
-        """
+        """Have nothing recorded yet."""
         self.directory = Path(self.mktemp()).absolute()
         self.told: list[str] = []
         self.patch(batch.log, "warning", lambda form, *values: self.told.append(form % values))
@@ -131,16 +115,12 @@ class RecordedTestCase(SynchronousTestCase):
         return name
 
     def parquet(self, name: str) -> Path:
-        """
-        The file of a segment, if there is one.
-        """
+        """The file of a segment, if there is one."""
         [path] = self.directory.rglob(f"{name}.parquet")
         return path
 
     def sealPartly(self, name: str) -> None:
-        """
-        Seal a segment that has not gone yet.
-        """
+        """Seal a segment that has not gone yet."""
         path = segmentPath(self.directory, name)
         contents = path.read_bytes()
         sealSegment(self.directory, str(path))
@@ -148,28 +128,20 @@ class RecordedTestCase(SynchronousTestCase):
 
 
 class OptionsTests(RecordedTestCase):
-    """
-    L{Options}
-    """
+    """L{Options}"""
 
     def parse(self, **options: str) -> Options:
-        """
-        What options for the directory mean.
-        """
+        """What options for the directory mean."""
         return Options.parse(CaseInsensitiveDict({"path": str(self.directory), **options}))
 
     def test_defaults(self) -> None:
-        """
-        Only the directory has to be said; it is all requests then.
-        """
+        """Only the directory has to be said; it is all requests then."""
         self.record(1)
         self.assertEqual(self.parse(), Options(self.directory, REQUESTS))
         self.assertFalse(self.parse().range.isBounded)
 
     def test_given(self) -> None:
-        """
-        Names are taken in any case, as Spark's own are.
-        """
+        """Names are taken in any case, as Spark's own are."""
         self.record(1)
         options = self.parse(
             TABLE="sensors", Since="0", until="1", broker="7", maxfilespertrigger="5", segments="a-1,b-2"
@@ -179,17 +151,13 @@ class OptionsTests(RecordedTestCase):
         self.assertEqual((options.brokerId, options.filesPerTrigger, options.segments), ("7", 5, ("a-1", "b-2")))
 
     def test_fileScheme(self) -> None:
-        """
-        The directory may be written as Spark writes it.
-        """
+        """The directory may be written as Spark writes it."""
         self.record(1)
         for scheme in ["file:", "file://"]:
             self.assertEqual(Options.parse({"path": scheme + str(self.directory)}).directory, self.directory)
 
     def test_moments(self) -> None:
-        """
-        A moment is ISO 8601 or seconds since the epoch, to the microsecond.
-        """
+        """A moment is ISO 8601 or seconds since the epoch, to the microsecond."""
         for text, expected in [
             ("1970-01-02", 86_400_000_000),
             ("1970-01-01T00:01", 60_000_000),
@@ -201,9 +169,7 @@ class OptionsTests(RecordedTestCase):
             self.assertEqual(parseMoment(text), expected, text)
 
     def test_refused(self) -> None:
-        """
-        What makes no sense is refused in one sentence, with the remedy.
-        """
+        """What makes no sense is refused in one sentence, with the remedy."""
         self.record(1)
         for options, sentence in [
             ({"sinse": "0"}, "there is no option sinse: is it since?"),
@@ -225,31 +191,21 @@ class OptionsTests(RecordedTestCase):
             self.assertNotIn("\n", refusal)
 
     def test_severalDirectories(self) -> None:
-        """
-        Several directories at a time are refused, which Spark hands on as an
-        option of its own.
-        """
+        """Several directories at a time are refused, which Spark hands on as an option of its own."""
         refusal = str(self.assertRaises(ValueError, Options.parse, {"paths": '["a", "b"]'}))
         self.assertIn("one directory at a time", refusal)
 
     def test_sparksOwn(self) -> None:
-        """
-        What Spark may add, which has dots, is let pass.
-        """
+        """What Spark may add, which has dots, is let pass."""
         self.record(1)
         self.assertEqual(self.parse(**{"serialization.format": "1"}), self.parse())
 
 
 class FilesTests(RecordedTestCase):
-    """
-    L{pyspark_admission.files}
-    """
+    """L{pyspark_admission.files}"""
 
     def test_sameAsExporter(self) -> None:
-        """
-        The names are those that the exporter gives, which cannot be imported
-        from there.
-        """
+        """The names are those that the exporter gives, which cannot be imported from there."""
         self.assertEqual((files.SEGMENTS, files.DAMAGED_SUFFIX), (sealreport.SEGMENTS, sealing.DAMAGED_SUFFIX))
 
     def test_sealed(self) -> None:
@@ -275,32 +231,23 @@ class FilesTests(RecordedTestCase):
         self.assertEqual(sealedFiles(self.directory, SENSORS), [])
 
     def test_segments(self) -> None:
-        """
-        Segments are known by their names; one that is only being made is not.
-        """
+        """Segments are known by their names; one that is only being made is not."""
         name = self.record(1, isSealed=False)
         segmentPath(self.directory, name).with_name("boot-000002.segment.new").write_bytes(b"")
         self.assertEqual(segmentNames(self.directory), [name])
 
     def test_names(self) -> None:
-        """
-        A name tells the process and the number of a segment, or nothing.
-        """
+        """A name tells the process and the number of a segment, or nothing."""
         self.assertEqual(processAndNumber("a-b-000012"), ("a-b", 12))
         for name in ["part-00000-3c.c000", "-000001", "000001", "a-", "a-²"]:
             self.assertIs(processAndNumber(name), None, name)
 
 
 class ColumnsTests(RecordedTestCase):
-    """
-    L{pyspark_admission.columns}
-    """
+    """L{pyspark_admission.columns}"""
 
     def test_arrow(self) -> None:
-        """
-        What is read of each table has the types that Spark expects, to the
-        letter: it compares them.
-        """
+        """What is read of each table has the types that Spark expects, to the letter: it compares them."""
         writeRecording(self.directory, someEvents(), isSealed=True)
         writeRecording(self.directory, someEvents(), isSealed=False)
         for table in ["requests", "connections", "limits", "sensors"]:
@@ -312,19 +259,14 @@ class ColumnsTests(RecordedTestCase):
                 self.assertEqual(each.schema, to_arrow_schema(columns, timezone="UTC"))
 
     def test_problems(self) -> None:
-        """
-        So has the table of problems.
-        """
+        """So has the table of problems."""
         self.parquet(self.record(1)).write_text("x")
         batches = reader(self.directory, table="problems")
         [found] = [found for each in batches.partitions() for found in batches.read(each)]
         self.assertEqual(found.schema, to_arrow_schema(columnsOf(None), timezone="UTC"))
 
     def test_chosen(self) -> None:
-        """
-        Some of the columns can be asked for, in any order, along with a range
-        of time that takes others.
-        """
+        """Some of the columns can be asked for, in any order, along with a range of time that takes others."""
         self.record(1, 2, 3)
         columns = StructType().add("seq", LongType()).add("v", LongType())
         rows = readAll(self.directory, columns, since=str(WALL_SECONDS + 2), broker="3")
@@ -332,9 +274,7 @@ class ColumnsTests(RecordedTestCase):
         self.assertEqual(list(rows[0]), ["seq", "v"])
 
     def test_unknown(self) -> None:
-        """
-        A column that there is not, or of another type, is refused.
-        """
+        """A column that there is not, or of another type, is refused."""
         self.record(1)
         for columns, sentence in [
             (StructType().add("sec", LongType()), "there is no column sec: leave .schema(...) out to see all"),
@@ -344,14 +284,10 @@ class ColumnsTests(RecordedTestCase):
 
 
 class BatchTests(RecordedTestCase):
-    """
-    L{batch.BatchReader}
-    """
+    """L{batch.BatchReader}"""
 
     def test_everything(self) -> None:
-        """
-        Every value of every table is what was recorded, sealed or not.
-        """
+        """Every value of every table is what was recorded, sealed or not."""
         writeRecording(self.directory, someEvents(), isSealed=True)
         other = self.mktemp()
         [name] = writeRecording(other, someEvents(), isSealed=False)
@@ -367,19 +303,14 @@ class BatchTests(RecordedTestCase):
                 self.assertEqual(rows, expected)
 
     def test_union(self) -> None:
-        """
-        What is sealed and what is not are one set, whatever the process.
-        """
+        """What is sealed and what is not are one set, whatever the process."""
         self.record(1, 2)
         self.record(3, isSealed=False)
         self.record(4, isSealed=False, process="other")
         self.assertEqual(seqs(readAll(self.directory)), [1, 2, 3, 4])
 
     def test_beingWritten(self) -> None:
-        """
-        A segment that is being written is read as far as it is, and one that is
-        ready to be is empty.
-        """
+        """A segment that is being written is read as far as it is, and one that is ready to be is empty."""
         self.record(1)
         path = segmentPath(self.directory, "boot-000002")
         writer = SegmentWriter(str(path), SEGMENT_BYTES)
@@ -391,10 +322,7 @@ class BatchTests(RecordedTestCase):
         self.assertEqual(self.told, [])
 
     def test_beingSealed(self) -> None:
-        """
-        A segment whose Parquet files are there while it has not gone yet is
-        read once.
-        """
+        """A segment whose Parquet files are there while it has not gone yet is read once."""
         self.sealPartly(self.record(1, 2, isSealed=False))
         self.record(3, isSealed=False)
         self.assertEqual(seqs(readAll(self.directory)), [1, 2, 3])
@@ -415,9 +343,7 @@ class BatchTests(RecordedTestCase):
         self.assertEqual(self.told, [])
 
     def test_setAsideMeanwhile(self) -> None:
-        """
-        One that could not be sealed is told of, not passed over.
-        """
+        """One that could not be sealed is told of, not passed over."""
         name = self.record(1, isSealed=False)
         batches = reader(self.directory)
         partitions = batches.partitions()
@@ -428,9 +354,7 @@ class BatchTests(RecordedTestCase):
         self.assertEqual(self.told, [f"{path}.damaged was set aside when it could not be sealed"])
 
     def test_evictedMeanwhile(self) -> None:
-        """
-        A file that was removed for want of room is told of; the rest is read.
-        """
+        """A file that was removed for want of room is told of; the rest is read."""
         gone = self.parquet(self.record(1))
         self.record(2)
         batches = reader(self.directory)
@@ -462,18 +386,14 @@ class BatchTests(RecordedTestCase):
         self.assertEqual(sealed.value, (str(self.parquet("boot-000003")),))
 
     def test_broker(self) -> None:
-        """
-        One broker's rows can be asked for.
-        """
+        """One broker's rows can be asked for."""
         self.record(1)
         writeRecording(self.directory, [KafkaRequestEvent(1, 0.0, seq=2)], Origin("4", "other"))
         self.assertEqual(seqs(readAll(self.directory, broker="4")), [2])
         self.assertEqual(readAll(self.directory, broker="5"), [])
 
     def test_onlySegments(self) -> None:
-        """
-        Segments can be asked for by name, sealed or not; there may be none.
-        """
+        """Segments can be asked for by name, sealed or not; there may be none."""
         sealed = self.record(1)
         self.record(2)
         unsealed = self.record(3, isSealed=False)
@@ -500,10 +420,7 @@ class BatchTests(RecordedTestCase):
         self.assertEqual(readAll(self.directory, broker="3"), [])
 
     def test_bounded(self) -> None:
-        """
-        Files that follow each other are read by one task until they are too
-        large together.
-        """
+        """Files that follow each other are read by one task until they are too large together."""
         names = [self.record(number) for number in range(1, 6)]
         self.assertEqual(len(reader(self.directory).partitions()), 1)
         self.patch(batch, "PARTITION_BYTES", 3 * batch.OPENING_BYTES)
@@ -512,9 +429,7 @@ class BatchTests(RecordedTestCase):
         self.assertEqual([Path(path).stem for pack in packs for path in pack], names)
 
     def test_merged(self) -> None:
-        """
-        Batches are neither small nor large, and keep their order.
-        """
+        """Batches are neither small nor large, and keep their order."""
         small = [pa.RecordBatch.from_pydict({"a": [number] * 1000}) for number in range(100)]
         found = list(merged(small))
         self.assertEqual([each.num_rows for each in found], [33_000, 33_000, 33_000, 1_000])
@@ -535,9 +450,7 @@ class BatchTests(RecordedTestCase):
 
 
 class DamageTests(RecordedTestCase):
-    """
-    Files that cannot be read.
-    """
+    """Files that cannot be read."""
 
     def damage(self) -> dict[str, str]:
         """
@@ -563,9 +476,7 @@ class DamageTests(RecordedTestCase):
         }
 
     def test_told(self) -> None:
-        """
-        Each is told of on one line of the log, and all others are read.
-        """
+        """Each is told of on one line of the log, and all others are read."""
         expected = self.damage()
         self.assertEqual(seqs(readAll(self.directory)), [1, 2])
         self.assertEqual(len(self.told), len(expected))
@@ -575,10 +486,7 @@ class DamageTests(RecordedTestCase):
             self.assertNotIn("\n", line)
 
     def test_problems(self) -> None:
-        """
-        The table of problems has the same, for all tables, and segments that
-        were set aside; nothing else.
-        """
+        """The table of problems has the same, for all tables, and segments that were set aside; nothing else."""
         expected = self.damage()
         sensors = self.directory / "sensors" / self.parquet("boot-000001").relative_to(self.directory / "requests")
         sensors.parent.mkdir(parents=True)
@@ -593,18 +501,13 @@ class DamageTests(RecordedTestCase):
         self.assertEqual(self.told, [])
 
     def test_noProblems(self) -> None:
-        """
-        Where all is well there are none.
-        """
+        """Where all is well there are none."""
         self.record(1)
         self.record(2, isSealed=False)
         self.assertEqual(readAll(self.directory, table="problems"), [])
 
     def test_damagedPage(self) -> None:
-        """
-        Damage in the middle of a file, which its footer knows nothing of, is
-        told of, too.
-        """
+        """Damage in the middle of a file, which its footer knows nothing of, is told of, too."""
         path = self.parquet(self.record(*range(1, 200)))
         contents = bytearray(path.read_bytes())
         contents[4:2000] = b"\xff" * 1996
@@ -614,9 +517,7 @@ class DamageTests(RecordedTestCase):
         self.assertEqual([row["path"] for row in readAll(self.directory, table="problems")], [str(path)])
 
     def test_notAllowed(self) -> None:
-        """
-        A file that is whole and may not be read is the user's to see to.
-        """
+        """A file that is whole and may not be read is the user's to see to."""
         self.record(1, isSealed=False)
 
         def load(path: str) -> None:
@@ -628,37 +529,27 @@ class DamageTests(RecordedTestCase):
 
 
 class StreamTests(RecordedTestCase):
-    """
-    L{StreamReader}
-    """
+    """L{StreamReader}"""
 
     def stream(self, **options: str) -> StreamReader:
-        """
-        What Spark makes when a query begins, or begins again.
-        """
+        """What Spark makes when a query begins, or begins again."""
         source = DefaultSource(CaseInsensitiveDict({"path": str(self.directory), **options}))
         made = source.streamReader(source.schema())
         assert isinstance(made, StreamReader)
         return made
 
     def latest(self, start: Mapping[str, int], **options: str) -> dict[str, int]:
-        """
-        How far a stream goes from C{start} on.
-        """
+        """How far a stream goes from C{start} on."""
         stream = self.stream(**options)
         return stream.latestOffset(dict(start), stream.getDefaultReadLimit())
 
     def between(self, start: Mapping[str, int], end: Mapping[str, int], **options: str) -> list[int]:
-        """
-        The numbers of the events between two offsets, as they come.
-        """
+        """The numbers of the events between two offsets, as they come."""
         stream = self.stream(**options)
         return [row["seq"] for row in readPartitions(stream, stream.partitions(dict(start), dict(end)))]
 
     def test_sealedOnly(self) -> None:
-        """
-        Rows come once they are sealed.
-        """
+        """Rows come once they are sealed."""
         self.record(1)
         name = self.record(2, isSealed=False)
         start = self.stream().initialOffset()
@@ -669,9 +560,7 @@ class StreamTests(RecordedTestCase):
         self.assertEqual(self.between(end, self.latest(end)), [2])
 
     def test_beingSealed(self) -> None:
-        """
-        A segment that has not gone yet may not have all its files, so they wait.
-        """
+        """A segment that has not gone yet may not have all its files, so they wait."""
         self.record(1)
         name = self.record(2, isSealed=False)
         self.sealPartly(name)
@@ -681,9 +570,7 @@ class StreamTests(RecordedTestCase):
         self.assertEqual(self.between(end, self.latest(end)), [2])
 
     def test_firstBeingSealed(self) -> None:
-        """
-        If that is the first of all, there is nothing yet.
-        """
+        """If that is the first of all, there is nothing yet."""
         self.sealPartly(self.record(1, isSealed=False))
         self.assertEqual(self.latest({}), {})
 
@@ -713,10 +600,7 @@ class StreamTests(RecordedTestCase):
         self.assertEqual(self.between({}, self.latest({})), [1, 2, 3, 4, 5])
 
     def test_sameAgain(self) -> None:
-        """
-        A batch that is run again after a crash has the same rows, whatever has
-        come since.
-        """
+        """A batch that is run again after a crash has the same rows, whatever has come since."""
         self.record(1)
         end = self.latest({})
         self.record(2)
@@ -724,19 +608,13 @@ class StreamTests(RecordedTestCase):
         self.assertEqual(self.between({}, end), [1])
 
     def test_text(self) -> None:
-        """
-        An offset that is the same is the same text, by which Spark knows that
-        there is nothing new.
-        """
+        """An offset that is the same is the same text, by which Spark knows that there is nothing new."""
         for process in ["b", "a", "c"]:
             self.record(1, process=process, hour=ord(process) % 2)
         self.assertEqual(list(self.latest({"c": 1, "a": 1}).items()), [("a", 1), ("b", 1), ("c", 1)])
 
     def test_evicted(self) -> None:
-        """
-        Files that were removed are not missed, and processes of which nothing
-        is left are forgotten.
-        """
+        """Files that were removed are not missed, and processes of which nothing is left are forgotten."""
         first = self.parquet(self.record(1))
         second = self.parquet(self.record(2))
         self.record(3, process="other")
@@ -749,10 +627,7 @@ class StreamTests(RecordedTestCase):
         self.assertEqual(self.between({"other": 1}, self.latest({"other": 1})), [4])
 
     def test_neverBack(self) -> None:
-        """
-        An offset never goes back, though the file be gone that it is named
-        after.
-        """
+        """An offset never goes back, though the file be gone that it is named after."""
         self.record(1)
         second = self.parquet(self.record(2))
         end = self.latest({})
@@ -760,9 +635,7 @@ class StreamTests(RecordedTestCase):
         self.assertEqual(self.latest(end), end)
 
     def test_limited(self) -> None:
-        """
-        So many files are taken at a time, and all of a segment's.
-        """
+        """So many files are taken at a time, and all of a segment's."""
         for number in range(1, 6):
             self.record(number)
         offset: dict[str, int] = {}
@@ -774,18 +647,13 @@ class StreamTests(RecordedTestCase):
         self.assertEqual(batches, [[1, 2], [3, 4], [5], []])
 
     def test_limitedBelowOne(self) -> None:
-        """
-        A segment of more files than may be taken is taken, or there would be no
-        end to it.
-        """
+        """A segment of more files than may be taken is taken, or there would be no end to it."""
         writeRecording(self.directory, someEvents())
         self.assertGreater(len(sealedFiles(self.directory, REQUESTS)), 1)
         self.assertEqual(self.latest({}, maxFilesPerTrigger="1"), {"boot": 1})
 
     def test_limitLifted(self) -> None:
-        """
-        Spark's own wish goes before the option.
-        """
+        """Spark's own wish goes before the option."""
         self.record(1)
         self.record(2)
         stream = self.stream(maxFilesPerTrigger="1")
@@ -793,9 +661,7 @@ class StreamTests(RecordedTestCase):
         self.assertEqual(stream.latestOffset({}, ReadAllAvailable()), {"boot": 2})
 
     def test_availableNow(self) -> None:
-        """
-        A query of what there is ends, whatever comes while it runs.
-        """
+        """A query of what there is ends, whatever comes while it runs."""
         self.record(1)
         self.record(2)
         stream = self.stream(maxFilesPerTrigger="1")
@@ -809,9 +675,7 @@ class StreamTests(RecordedTestCase):
         self.assertEqual(seen, [1, 2])
 
     def test_range(self) -> None:
-        """
-        Rows out of the range do not come, and do not come later.
-        """
+        """Rows out of the range do not come, and do not come later."""
         self.record(1)
         self.record(2, hour=4)
         end = self.latest({}, since=str(WALL_SECONDS + HOUR_SECONDS))
@@ -819,18 +683,14 @@ class StreamTests(RecordedTestCase):
         self.assertEqual(self.between({}, end, since=str(WALL_SECONDS + HOUR_SECONDS)), [2])
 
     def test_strangers(self) -> None:
-        """
-        Files of other names have no place in the order, and are not streamed.
-        """
+        """Files of other names have no place in the order, and are not streamed."""
         path = self.parquet(self.record(1))
         path.with_name("part-00000.c000.parquet").write_bytes(path.read_bytes())
         self.assertEqual(self.between({}, self.latest({})), [1])
         self.assertEqual(seqs(readAll(self.directory)), [1, 1])
 
     def test_refused(self) -> None:
-        """
-        Problems cannot be streamed, nor single segments.
-        """
+        """Problems cannot be streamed, nor single segments."""
         self.record(1)
         for options in [{"table": "problems"}, {"segments": "boot-000001"}]:
             self.assertIn("cannot be streamed: ", str(self.assertRaises(ValueError, self.stream, **options)))

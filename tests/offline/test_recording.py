@@ -1,6 +1,4 @@
-"""
-L{admission.offline.recording}, by Spark itself.
-"""
+"""L{admission.offline.recording}, by Spark itself."""
 
 from __future__ import annotations
 
@@ -31,21 +29,14 @@ from tests.offline.test_spark_source import numbersOf
 
 
 class RecordingTests(SynchronousTestCase):
-    """
-    L{Recording}
-    """
+    """L{Recording}"""
 
     def setUp(self) -> None:
-        """
-        Have nothing recorded yet, in a directory that Spark may take for a
-        pattern.
-        """
+        """Have nothing recorded yet, in a directory that Spark may take for a pattern."""
         self.directory = Path(self.mktemp()).absolute() / "a [b]{c,d}*?"
 
     def open(self, **options: str) -> Recording:
-        """
-        The recording in the directory.
-        """
+        """The recording in the directory."""
         return Recording.open(sharedSession(), str(self.directory), **options)
 
     def record(self, *numbers: int, isSealed: bool = True, hour: int = 0) -> str:
@@ -59,10 +50,7 @@ class RecordingTests(SynchronousTestCase):
         return name
 
     def checkTables(self, count: int) -> None:
-        """
-        Each table has its columns and as many rows, the ones that the data
-        source reads.
-        """
+        """Each table has its columns and as many rows, the ones that the data source reads."""
         recording = self.open()
         for table in TABLES:
             rows = getattr(recording, table.name)()
@@ -73,9 +61,7 @@ class RecordingTests(SynchronousTestCase):
             self.assertEqual(sorted(rows.collect(), key=itemgetter("seq")), sorted(expected, key=itemgetter("seq")))
 
     def test_tables(self) -> None:
-        """
-        It makes no difference whether nothing is sealed, some or all.
-        """
+        """It makes no difference whether nothing is sealed, some or all."""
         writeRecording(self.directory, someEvents(2), isSealed=False)
         self.checkTables(2)
         writeRecording(self.directory, someEvents(2))
@@ -84,18 +70,13 @@ class RecordingTests(SynchronousTestCase):
         self.checkTables(4)
 
     def test_emptyTable(self) -> None:
-        """
-        A table that nothing was recorded of is empty.
-        """
+        """A table that nothing was recorded of is empty."""
         self.record(1)
         rows = self.open().limits()
         self.assertEqual((rows.columns[-1], rows.count()), ("changed_by", 0))
 
     def test_once(self) -> None:
-        """
-        Nothing is read twice or missed, whatever is being sealed when it is
-        planned or sealed before it is read.
-        """
+        """Nothing is read twice or missed, whatever is being sealed when it is planned or sealed before it is read."""
         self.record(1, 2)
         half = self.record(3, isSealed=False)
         path = segmentPath(self.directory, half)
@@ -110,9 +91,7 @@ class RecordingTests(SynchronousTestCase):
         self.assertEqual(numbersOf(self.open().requests()), [1, 2, 3, 4])
 
     def test_range(self) -> None:
-        """
-        The same rows are chosen of what is sealed and of what is not.
-        """
+        """The same rows are chosen of what is sealed and of what is not."""
         for isSealed in (True, False):
             for hour in range(3):
                 self.record(3 * hour + 1, 3 * hour + 2, isSealed=isSealed, hour=hour)
@@ -127,9 +106,7 @@ class RecordingTests(SynchronousTestCase):
         self.assertEqual(numbersOf(self.open(until="2023-11-14T23:00").requests()), [1, 1, 2, 2])
 
     def test_otherHours(self) -> None:
-        """
-        Files of other hours are not opened: Spark chooses by directories.
-        """
+        """Files of other hours are not opened: Spark chooses by directories."""
         self.record(1)
         for options, condition in [
             ({"since": "2023-11-14T23:00"}, ">= 472223)"),
@@ -142,9 +119,7 @@ class RecordingTests(SynchronousTestCase):
             self.assertIn(condition, filters)
 
     def test_problems(self) -> None:
-        """
-        What cannot be read is left out and told of.
-        """
+        """What cannot be read is left out and told of."""
         self.record(1)
         half = next(self.directory.rglob(f"{self.record(2)}.parquet"))
         half.write_bytes(half.read_bytes()[:1000])
@@ -166,9 +141,7 @@ class RecordingTests(SynchronousTestCase):
             self.assertIn(expected, problem)
 
     def test_removed(self) -> None:
-        """
-        A file that is removed after it was planned to be read is not missed.
-        """
+        """A file that is removed after it was planned to be read is not missed."""
         gone = next(self.directory.rglob(f"{self.record(1)}.parquet"))
         self.record(2)
         rows = self.open().requests()
@@ -176,9 +149,7 @@ class RecordingTests(SynchronousTestCase):
         self.assertEqual(numbersOf(rows), [2])
 
     def test_older(self) -> None:
-        """
-        Files of older versions are read together with those of today.
-        """
+        """Files of older versions are read together with those of today."""
         path = next(self.directory.rglob(f"{self.record(1)}.parquet"))
         self.record(2)
         table = pq.read_table(path, partitioning=None).select(["seq", "ts", "client_id"])
@@ -188,9 +159,7 @@ class RecordingTests(SynchronousTestCase):
 
 
 class SampleTests(SynchronousTestCase):
-    """
-    C{sample} of L{Recording.open}
-    """
+    """C{sample} of L{Recording.open}"""
 
     def test_connections(self) -> None:
         """
@@ -225,37 +194,26 @@ class SampleTests(SynchronousTestCase):
         self.assertEqual(Recording.open(sharedSession(), directory, sample="100%").requests().count(), 600)
 
     def test_shares(self) -> None:
-        """
-        A share is a fraction or a percentage.
-        """
+        """A share is a fraction or a percentage."""
         for text, expected in [("0.1", 0.1), ("10%", 0.1), ("1", 1), ("100 %", 1), ("0.5%", 0.005)]:
             self.assertEqual(float(parseSample(text)), expected)
 
     def test_refused(self) -> None:
-        """
-        Anything else is refused, with the right form.
-        """
+        """Anything else is refused, with the right form."""
         for text in ["0", "0%", "1.1", "101%", "-1", "a tenth", "", "nan"]:
             refusal = str(self.assertRaises(RecordingError, parseSample, text))
             self.assertIn(f"{text!r} is no share of the clients: write a fraction of the clients, as 0.1", refusal)
 
 
 class OpenTests(SynchronousTestCase):
-    """
-    What cannot be opened.
-    """
+    """What cannot be opened."""
 
     def refusal(self, directory: str, **options: str) -> str:
-        """
-        What is said instead.
-        """
+        """What is said instead."""
         return str(self.assertRaises(RecordingError, Recording.open, sharedSession(), directory, **options))
 
     def test_noRecording(self) -> None:
-        """
-        A directory that is not there, has no recording, or an empty one, is
-        told apart.
-        """
+        """A directory that is not there, has no recording, or an empty one, is told apart."""
         directory = Path(self.mktemp()).absolute()
         self.assertIn(f"there is no directory {directory}: name the one", self.refusal(str(directory)))
         directory.mkdir()
@@ -264,9 +222,7 @@ class OpenTests(SynchronousTestCase):
         self.assertIn(f"nothing has been recorded in {directory}", self.refusal(str(directory)))
 
     def test_options(self) -> None:
-        """
-        A time or a sample that makes no sense is refused in one sentence.
-        """
+        """A time or a sample that makes no sense is refused in one sentence."""
         directory = self.mktemp()
         writeRecording(directory, [KafkaRequestEvent(1, 0.0)])
         self.assertIn("'noon' is not a moment: write ", self.refusal(directory, since="noon"))

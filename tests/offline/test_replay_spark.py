@@ -58,36 +58,26 @@ Trials = Mapping[TrialKey, Trial]
 
 @cache
 def throttled() -> Recording:
-    """
-    Clients that are throttled by a window and share nothing but that.
-    """
+    """Clients that are throttled by a window and share nothing but that."""
     return serve({"client-bytes": "client-bytes:produce=1M"}, population(4, 3), steadySteps(thinkMs=40), 20 * SECOND)
 
 
 @cache
 def framed() -> DataFrame:
-    """
-    The same for Spark.
-    """
+    """The same for Spark."""
     return frameOf(throttled().rows)
 
 
 def frameOf(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = REQUEST_COLUMNS) -> DataFrame:
-    """
-    Rows for Spark, in several parts and no order.
-    """
+    """Rows for Spark, in several parts and no order."""
     return sharedSession().createDataFrame(tableOf(rows, columns)).repartition(3, "seq")
 
 
 class ReplayTests(SynchronousTestCase):
-    """
-    A replay in Spark.
-    """
+    """A replay in Spark."""
 
     def candidates(self, *texts: str) -> Trials:
-        """
-        Trials of the recording.
-        """
+        """Trials of the recording."""
         return planTrials(resolveCandidates(texts), throttled().runs())
 
     def test_sameAsAlone(self) -> None:
@@ -170,10 +160,7 @@ class ReplayTests(SynchronousTestCase):
         self.assertEqual(fidelityTable(fidelities)["is_trusted"].to_pylist(), [True, True])
 
     def test_notTrusted(self) -> None:
-        """
-        A replay that says something else than was recorded is not trusted, nor
-        one that says nothing.
-        """
+        """A replay that says something else than was recorded is not trusted, nor one that says nothing."""
         runs = throttled().runs()
         other = [evolve(run, policyDescriptions=["client-bytes:produce=700000"], changes=()) for run in runs]
         unheard = [evolve(run, bootId="unheard") for run in runs]
@@ -187,10 +174,7 @@ class ReplayTests(SynchronousTestCase):
         self.assertEqual(judgeReplays(framed(), found, self.candidates("client-bytes:produce=1M"), (OPEN,)), [])
 
     def test_runs(self) -> None:
-        """
-        What is known of a run is what the core finds, events that are missing
-        included.
-        """
+        """What is known of a run is what the core finds, events that are missing included."""
         recording = throttled()
         kept = [row for row in recording.rows if row["seq"] not in (100, 101, 500)]
         numbered = [*kept, *recording.limits]
@@ -203,10 +187,7 @@ class ReplayTests(SynchronousTestCase):
         self.assertEqual([(gap.seq, gap.missing) for gap in found[0].gaps], [(102, 2), (501, 1)])
 
     def test_tooManyConnections(self) -> None:
-        """
-        More connections than the driver could remember are refused with the
-        remedy.
-        """
+        """More connections than the driver could remember are refused with the remedy."""
         error = self.assertRaises(TraceError, countClients, framed(), True, 11)
         self.assertIn("more than 11 connections and kinds of their requests", str(error))
         error = self.assertRaises(TraceError, countClients, framed(), False, 3)

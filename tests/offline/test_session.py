@@ -1,6 +1,4 @@
-"""
-L{admission.offline.sparksession}
-"""
+"""L{admission.offline.sparksession}"""
 
 from __future__ import annotations
 
@@ -39,14 +37,10 @@ session.stop()
 
 
 class PackagesTests(SynchronousTestCase):
-    """
-    L{checkPackages}
-    """
+    """L{checkPackages}"""
 
     def without(self, *missing: str) -> None:
-        """
-        Have these packages not installed.
-        """
+        """Have these packages not installed."""
 
         def find(name: str) -> str | None:
             if name.partition(".")[0] in missing and "." in name:
@@ -56,54 +50,39 @@ class PackagesTests(SynchronousTestCase):
         self.patch(sparksession, "find_spec", find)
 
     def test_missing(self) -> None:
-        """
-        One sentence names what is missing and the extra that brings it.
-        """
+        """One sentence names what is missing and the extra that brings it."""
         self.without("pandas", "pyarrow")
         refusal = str(self.assertRaises(SparkMissing, openSession, "tests"))
         self.assertEqual(refusal, "this needs pandas, pyarrow: pip install 'admission[spark]'")
 
     def test_client(self) -> None:
-        """
-        Spark Connect needs more, and nobody else does.
-        """
+        """Spark Connect needs more, and nobody else does."""
         self.without("google")
         checkPackages(False)
         refusal = str(self.assertRaises(SparkMissing, checkPackages, True))
         self.assertEqual(refusal, "SPARK_REMOTE needs Spark's client: pip install 'pyspark[connect]'")
 
     def test_installed(self) -> None:
-        """
-        Where all is there, nothing is said.
-        """
+        """Where all is there, nothing is said."""
         checkPackages(True)
 
 
 class LaunchTests(SynchronousTestCase):
-    """
-    L{launchEnvironment}
-    """
+    """L{launchEnvironment}"""
 
     def setUp(self) -> None:
-        """
-        Have a Java, and a directory for files.
-        """
+        """Have a Java, and a directory for files."""
         self.directory = Path(self.mktemp()).absolute()
         self.directory.mkdir()
         self.java: dict[str, str] = {}
         self.patch(sparksession, "javaEnvironment", lambda environment, directory: self.java)
 
     def launch(self, **environment: str) -> dict[str, str]:
-        """
-        What is set where such an environment is.
-        """
+        """What is set where such an environment is."""
         return launchEnvironment(environment, self.directory)
 
     def test_bare(self) -> None:
-        """
-        Workers run this Python, and Spark logs errors only; the Java is set if
-        there is one to set.
-        """
+        """Workers run this Python, and Spark logs errors only; the Java is set if there is one to set."""
         self.java["JAVA_HOME"] = "/java"
         configuration = self.directory / "conf"
         self.assertEqual(
@@ -126,9 +105,7 @@ class LaunchTests(SynchronousTestCase):
         self.assertEqual(self.launch(), {"PYSPARK_PYTHON": sys.executable})
 
     def test_submitted(self) -> None:
-        """
-        Under spark-submit Java runs already, and none is looked for.
-        """
+        """Under spark-submit Java runs already, and none is looked for."""
 
         def refuse(environment: object, directory: object) -> None:
             raise JavaMissing("there is none")
@@ -139,15 +116,10 @@ class LaunchTests(SynchronousTestCase):
 
 
 class SessionTests(SynchronousTestCase):
-    """
-    L{openSession}
-    """
+    """L{openSession}"""
 
     def test_same(self) -> None:
-        """
-        The session that there is, is used, and nothing is prepared for another;
-        its times are in UTC.
-        """
+        """The session that there is, is used, and nothing is prepared for another; its times are in UTC."""
         shared = sharedSession()
         self.patch(sparksession, "launchEnvironment", None)
         opened = openSession("tests")
@@ -155,9 +127,7 @@ class SessionTests(SynchronousTestCase):
         self.assertEqual(opened.conf.get("spark.sql.session.timeZone"), "UTC")
 
     def test_workers(self) -> None:
-        """
-        Workers run the Python of this process, and so find our packages.
-        """
+        """Workers run the Python of this process, and so find our packages."""
 
         def executables(batches: object) -> object:
             import pyarrow
@@ -171,10 +141,7 @@ class SessionTests(SynchronousTestCase):
 
     @longForm
     def test_packagedJava(self) -> None:
-        """
-        Spark runs on the Java of a package where there is no other, and says
-        nothing but what it is asked.
-        """
+        """Spark runs on the Java of a package where there is no other, and says nothing but what it is asked."""
         environment = {**ENVIRONMENT, "JAVA_HOME": "/nowhere"}
         for name in ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_REMOTE"):
             environment.pop(name, None)

@@ -1,6 +1,4 @@
-"""
-C{spark.read.format("admission")}, by Spark itself.
-"""
+"""C{spark.read.format("admission")}, by Spark itself."""
 
 from __future__ import annotations
 
@@ -61,21 +59,15 @@ session.stop()
 
 
 def numbersOf(rows: DataFrame) -> list[int]:
-    """
-    The numbers of events, ascending.
-    """
+    """The numbers of events, ascending."""
     return sorted(row["seq"] for row in rows.select("seq").collect())
 
 
 class SparkTestCase(SynchronousTestCase):
-    """
-    Has Spark and a directory to record to.
-    """
+    """Has Spark and a directory to record to."""
 
     def setUp(self) -> None:
-        """
-        Have nothing recorded yet.
-        """
+        """Have nothing recorded yet."""
         self.session = sharedSession()
         self.directory = Path(self.mktemp()).absolute()
 
@@ -90,9 +82,7 @@ class SparkTestCase(SynchronousTestCase):
         return name
 
     def read(self, **options: str) -> DataFrame:
-        """
-        What the source makes of the directory.
-        """
+        """What the source makes of the directory."""
         return self.session.read.format("admission").options(**options).load(str(self.directory))
 
 
@@ -114,9 +104,7 @@ except Exception as error:
 
 
 class ReadTests(SparkTestCase):
-    """
-    C{spark.read}
-    """
+    """C{spark.read}"""
 
     def test_everything(self) -> None:
         """
@@ -135,9 +123,7 @@ class ReadTests(SparkTestCase):
             self.assertEqual(sorted(found, key=itemgetter("seq")), expected)
 
     def test_optionsOfSql(self) -> None:
-        """
-        SQL reads recordings as well, without anything being registered.
-        """
+        """SQL reads recordings as well, without anything being registered."""
         self.record(1, 2)
         self.record(3, isSealed=False)
         self.session.sql(
@@ -147,9 +133,7 @@ class ReadTests(SparkTestCase):
         self.assertEqual(tuple(row), (3, 1, 3))
 
     def test_older(self) -> None:
-        """
-        Files of older versions are read together with those of today.
-        """
+        """Files of older versions are read together with those of today."""
         [path] = self.directory.rglob(f"{self.record(1)}.parquet")
         self.record(2)
         table = pq.read_table(path, partitioning=None).select(["seq", "ts", "client_id"])
@@ -158,9 +142,7 @@ class ReadTests(SparkTestCase):
         self.assertEqual([tuple(row) for row in rows], [(1, None, None), (2, VERSION, [])])
 
     def test_damaged(self) -> None:
-        """
-        Damaged files are left out, and can be counted.
-        """
+        """Damaged files are left out, and can be counted."""
         self.record(1)
         self.record(2, isSealed=False)
         half = next(self.directory.rglob(f"{self.record(3)}.parquet"))
@@ -172,9 +154,7 @@ class ReadTests(SparkTestCase):
         self.assertEqual(sorted(row["path"] for row in problems), sorted(map(str, [half, segment])))
 
     def test_mistakes(self) -> None:
-        """
-        A mistake is told of by load, with the remedy.
-        """
+        """A mistake is told of by load, with the remedy."""
         self.record(1)
         for options, sentence in [
             ({"sinse": "0"}, "there is no option sinse: is it since?"),
@@ -183,10 +163,7 @@ class ReadTests(SparkTestCase):
             self.assertIn(sentence, str(self.assertRaises(AnalysisException, self.read, **options)))
 
     def test_killed(self) -> None:
-        """
-        Of a server that was killed everything is there that it said it had
-        recorded, each once.
-        """
+        """Of a server that was killed everything is there that it said it had recorded, each once."""
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.kit.recordingprocess", f"spark:{self.directory}:rotate=1s:cap=64MiB"],
             cwd=ROOT,
@@ -216,9 +193,7 @@ class ReadTests(SparkTestCase):
 
 
 class StreamTests(SparkTestCase):
-    """
-    C{spark.readStream}
-    """
+    """C{spark.readStream}"""
 
     def runQuery(self, **options: str) -> list[list[int]]:
         """
@@ -264,9 +239,7 @@ class StreamTests(SparkTestCase):
         self.assertNotIn(stuck, segmentNames(self.directory))
 
     def test_fewAtATime(self) -> None:
-        """
-        A long recording is taken in batches as small as is wanted.
-        """
+        """A long recording is taken in batches as small as is wanted."""
         self.checkpoint = str(Path(self.mktemp()).absolute())
         for number in range(1, 4):
             self.record(number)
@@ -274,9 +247,7 @@ class StreamTests(SparkTestCase):
 
 
 class NotActivatedTests(SynchronousTestCase):
-    """
-    A program that is run by the Python of an environment which is not activated.
-    """
+    """A program that is run by the Python of an environment which is not activated."""
 
     def test_workersPython(self) -> None:
         """
@@ -313,15 +284,11 @@ class NotActivatedTests(SynchronousTestCase):
 
 
 class ConnectTests(SynchronousTestCase):
-    """
-    Spark Connect
-    """
+    """Spark Connect"""
 
     @longForm
     def test_local(self) -> None:
-        """
-        The source and recordings are read through a server as well.
-        """
+        """The source and recordings are read through a server as well."""
         directory = Path(self.mktemp()).absolute()
         writeRecording(directory, someEvents())
         writeRecording(directory, someEvents(), isSealed=False)

@@ -1,6 +1,4 @@
-"""
-L{admission.offline.streaming}, fed by recordings that grow.
-"""
+"""L{admission.offline.streaming}, fed by recordings that grow."""
 
 from __future__ import annotations
 
@@ -30,9 +28,7 @@ POLICIES = ("client-bytes", "request-time")
 
 
 def randomEvents(seed: int, beginMinutes: float, endMinutes: float, count: int) -> list[KafkaRequestEvent]:
-    """
-    Requests of a few clients between two times, in order.
-    """
+    """Requests of a few clients between two times, in order."""
     random = Random(seed)
     events = []
     for seconds in sorted(random.uniform(beginMinutes * 60, endMinutes * 60) for _ in range(count)):
@@ -56,49 +52,37 @@ def randomEvents(seed: int, beginMinutes: float, endMinutes: float, count: int) 
 
 
 class StreamingTests(SynchronousTestCase):
-    """
-    A recording that grows between runs.
-    """
+    """A recording that grows between runs."""
 
     def setUp(self) -> None:
         self.recording = self.mktemp()
         self.results = self.mktemp()
 
     def record(self, boot: str, events: list[KafkaRequestEvent]) -> None:
-        """
-        Add to the recording.
-        """
+        """Add to the recording."""
         origin = Origin("0", boot, policyNames=POLICIES)
         writeRecording(self.recording, events, origin, wallSeconds=BEGIN.timestamp())
 
     def runOnce(self, transform: Callable[..., DataFrame]) -> StreamingQuery:
-        """
-        Take what there is.
-        """
+        """Take what there is."""
         requests = sharedSession().readStream.format("admission").load(self.recording)
         query = appendAvailable(transform(requests, "2 minutes"), self.results, "results")
         query.awaitTermination()
         return query
 
     def forgetLastCommit(self) -> None:
-        """
-        Leave everything as if the last run had been killed at its very end.
-        """
+        """Leave everything as if the last run had been killed at its very end."""
         commits = Path(self.results, CHECKPOINT, "commits")
         last = max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
         for path in (commits / f"{last}", commits / f".{last}.crc"):
             path.unlink()
 
     def found(self) -> list[Row]:
-        """
-        The results so far.
-        """
+        """The results so far."""
         return rowsOf(sharedSession().read.parquet(self.results))
 
     def batch(self, transform: Callable[[DataFrame], DataFrame]) -> list[Row]:
-        """
-        The same of the whole recording at once.
-        """
+        """The same of the whole recording at once."""
         return rowsOf(transform(clean(sharedSession().read.format("admission").load(self.recording), REQUESTS)))
 
     def test_clientMinutes(self) -> None:
@@ -129,10 +113,7 @@ class StreamingTests(SynchronousTestCase):
         self.assertEqual(self.found(), [row for row in expected if row["minute"] < at(60)])
 
     def test_throttleMinutes(self) -> None:
-        """
-        So do the histograms; and who comes later than is waited for is left
-        out and counted.
-        """
+        """So do the histograms; and who comes later than is waited for is left out and counted."""
         self.record("one", randomEvents(4, 0, 3, 60))
         expected = self.batch(throttleMinutes)
         self.record("one", [KafkaRequestEvent(1, 3600.0)])

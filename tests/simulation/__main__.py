@@ -1,6 +1,4 @@
-"""
-Simulate a broker with many seeds, or again with one.
-"""
+"""Simulate a broker with many seeds, or again with one."""
 
 from __future__ import annotations
 
@@ -22,9 +20,7 @@ _SHOWN_VIOLATIONS = 5
 
 
 def simulate(seeds: range) -> list[str]:
-    """
-    @return: what went wrong, for people.
-    """
+    """@return: what went wrong, for people."""
     violations = []
     for seed in seeds:
         try:
@@ -35,9 +31,7 @@ def simulate(seeds: range) -> list[str]:
 
 
 def quiet() -> None:
-    """
-    Nobody reads what the simulated brokers log.
-    """
+    """Nobody reads what the simulated brokers log."""
     globalLogBeginner.beginLoggingTo([], redirectStandardIO=False)
 
 
@@ -73,9 +67,7 @@ def main() -> int:
 
 
 def seedsToFind(bug: Bug, maxSeeds: int) -> int | None:
-    """
-    @return: how many seeds it takes to find it; L{None} if that are more than C{maxSeeds}.
-    """
+    """@return: how many seeds it takes to find it; L{None} if that are more than C{maxSeeds}."""
     for seed in range(maxSeeds):
         with bug():
             try:
@@ -86,9 +78,7 @@ def seedsToFind(bug: Bug, maxSeeds: int) -> int | None:
 
 
 def findBugs(maxSeeds: int) -> int:
-    """
-    Show how many seeds it takes to find each.
-    """
+    """Show how many seeds it takes to find each."""
     quiet()
     missed = 0
     for name, bug in BUGS.items():
@@ -99,9 +89,7 @@ def findBugs(maxSeeds: int) -> int:
 
 
 def again(seed: int) -> int:
-    """
-    One seed.
-    """
+    """One seed."""
     simulation = Simulation(seed)
     try:
         simulation.run()

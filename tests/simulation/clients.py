@@ -1,6 +1,4 @@
-"""
-Clients of good manners, each a coroutine that goes on whatever becomes of its connection.
-"""
+"""Clients of good manners, each a coroutine that goes on whatever becomes of its connection."""
 
 from __future__ import annotations
 
@@ -47,9 +45,7 @@ class Client:
         self._versions: dict[str, int] = {}
 
     async def run(self) -> None:
-        """
-        Be a client, until it is not wanted any more.
-        """
+        """Be a client, until it is not wanted any more."""
         while self.isWanted:
             try:
                 self.connection = await self.network.connect(self.name, self.host, self.isTLS)
@@ -62,25 +58,19 @@ class Client:
                     self.connection = None
 
     async def live(self, connection: Connection) -> None:
-        """
-        What it does on one connection.
-        """
+        """What it does on one connection."""
         raise NotImplementedError
 
     async def sleep(self, seconds: float) -> None:
         await self.network.sleep(seconds)
 
     async def ask(self, name: str, /, **values: Any) -> Any:
-        """
-        Ask in the version that this client speaks.
-        """
+        """Ask in the version that this client speaks."""
         assert self.connection is not None
         return await self.connection.ask(name, self.version(name), **values)
 
     def version(self, name: str) -> int:
-        """
-        The version of an API that it speaks.
-        """
+        """The version of an API that it speaks."""
         if name not in self._versions:
             self._versions[name] = self.random.randint(*_VERSIONS[name])
         return self._versions[name]
@@ -203,9 +193,7 @@ class Producer(Client):
         return {"transactional_id": None, "acks": self._acks, "timeout": self._timeoutMs, "topic_data": data}
 
     def _answered(self, batches: Sequence[Batch], response: Any) -> list[tuple[Batch, ErrorCode]]:
-        """
-        @return: what was not acknowledged, and why.
-        """
+        """@return: what was not acknowledged, and why."""
         results = {(topic.name, each.index): each for topic in response.responses for each in topic.partition_responses}
         self._isThrottled = bool(response.throttle_time)
         failed = []
@@ -226,9 +214,7 @@ class Producer(Client):
         return failed
 
     async def _failed(self, failed: list[tuple[Batch, ErrorCode]]) -> None:
-        """
-        Find out what is to be sent again.
-        """
+        """Find out what is to be sent again."""
         first: dict[Place, ErrorCode] = {}
         for batch, code in failed:
             first.setdefault(batch.place, code)
@@ -252,9 +238,7 @@ class Producer(Client):
 
 
 class Consumer(Client):
-    """
-    Reads partitions from their beginning, and expects to be told of new records at once.
-    """
+    """Reads partitions from their beginning, and expects to be told of new records at once."""
 
     def __init__(self, name: str, network: Network, history: History, topicName: str, partitionCount: int) -> None:
         super().__init__(name, network, history)
@@ -265,9 +249,7 @@ class Consumer(Client):
         self._maxBytes = self.random.choice([1, 2000, 1 << 20])
 
     def powerLost(self, partitions: Sequence[Any]) -> None:
-        """
-        It may have read what is not there any more.
-        """
+        """It may have read what is not there any more."""
         self._positions = [
             min(position, partition.highWatermark)
             for position, partition in zip(self._positions, partitions, strict=True)
@@ -321,9 +303,7 @@ class Consumer(Client):
             await self.sleep(0.3)
 
     def _expectNothing(self, asked: float) -> None:
-        """
-        There was nothing to read.
-        """
+        """There was nothing to read."""
         # What was acknowledged before it was asked for, or while it waited.
         until = self.now - _LATE_SECONDS if self._waitMs else asked
         for batch in self.history.batches.values():
@@ -336,9 +316,7 @@ class Consumer(Client):
                     )
 
     def _expectInTime(self, asked: float, positions: Sequence[int]) -> None:
-        """
-        What has come while it waited came at once.
-        """
+        """What has come while it waited came at once."""
         for number, position in enumerate(positions):
             batch = self.history.batches.get(self.history.read.get(((self.topicName, number), position), b""))
             if batch is not None and asked < batch.ackedSeconds < self.now - _LATE_SECONDS:
@@ -348,9 +326,7 @@ class Consumer(Client):
                 )
 
     async def _seek(self, place: Place) -> None:
-        """
-        Go on with the oldest records that are kept.
-        """
+        """Go on with the oldest records that are kept."""
         timestamp = {"partition_index": place[1], "timestamp": -2, "current_leader_epoch": -1}
         answer = await self.ask("ListOffsets", topics=[{"name": place[0], "partitions": [timestamp]}])
         start = answer.topics[0].partitions[0].offset
@@ -366,9 +342,7 @@ class _Topic:
 
 
 class Member(Client):
-    """
-    Is in a group, and commits offsets of one partition, for which it is the only one to commit.
-    """
+    """Is in a group, and commits offsets of one partition, for which it is the only one to commit."""
 
     def __init__(self, name: str, network: Network, history: History, group: str, number: int) -> None:
         super().__init__(name, network, history)
@@ -465,9 +439,7 @@ class Member(Client):
         return int(answer.generation_id)
 
     async def _stay(self, generation: int) -> bool:
-        """
-        @return: whether it is still a member of this generation.
-        """
+        """@return: whether it is still a member of this generation."""
         await self.sleep(self.random.random() * 2.0)
         if self.random.random() < 0.5:
             code = await self._commit(generation)
@@ -537,9 +509,7 @@ def _assignment(generation: int, memberId: str) -> bytes:
 
 
 class Administrator(Client):
-    """
-    Makes, changes and deletes topics, and asks for everything there is.
-    """
+    """Makes, changes and deletes topics, and asks for everything there is."""
 
     async def live(self, connection: Connection) -> None:
         names = [f"{self.name}-{number}" for number in range(3)]
@@ -605,9 +575,7 @@ class Administrator(Client):
             raise Violation(f"{self.name} is told {result.error_code.name} of {name}, which had {state} partitions")
 
     async def _ask(self) -> None:
-        """
-        Ask for something large.
-        """
+        """Ask for something large."""
         questions: list[tuple[str, dict[str, Any]]] = [
             ("Metadata", {"topics": None}),
             ("ListGroups", {"states_filter": [], "types_filter": []}),

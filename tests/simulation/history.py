@@ -1,6 +1,4 @@
-"""
-What clients were told, and whether it is so.
-"""
+"""What clients were told, and whether it is so."""
 
 from __future__ import annotations
 
@@ -44,16 +42,12 @@ class Batch:
 
     @property
     def identity(self) -> bytes:
-        """
-        Its bytes, without what a log fills in.
-        """
+        """Its bytes, without what a log fills in."""
         return identityOf(self.records)
 
 
 def identityOf(stored: bytes) -> bytes:
-    """
-    A batch without its base offset and leader epoch.
-    """
+    """A batch without its base offset and leader epoch."""
     return stored[8:12] + stored[16:]
 
 
@@ -152,9 +146,7 @@ class History:
         return position
 
     def joined(self, group: str, generation: int, leader: str, memberId: str, members: Sequence[str]) -> None:
-        """
-        A member was told of a generation.
-        """
+        """A member was told of a generation."""
         told = self.generations.setdefault(group, {}).setdefault(generation, Told(leader))
         if told.leader != leader:
             raise Violation(f"generation {generation} of {group} is led by {leader}, and by {told.leader}")
@@ -166,15 +158,11 @@ class History:
                 raise Violation(f"the leader of generation {generation} of {group} is not one of its members")
 
     def lastGeneration(self, group: str) -> int:
-        """
-        The last that anybody was told of.
-        """
+        """The last that anybody was told of."""
         return max(self.generations.get(group, ()), default=-1)
 
     def committed(self, key: tuple[str, int], text: str, now: float) -> None:
-        """
-        The only writer of an offset has read it.
-        """
+        """The only writer of an offset has read it."""
         commits = self.commits.get(key, [])
         acked = [number for number, commit in enumerate(commits) if commit.ackedSeconds is not None]
         allowed = {commit.text for commit in commits[acked[-1] if acked else 0 :]}
@@ -212,9 +200,7 @@ class History:
                 del self.read[key2]
 
     def check(self, log: ILog) -> None:
-        """
-        Compare what the log has with what clients were told.
-        """
+        """Compare what the log has with what clients were told."""
         present = self._present(log)
         orders: dict[tuple[Place, int, int], int] = {}
         for identity, (place, offset) in present.items():
@@ -245,9 +231,7 @@ class History:
             states.intersection_update({actual})
 
     def _present(self, log: ILog) -> Mapping[bytes, tuple[Place, int]]:
-        """
-        Where each batch is.
-        """
+        """Where each batch is."""
         present: dict[bytes, tuple[Place, int]] = {}
         names = {batch.place[0] for batch in self.batches.values()}
         for name in sorted(names):

@@ -1,6 +1,4 @@
-"""
-What is so at any time, whatever happens.
-"""
+"""What is so at any time, whatever happens."""
 
 from __future__ import annotations
 
@@ -19,18 +17,14 @@ from .network import Violation
 
 
 def checkAlways(service: BrokerService) -> None:
-    """
-    What may be looked at after each call of the reactor.
-    """
+    """What may be looked at after each call of the reactor."""
     gate = service.broker.gate
     if not 0 <= gate.runningRequests <= gate.maxRequests:
         raise Violation(f"{gate.runningRequests} requests run")
 
 
 def checkBalance(service: BrokerService) -> None:
-    """
-    The ledger adds up, and is bounded; turns are with those who have them.
-    """
+    """The ledger adds up, and is bounded; turns are with those who have them."""
     gate = service.broker.gate
     pool: Any = gate.pool
     used = pool.usedBytesByPurpose
@@ -46,9 +40,7 @@ def checkBalance(service: BrokerService) -> None:
 
 
 def checkWaiting(service: BrokerService) -> None:
-    """
-    Nobody waits for what there is.
-    """
+    """Nobody waits for what there is."""
     gate = service.broker.gate
     if gate._serving is not None:
         return
@@ -62,9 +54,7 @@ def checkWaiting(service: BrokerService) -> None:
 
 
 def checkEmpty(service: BrokerService) -> None:
-    """
-    Where nobody is, nothing is left of anybody.
-    """
+    """Where nobody is, nothing is left of anybody."""
     broker, gate = service.broker, service.broker.gate
     used = {purpose: held for purpose, held in gate.pool.usedBytesByPurpose.items() if held}
     if used or gate.pool.availableBytes != gate.pool.sizeBytes:
@@ -85,9 +75,7 @@ def _waitingAnswers(gate: Gate) -> int:
 
 @contextmanager
 def watchedConnections() -> Iterator[None]:
-    """
-    Have no connection given a request before the one before it is over, and nothing wait for one that is lost.
-    """
+    """Have no connection given a request before the one before it is over, and nothing wait for one that is lost."""
     received, finish = BrokerSession.requestReceived, AdmittedProtocol.finish
     connectionLost = BrokerSession.connectionLost
 

@@ -1,6 +1,4 @@
-"""
-What a broker has of a computer, for as long as it lives: time, timers, threads, and a disk that loses power.
-"""
+"""What a broker has of a computer, for as long as it lives: time, timers, threads, and a disk that loses power."""
 
 from __future__ import annotations
 
@@ -37,9 +35,7 @@ class WorldClock:
         return self.now
 
     def callLater(self, delay: float, callable: Callable[..., object], *args: object, **kw: object) -> DelayedCall:
-        """
-        Never in this turn.
-        """
+        """Never in this turn."""
         assert delay >= 0, f"{delay} is no delay"
         due = self.now + max(delay, _TURN_SECONDS)
         call = DelayedCall(due, callable, args, kw, _ignore, self._moved, self.seconds)
@@ -50,9 +46,7 @@ class WorldClock:
         return [call for _, _, call in self._calls if call.active()]
 
     def runNext(self) -> None:
-        """
-        Go to the time of the next call, and make it.
-        """
+        """Go to the time of the next call, and make it."""
         while True:
             due, _, call = heappop(self._calls)
             if not call.active():
@@ -67,9 +61,7 @@ class WorldClock:
         call.func(*call.args, **call.kw)
 
     def elapse(self, seconds: float) -> None:
-        """
-        Let time pass in the middle of a call.
-        """
+        """Let time pass in the middle of a call."""
         self.now += seconds
 
     def _moved(self, call: DelayedCall) -> None:
@@ -92,9 +84,7 @@ class Machine:
     """
 
     def __init__(self, world: WorldClock, random: Random, disk: SimulatedDisk, readingSeconds: float) -> None:
-        """
-        @param readingSeconds: how long the process works between two readings of its clock.
-        """
+        """@param readingSeconds: how long the process works between two readings of its clock."""
         self.disk = disk
         self.isDead = False
         self.hasLostData = False
@@ -123,9 +113,7 @@ class Machine:
         return [call for call in self._calls if call.active()]
 
     def callFromThread(self, callable: Callable[..., object], *args: object, **kw: object) -> None:
-        """
-        As a reactor does; so the other methods.
-        """
+        """As a reactor does; so the other methods."""
         self.callLater(0, callable, *args, **kw)
 
     def getThreadPool(self) -> Machine:
@@ -134,9 +122,7 @@ class Machine:
     def callInThreadWithCallback(
         self, onResult: Callable[[bool, Any], object], function: Callable[..., Any], *args: Any, **kw: Any
     ) -> None:
-        """
-        Work in a thread: some time later, before or after what other threads do.
-        """
+        """Work in a thread: some time later, before or after what other threads do."""
         delaySeconds = self._random.choice([0.0, 0.0005, 0.003, 0.02]) * self._random.random()
 
         def work() -> None:
@@ -153,9 +139,7 @@ class Machine:
         self.callLater(delaySeconds, work)
 
     def die(self) -> None:
-        """
-        Nothing that was to happen will.
-        """
+        """Nothing that was to happen will."""
         self.isDead = True
         for call in self._calls:
             if call.active():

@@ -1,6 +1,4 @@
-"""
-A network without sockets: what is sent comes late and in pieces, and lines break.
-"""
+"""A network without sockets: what is sent comes late and in pieces, and lines break."""
 
 from __future__ import annotations
 
@@ -28,15 +26,11 @@ _LENGTH = struct.Struct(">i")
 
 
 class Violation(AssertionError):
-    """
-    The broker has broken a promise.
-    """
+    """The broker has broken a promise."""
 
 
 class Disconnected(Exception):
-    """
-    The line is broken, the broker has hung up, or there is none.
-    """
+    """The line is broken, the broker has hung up, or there is none."""
 
 
 @implementer(IListeningPort)
@@ -52,14 +46,10 @@ class SimulatedPort:
         self.isPaused = False
 
     def startListening(self) -> None:
-        """
-        It does already.
-        """
+        """It does already."""
 
     def stopListening(self) -> Deferred[None]:
-        """
-        Refuse whoever comes.
-        """
+        """Refuse whoever comes."""
         self.factory = None
         return succeed(None)
 
@@ -97,9 +87,7 @@ class Network:
         self._port: SimulatedPort | None = None
 
     def listen(self, protocolFactory: Any) -> Deferred[IListeningPort]:
-        """
-        The broker listens.
-        """
+        """The broker listens."""
         port = self._port = SimulatedPort(protocolFactory)
         return succeed(port)
 
@@ -110,9 +98,7 @@ class Network:
         return self.random.random() * self.latencySeconds
 
     async def connect(self, clientId: str, host: str, isTLS: bool) -> Connection:
-        """
-        @raise Disconnected: if nobody listens.
-        """
+        """@raise Disconnected: if nobody listens."""
         await self.sleep(self.latency())
         port = self._port
         while port is not None and port.isPaused and port is self._port:
@@ -137,9 +123,7 @@ class Network:
         return connection
 
     def lost(self) -> None:
-        """
-        The broker is gone, and its clients find out.
-        """
+        """The broker is gone, and its clients find out."""
         self.machine = self._port = None
         for connection in list(self.connections):
             self.world.callLater(self.latency(), connection.lineLost)
@@ -147,31 +131,23 @@ class Network:
 
 @define
 class LateClock:
-    """
-    The clock of one line, on which everything takes some time more.
-    """
+    """The clock of one line, on which everything takes some time more."""
 
     _machine: Machine
     _latency: Callable[[], float]
 
     def callLater(self, delay: float, callable: Callable[..., object], *args: object) -> IDelayedCall:
-        """
-        As the machine does, or later.
-        """
+        """As the machine does, or later."""
         return self._machine.callLater(delay + self._latency(), callable, *args)
 
 
 class _Line:
-    """
-    The broker's end of a line whose other end is a L{Connection}.
-    """
+    """The broker's end of a line whose other end is a L{Connection}."""
 
     connection: Connection
 
     def reset(self) -> None:
-        """
-        The line breaks.
-        """
+        """The line breaks."""
         line: Any = self
         if not line.isLost and line._aborting is None:
             self._lose(ConnectionLost())
@@ -187,15 +163,11 @@ class _Line:
 
 
 class PlainLine(_Line, FakeTransport):
-    """
-    Without TLS.
-    """
+    """Without TLS."""
 
 
 class TLSLine(_Line, FakeTLSTransport):
-    """
-    With TLS.
-    """
+    """With TLS."""
 
 
 @define
@@ -245,16 +217,12 @@ class Connection:
         return answer
 
     def tell(self, name: str, apiVersion: int, /, **values: Any) -> None:
-        """
-        Send a request that has no response.
-        """
+        """Send a request that has no response."""
         self._lastCorrelationId += 1
         self.sendBytes(requestFrame(requestOf(name, apiVersion, **values), self._lastCorrelationId, self.clientId))
 
     def sendBytes(self, data: bytes) -> None:
-        """
-        Send anything, in pieces.
-        """
+        """Send anything, in pieces."""
         pieceBytes = max(self.network.pieceBytes, len(data) // 10)
         random = self.network.random
         position = 0
@@ -265,9 +233,7 @@ class Connection:
         self._sendPiece()
 
     def takeNothing(self) -> None:
-        """
-        From now on, leave what is sent to us where it is.
-        """
+        """From now on, leave what is sent to us where it is."""
         self.line.isTaking = False
 
     def takeAgain(self) -> None:
@@ -275,39 +241,29 @@ class Connection:
         self.line.wake()
 
     def close(self) -> None:
-        """
-        Hang up.
-        """
+        """Hang up."""
         if not self.isOver:
             end = self.line.peerCloses if self.network.random.random() < 0.5 else self.line.reset
             self._machine.callLater(self.network.latency(), end)
         self.lineLost()
 
     def vanish(self) -> None:
-        """
-        The client is gone, and nobody tells the broker.
-        """
+        """The client is gone, and nobody tells the broker."""
         self.line.isTaking = False
         self._outgoing.clear()
         self.lineLost()
 
     def unansweredSeconds(self) -> float:
-        """
-        How long the oldest request has waited for its response.
-        """
+        """How long the oldest request has waited for its response."""
         return self.network.world.now - self._asked[0].askedSeconds if self._asked else 0.0
 
     def arrived(self) -> None:
-        """
-        Bytes of the broker are here.
-        """
+        """Bytes of the broker are here."""
         if not self.isOver:
             self.network.world.callLater(self.network.latency(), self._receive)
 
     def lineLost(self) -> None:
-        """
-        Whoever waits for a response waits in vain.
-        """
+        """Whoever waits for a response waits in vain."""
         if self.isOver:
             return
         self._receive()

@@ -1,6 +1,4 @@
-"""
-Clients that mean no good, or do not know what they do.
-"""
+"""Clients that mean no good, or do not know what they do."""
 
 from __future__ import annotations
 
@@ -14,14 +12,10 @@ from .network import Connection, Disconnected
 
 
 class Rogue(Client):
-    """
-    Does one thing after another that no client should do.
-    """
+    """Does one thing after another that no client should do."""
 
     async def live(self, connection: Connection) -> None:
-        """
-        Do it, and hang up.
-        """
+        """Do it, and hang up."""
         wrongs: list[Callable[[Connection], Awaitable[None]]] = [
             self._lie,
             self._trickle,
@@ -41,9 +35,7 @@ class Rogue(Client):
         raise Disconnected
 
     async def _lie(self, connection: Connection) -> None:
-        """
-        Announce much, and send little of it.
-        """
+        """Announce much, and send little of it."""
         connection.sendBytes(struct.pack(">ihh", self.random.choice([9000, 60_000, 1 << 19, 1 << 30]), 0, 9))
         await self._untilClosed(connection, 40.0)
 
@@ -123,9 +115,7 @@ class Rogue(Client):
         return requestFrame(requestOf(name, version, **values), self.random.randrange(1 << 30), self.name)
 
     def _produceFrame(self, sizeBytes: int) -> bytes:
-        """
-        A request that looks well, with records that are none, for a topic that is not there.
-        """
+        """A request that looks well, with records that are none, for a topic that is not there."""
         data = [{"name": "none", "partition_data": [{"index": 0, "records": bytes(sizeBytes)}]}]
         entity = requestOf("Produce", 9, acks=self.random.choice([0, 1, -1]), timeout=1000, topic_data=data)
         return requestFrame(entity, 1, self.name)

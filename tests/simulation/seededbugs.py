@@ -1,6 +1,4 @@
-"""
-Mistakes that somebody could make, each of which the simulation has to find.
-"""
+"""Mistakes that somebody could make, each of which the simulation has to find."""
 
 from __future__ import annotations
 
@@ -27,9 +25,7 @@ Bug = Callable[[], AbstractContextManager[Any]]
 
 
 def instead(owner: type[Any], name: str, replacement: Any) -> Bug:
-    """
-    Have another method in place of one.
-    """
+    """Have another method in place of one."""
     return partial(patch.object, owner, name, replacement)
 
 
@@ -85,9 +81,7 @@ def _keepLease(framer: Any) -> None:
 
 
 def _wakeFirst(broker: Any, partitions: Sequence[Any]) -> None:
-    """
-    Only the first of several partitions is looked at.
-    """
+    """Only the first of several partitions is looked at."""
     for partition in list(partitions)[:1]:
         broker.changed = partition
         broker.purgatory.checkAndComplete(partition)
@@ -95,9 +89,7 @@ def _wakeFirst(broker: Any, partitions: Sequence[Any]) -> None:
 
 
 def _checkFirst(purgatory: Any, key: Any) -> int:
-    """
-    Of those who wait for the same thing, only one is asked.
-    """
+    """Of those who wait for the same thing, only one is asked."""
     for operation in list(purgatory._operations.under(key))[:1]:
         return int(operation.tryComplete())
     return 0

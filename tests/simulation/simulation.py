@@ -1,6 +1,4 @@
-"""
-Some lives of a broker, its clients, and what befalls them, decided by a seed.
-"""
+"""Some lives of a broker, its clients, and what befalls them, decided by a seed."""
 
 from __future__ import annotations
 
@@ -111,9 +109,7 @@ class Simulation:
             ) from error
 
     def summary(self) -> str:
-        """
-        What came of it; the same for the same seed.
-        """
+        """What came of it; the same for the same seed."""
         history = self.history
         return (
             f"{history.ackCount} batches acknowledged, {history.readCount} read, {history.commitCount} offsets "
@@ -213,9 +209,7 @@ class Simulation:
         self.clients.append(kind(name, self.network, self.history, *arguments))
 
     def _befall(self) -> None:
-        """
-        Something happens to the broker.
-        """
+        """Something happens to the broker."""
         misfortune = self.random.choice(
             [
                 self._kill,
@@ -243,9 +237,7 @@ class Simulation:
         self._boot()
 
     def _dieSoon(self) -> None:
-        """
-        Die in the middle of something.
-        """
+        """Die in the middle of something."""
         self.disk.countdown = self.random.randint(1, 100)
         self._pass(5.0)
 
@@ -267,9 +259,7 @@ class Simulation:
         self._wellSinceSeconds = max(self._wellSinceSeconds, self.machine.hangsUntilSeconds)
 
     def _breakDisk(self) -> None:
-        """
-        The disk does not take what was written; the broker goes on as far as it can, until it is restarted.
-        """
+        """The disk does not take what was written; the broker goes on as far as it can, until it is restarted."""
         self._troubledSeconds = min(self.world.now, self._troubledSeconds)
         self.disk.fault = self._fault(errno.EIO, self.random.choice([0.3, 1.0]), "flush", "flushDirectory")
         self._doesFlushFail = True
@@ -325,9 +315,7 @@ class Simulation:
             self.history.check(log)
 
     def _die(self, isPowerLost: bool) -> None:
-        """
-        The process dies, or the whole machine.
-        """
+        """The process dies, or the whole machine."""
         machine = self.machine
         assert machine is not None
         self._checkLog()
@@ -341,9 +329,7 @@ class Simulation:
             self._forget()
 
     def _forget(self) -> None:
-        """
-        Let a broker come up on what is left, to see what that is.
-        """
+        """Let a broker come up on what is left, to see what that is."""
         # What a disk in trouble has not taken may be older.
         sinceSeconds = min(self.world.now, self._troubledSeconds)
         self.network.lossCount += 1
@@ -357,9 +343,7 @@ class Simulation:
         self.disk = self.disk.kill()
 
     def _stopService(self) -> bool:
-        """
-        @return: whether it has come to its end; otherwise it has died meanwhile, and there is another.
-        """
+        """@return: whether it has come to its end; otherwise it has died meanwhile, and there is another."""
         service, machine = self.service, self.machine
         assert service is not None and machine is not None
         stopping = service.stopService()
@@ -384,9 +368,7 @@ class Simulation:
         return True
 
     def _endClients(self) -> None:
-        """
-        Have all clients go, and see that nothing is left of them.
-        """
+        """Have all clients go, and see that nothing is left of them."""
         for client in self.clients:
             client.isWanted = False
         until = self.world.now + 2 * PATIENCE_SECONDS
@@ -434,9 +416,7 @@ class Simulation:
             self._step()
 
     def _step(self) -> None:
-        """
-        Go to the next thing that happens, and look whether all is well.
-        """
+        """Go to the next thing that happens, and look whether all is well."""
         try:
             self.world.runNext()
         except PowerLost:
@@ -471,9 +451,7 @@ class Simulation:
                     raise Violation(f"{client.name} has waited for {connection.unansweredSeconds():.1f} s")
 
     def _checkRate(self, now: float) -> None:
-        """
-        The limited producer has sent no more than it may, unless nobody may be told to wait as long as it takes.
-        """
+        """The limited producer has sent no more than it may, unless nobody may be told to wait as long as it takes."""
         if self.clients and self._throttleMaxSeconds >= 20:
             sentBytes = self._limited.sentBytes - self._limitedBytes
             # Kafka's windows, and the requests that were on their way before it was told to wait.
@@ -482,9 +460,7 @@ class Simulation:
                 raise Violation(f"{sentBytes} bytes in {now - self._bootedSeconds:.1f} s, {allowedBytes} are allowed")
 
     def _checkLog(self) -> None:
-        """
-        The broker reports no failure of its own.
-        """
+        """The broker reports no failure of its own."""
         for event in self._logged:
             if event["log_level"] >= LogLevel.error and not self._isExpected(event):
                 failure = event.get("log_failure")

@@ -1,6 +1,4 @@
-"""
-The whole server keeps its promises in simulations, and simulations notice when it does not.
-"""
+"""The whole server keeps its promises in simulations, and simulations notice when it does not."""
 
 from __future__ import annotations
 
@@ -29,23 +27,17 @@ LONG_MAX_SEEDS = 200
 
 
 class SimulationTests(SynchronousTestCase):
-    """
-    Whatever happens to it and its clients, a broker keeps what it has promised.
-    """
+    """Whatever happens to it and its clients, a broker keeps what it has promised."""
 
     def test_few(self) -> None:
-        """
-        So it is for the first seeds.
-        """
+        """So it is for the first seeds."""
         for seed in range(FEW_SEEDS):
             Simulation(seed).run()
         # Noted in the middle of a request; anything else would have been a violation.
         self.flushLoggedErrors(PowerLost)
 
     def test_again(self) -> None:
-        """
-        A seed decides everything: in another process, with other hashes, the same happens.
-        """
+        """A seed decides everything: in another process, with other hashes, the same happens."""
         outcomes = []
         for hashSeed in ("1", "2"):
             command = [sys.executable, "-m", "tests.simulation", "--seed", "2"]
@@ -56,23 +48,17 @@ class SimulationTests(SynchronousTestCase):
 
 
 class SeededBugTests(SynchronousTestCase):
-    """
-    What is made wrong on purpose is found.
-    """
+    """What is made wrong on purpose is found."""
 
     def test_first(self) -> None:
-        """
-        Some bugs show at once.
-        """
+        """Some bugs show at once."""
         for name in ("a flush that has failed counts as one", "sequence numbers are not looked at"):
             self.assertIsNotNone(seedsToFind(BUGS[name], MAX_SEEDS), name)
         self.flushLoggedErrors()
 
     @longForm
     def test_all(self) -> None:
-        """
-        All do before long.
-        """
+        """All do before long."""
         missed = [name for name, bug in BUGS.items() if seedsToFind(bug, LONG_MAX_SEEDS) is None]
         self.flushLoggedErrors()
         self.assertEqual(missed, [])

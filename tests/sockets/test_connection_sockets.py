@@ -1,6 +1,4 @@
-"""
-L{admission.connection} on real sockets: TCP, TLS and UNIX, on loopback.
-"""
+"""L{admission.connection} on real sockets: TCP, TLS and UNIX, on loopback."""
 
 from __future__ import annotations
 
@@ -70,15 +68,11 @@ class Peer:
             self.socket = context.wrap_socket(self.socket, server_hostname="localhost")
 
     def send(self, data: bytes) -> None:
-        """
-        Send C{data}.
-        """
+        """Send C{data}."""
         self.socket.sendall(data)
 
     def receive(self, sizeBytes: int) -> bytes:
-        """
-        Receive exactly so many bytes, or fewer at the end of the stream.
-        """
+        """Receive exactly so many bytes, or fewer at the end of the stream."""
         received = bytearray()
         while len(received) < sizeBytes:
             chunk = self.socket.recv(sizeBytes - len(received))
@@ -88,9 +82,7 @@ class Peer:
         return bytes(received)
 
     def ask(self, *bodies: bytes) -> bytes:
-        """
-        Send requests and receive as many bytes as were sent.
-        """
+        """Send requests and receive as many bytes as were sent."""
         stream = framed(*bodies)
         self.send(stream)
         return self.receive(len(stream))
@@ -103,26 +95,20 @@ class Peer:
         return b"".join(self.ask(*bodies[start : start + 2]) for start in range(0, len(bodies), 2))
 
     def isAtEnd(self) -> bool:
-        """
-        Whether the other side has closed, in whatever way.
-        """
+        """Whether the other side has closed, in whatever way."""
         try:
             return self.socket.recv(1) == b""
         except (ConnectionError, ssl.SSLError):
             return True
 
     def end(self) -> None:
-        """
-        Close our side in order, on TLS with its farewell.
-        """
+        """Close our side in order, on TLS with its farewell."""
         if self.kind == "tls":
             self.sayFarewell()
         self.socket.shutdown(socket.SHUT_WR)
 
     def sayFarewell(self) -> None:
-        """
-        Say that no more TLS comes, and from now on receive what is under it.
-        """
+        """Say that no more TLS comes, and from now on receive what is under it."""
         self.socket.settimeout(0.05)
         try:
             self.socket.unwrap()
@@ -133,23 +119,17 @@ class Peer:
         self.socket.settimeout(10)
 
     def reset(self) -> None:
-        """
-        Have the connection fail.
-        """
+        """Have the connection fail."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         self.socket.close()
 
     def close(self) -> None:
-        """
-        Close.
-        """
+        """Close."""
         self.socket.close()
 
 
 class SocketTestCase(TestCase):
-    """
-    A server on ports of all kinds.
-    """
+    """A server on ports of all kinds."""
 
     timeout = 30
 
@@ -165,9 +145,7 @@ class SocketTestCase(TestCase):
         self.serve()
 
     def serve(self, poolBytes: int = MIB, limits: ConnectionLimits | None = None) -> None:
-        """
-        Make a server; it listens when the first peer connects.
-        """
+        """Make a server; it listens when the first peer connects."""
         self.pool = BoundedPool(poolBytes, seconds=self.clock.seconds)
         self.gate = gateFor(self.pool, self.clock, maxRequests=10)
         self.watch = HangUpWatch(self.reactor)
@@ -175,16 +153,12 @@ class SocketTestCase(TestCase):
         self.ports: dict[str, Any] = {}
 
     def makeProtocol(self) -> RecordingProtocol:
-        """
-        A protocol for the next connection.
-        """
+        """A protocol for the next connection."""
         self.protocols.append(RecordingProtocol(self.behave))
         return self.protocols[-1]
 
     async def tearDown(self) -> None:
-        """
-        Have everything gone, and nothing left.
-        """
+        """Have everything gone, and nothing left."""
         await DeferredList([maybeDeferred(port.stopListening) for port in self.ports.values()])
         for protocol in list(self.factory.connections):
             protocol.transport.abortConnection()
@@ -201,9 +175,7 @@ class SocketTestCase(TestCase):
         self.assertEqual((used, self.gate.runningRequests, self.pool.reclaimedLeases), ({}, 0, 0))
 
     def listen(self, kind: str) -> Any:
-        """
-        A port of that kind.
-        """
+        """A port of that kind."""
         if kind not in self.ports:
             if kind == "unix":
                 # A directory of its own: such paths must be short.
@@ -219,22 +191,16 @@ class SocketTestCase(TestCase):
         return self.ports[kind]
 
     async def do(self, function: Callable[..., Any], *args: Any) -> Any:
-        """
-        What C{function} returns, in a thread.
-        """
+        """What C{function} returns, in a thread."""
         return await deferToThread(function, *args)
 
     async def until(self, isSo: Callable[[], Any]) -> None:
-        """
-        Wait for something to be so.
-        """
+        """Wait for something to be so."""
         while not isSo():
             await deferLater(self.reactor, 0.002)
 
     async def turns(self, seconds: float = 0.05) -> None:
-        """
-        Let happen what will.
-        """
+        """Let happen what will."""
         await deferLater(self.reactor, seconds)
 
     async def connect(self, kind: str, receiveBytes: int | None = None) -> tuple[RecordingProtocol, Peer]:
@@ -252,18 +218,14 @@ class SocketTestCase(TestCase):
         return self.protocols[count], peer
 
     def takeAll(self) -> ILease:
-        """
-        Take all the memory there is.
-        """
+        """Take all the memory there is."""
         lease = self.pool.tryAllocate(self.pool.sizeBytes)
         assert lease is not None
         return lease
 
 
 class RequestTests(SocketTestCase):
-    """
-    Requests and responses.
-    """
+    """Requests and responses."""
 
     async def test_echo(self) -> None:
         """
@@ -310,10 +272,7 @@ class RequestTests(SocketTestCase):
         self.assertEqual((self.gate.waitingForMemory, self.gate.runningRequests), (0, 0))
 
     async def test_largeResponse(self) -> None:
-        """
-        A response much larger than what the sockets hold arrives whole at a
-        peer that reads late.
-        """
+        """A response much larger than what the sockets hold arrives whole at a peer that reads late."""
         response = Random(5).randbytes(8 * MIB)
         self.behave = lambda protocol, lease: protocol.respond([response[: 5 * MIB], response[5 * MIB :]])
         for kind in KINDS:
@@ -347,9 +306,7 @@ class RequestTests(SocketTestCase):
             self.assertEqual(protocol.link.unsentBytes(), 0)
 
     async def test_resetWhileSending(self) -> None:
-        """
-        A peer that fails with much unsent is noticed, and nothing is left of it.
-        """
+        """A peer that fails with much unsent is noticed, and nothing is left of it."""
         self.behave = lambda protocol, lease: protocol.respond([bytes(MIB)] * 30)
         for kind in KINDS:
             protocol, peer = await self.connect(kind)
@@ -361,9 +318,7 @@ class RequestTests(SocketTestCase):
 
 
 class MuteTests(SocketTestCase):
-    """
-    Connections that are not read.
-    """
+    """Connections that are not read."""
 
     async def test_overshoot(self) -> None:
         """
@@ -440,10 +395,7 @@ class MuteTests(SocketTestCase):
             self.assertEqual(await self.do(peer.receive, 14), framed(b"one", b"two"))
 
     async def test_memory(self) -> None:
-        """
-        A connection that waits for memory is served when there is some, though
-        the peer sends nothing more.
-        """
+        """A connection that waits for memory is served when there is some, though the peer sends nothing more."""
         for kind in KINDS:
             lease = self.takeAll()
             _, peer = await self.connect(kind)
@@ -456,9 +408,7 @@ class MuteTests(SocketTestCase):
 
 
 class HangUpTests(SocketTestCase):
-    """
-    Peers that leave while nobody reads from them.
-    """
+    """Peers that leave while nobody reads from them."""
 
     def setUp(self) -> None:
         if not HangUpWatch.isSupported:
@@ -466,9 +416,7 @@ class HangUpTests(SocketTestCase):
         super().setUp()
 
     async def mutedPeer(self, kind: str, unread: bytes = b"") -> tuple[RecordingProtocol, Peer]:
-        """
-        A muted connection whose peer has sent something that nobody has read.
-        """
+        """A muted connection whose peer has sent something that nobody has read."""
         protocol, peer = await self.connect(kind)
         self.assertEqual(await self.do(peer.ask, b"hello"), framed(b"hello"))
         protocol.pause(WHIM)
@@ -476,20 +424,14 @@ class HangUpTests(SocketTestCase):
         return protocol, peer
 
     async def test_end(self) -> None:
-        """
-        A peer that closes with nothing to say is noticed at once; a TLS
-        farewell is nothing.
-        """
+        """A peer that closes with nothing to say is noticed at once; a TLS farewell is nothing."""
         for kind in KINDS:
             protocol, peer = await self.mutedPeer(kind)
             await self.do(peer.end)
             await self.until(lambda: protocol.isLost)  # noqa: B023
 
     async def test_reset(self) -> None:
-        """
-        A connection that fails is noticed at once, with and without requests
-        unread.
-        """
+        """A connection that fails is noticed at once, with and without requests unread."""
         for kind in ("tcp", "tls"):
             for unread in (b"", framed(b"x" * 1000)):
                 protocol, peer = await self.mutedPeer(kind, unread)
@@ -516,10 +458,7 @@ class HangUpTests(SocketTestCase):
             self.assertEqual(protocol.requests, [b"hello", b"x" * 1000, b"last"])
 
     async def test_givesBackMemory(self) -> None:
-        """
-        A peer that leaves in the middle of a body, while it is mute, holds its
-        memory no longer.
-        """
+        """A peer that leaves in the middle of a body, while it is mute, holds its memory no longer."""
         for kind in KINDS:
             protocol, peer = await self.connect(kind)
             await self.do(peer.send, framed(b"x" * 100_000)[:50_000])
@@ -531,15 +470,10 @@ class HangUpTests(SocketTestCase):
 
 
 class ClosingTests(SocketTestCase):
-    """
-    Connections that we close.
-    """
+    """Connections that we close."""
 
     async def test_ends(self) -> None:
-        """
-        Closing ends, with the last response sent, for a peer that takes part,
-        muted or not.
-        """
+        """Closing ends, with the last response sent, for a peer that takes part, muted or not."""
         for kind in KINDS:
             for isMuted in (False, True):
                 protocol, peer = await self.connect(kind)
@@ -568,10 +502,7 @@ class ClosingTests(SocketTestCase):
         await self.until(lambda: protocol.isLost)
 
     async def test_peerThatNeverAnswers(self) -> None:
-        """
-        Closing ends after the grace period for a peer that does nothing any
-        more, or that only sends.
-        """
+        """Closing ends after the grace period for a peer that does nothing any more, or that only sends."""
         self.serve(limits=ConnectionLimits(closeGraceSeconds=0.1))
         for kind in KINDS:
             protocol, peer = await self.connect(kind)
@@ -583,10 +514,7 @@ class ClosingTests(SocketTestCase):
             self.assertEqual(protocol.requests, [b"hello"])
 
     async def test_stalledReader(self) -> None:
-        """
-        A peer that asks for much and reads nothing is cut off, and its
-        responses are held no longer.
-        """
+        """A peer that asks for much and reads nothing is cut off, and its responses are held no longer."""
         self.serve(limits=ConnectionLimits(sendSeconds=0.2))
         self.behave = lambda protocol, lease: protocol.respond([b"r" * (16 * MIB)])
         for kind in KINDS:
@@ -613,15 +541,10 @@ class ClosingTests(SocketTestCase):
 
 
 class PressureTests(SocketTestCase):
-    """
-    Ports when memory is short.
-    """
+    """Ports when memory is short."""
 
     async def test_portPauses(self) -> None:
-        """
-        While a TLS connection waits for memory no other is accepted; it is
-        when there is memory again.
-        """
+        """While a TLS connection waits for memory no other is accepted; it is when there is memory again."""
         _, peer = await self.connect("tls")
         lease = self.takeAll()
         await self.do(peer.send, framed(b"one"))
@@ -636,9 +559,7 @@ class PressureTests(SocketTestCase):
         self.assertEqual(await self.do(late.ask, b"two"), framed(b"two"))
 
     async def test_acceptsFew(self) -> None:
-        """
-        Of many that connect at once some are accepted in each turn.
-        """
+        """Of many that connect at once some are accepted in each turn."""
         address = self.listen("tcp").getHost()
         count = 4 * MAX_ACCEPTS
         # Without a turn of the reactor: they wait in the kernel.
@@ -653,9 +574,7 @@ class PressureTests(SocketTestCase):
         await self.until(lambda: not self.factory.connections)
 
     async def test_stopsWhilePaused(self) -> None:
-        """
-        A port that is paused can be stopped.
-        """
+        """A port that is paused can be stopped."""
         _, peer = await self.connect("tls")
         lease = self.takeAll()
         await self.do(peer.send, framed(b"one"))
@@ -666,9 +585,7 @@ class PressureTests(SocketTestCase):
 
 
 class SilentTests(SocketTestCase):
-    """
-    Peers of which nothing is heard any more.
-    """
+    """Peers of which nothing is heard any more."""
 
     async def test_vanishedWhileWaiting(self) -> None:
         """
@@ -693,9 +610,7 @@ class SilentTests(SocketTestCase):
             self.factory.stop()
 
     async def raw(self, count: int) -> list[socket.socket]:
-        """
-        Have peers connect to the TLS port that have yet to say anything.
-        """
+        """Have peers connect to the TLS port that have yet to say anything."""
         host = self.listen("tls").getHost()
         made: list[socket.socket] = []
         for _ in range(count):
@@ -732,9 +647,7 @@ class SilentTests(SocketTestCase):
         self.assertEqual(await self.do(peer.ask, b"one"), framed(b"one"))
 
     async def test_endlessGreeting(self) -> None:
-        """
-        A peer that sends far more than a handshake takes is cut off.
-        """
+        """A peer that sends far more than a handshake takes is cut off."""
         (endless,) = await self.raw(1)
         record = b"\x16\x03\x01\x40\x00"
         greeting = b"\x01\x01\xff\x00\x03\x03".ljust(16_384, b"\0")
@@ -747,24 +660,17 @@ class SilentTests(SocketTestCase):
         self.assertIn("for its TLS handshake", self.protocols[0].closeReason or "")
 
     async def test_keepAlive(self) -> None:
-        """
-        The system asks the machine of a silent peer whether it still exists.
-        """
+        """The system asks the machine of a silent peer whether it still exists."""
         for kind in ("tcp", "tls"):
             protocol, _ = await self.connect(kind)
             self.assertTrue(protocol.transport.getTcpKeepAlive())
 
 
 class UnwantedTests(SocketTestCase):
-    """
-    Connections that come to nothing.
-    """
+    """Connections that come to nothing."""
 
     async def test_tooMany(self) -> None:
-        """
-        A connection too many from one address is closed, on TLS before any
-        handshake.
-        """
+        """A connection too many from one address is closed, on TLS before any handshake."""
         self.serve(limits=ConnectionLimits(maxConnectionsPerAddress=2))
         for kind in ("tcp", "tls"):
             await self.connect(kind)

@@ -1,6 +1,4 @@
-"""
-L{admission.connection.hangup}, with real descriptors and no reactor.
-"""
+"""L{admission.connection.hangup}, with real descriptors and no reactor."""
 
 from __future__ import annotations
 
@@ -33,22 +31,16 @@ class Readers:
         self.readers: list[Any] = []
 
     def addReader(self, reader: Any) -> None:
-        """
-        Read it.
-        """
+        """Read it."""
         self.readers.append(reader)
 
     def removeReader(self, reader: Any) -> None:
-        """
-        Read it no longer.
-        """
+        """Read it no longer."""
         self.readers.remove(reader)
 
 
 def tcpPair() -> tuple[socket.socket, socket.socket]:
-    """
-    Two ends of a TCP connection: ours, and the peer's.
-    """
+    """Two ends of a TCP connection: ours, and the peer's."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         peer = socket.create_connection(server.getsockname(), timeout=10)
         ours, _ = server.accept()
@@ -56,9 +48,7 @@ def tcpPair() -> tuple[socket.socket, socket.socket]:
 
 
 class HangUpWatchTests(SynchronousTestCase):
-    """
-    L{HangUpWatch}.
-    """
+    """L{HangUpWatch}."""
 
     def setUp(self) -> None:
         if not HangUpWatch.isSupported:
@@ -69,9 +59,7 @@ class HangUpWatchTests(SynchronousTestCase):
         self.hungUp: list[tuple[str, bool]] = []
 
     def pair(self, kind: str, name: str = "it") -> tuple[socket.socket, socket.socket]:
-        """
-        Watch our end of a new connection.
-        """
+        """Watch our end of a new connection."""
         ours, peer = tcpPair() if kind == "tcp" else socket.socketpair()
         self.addCleanup(ours.close)
         self.addCleanup(peer.close)
@@ -79,25 +67,19 @@ class HangUpWatchTests(SynchronousTestCase):
         return ours, peer
 
     def look(self) -> None:
-        """
-        Be the reactor: read the watch once its descriptor is readable.
-        """
+        """Be the reactor: read the watch once its descriptor is readable."""
         readable, _, _ = select.select([self.watch.fileno()], [], [], 10)
         self.assertEqual(readable, [self.watch.fileno()])
         self.watch.doRead()
 
     def assertSilent(self) -> None:
-        """
-        Nothing has happened.
-        """
+        """Nothing has happened."""
         self.assertEqual(select.select([self.watch.fileno()], [], [], 0)[0], [])
         self.watch.doRead()
         self.assertEqual(self.hungUp, [])
 
     def test_isADescriptor(self) -> None:
-        """
-        It is what reactors read, from the first time it is used and only once.
-        """
+        """It is what reactors read, from the first time it is used and only once."""
         self.assertEqual(self.watch.fileno(), -1)
         self.assertEqual(self.reactor.readers, [])
         self.pair("tcp")
@@ -107,10 +89,7 @@ class HangUpWatchTests(SynchronousTestCase):
         self.assertEqual(self.watch.logPrefix(), "hang-up watch")
 
     def test_end(self) -> None:
-        """
-        A peer that closes in order is told of as such, on TCP and UNIX
-        sockets, once.
-        """
+        """A peer that closes in order is told of as such, on TCP and UNIX sockets, once."""
         for kind in ("tcp", "unix"):
             _, peer = self.pair(kind, kind)
             peer.close()
@@ -120,10 +99,7 @@ class HangUpWatchTests(SynchronousTestCase):
             self.assertEqual(self.hungUp, [])
 
     def test_endBehindUnreadBytes(self) -> None:
-        """
-        So is one that has sent something before that nobody has read; the
-        bytes can be counted and read.
-        """
+        """So is one that has sent something before that nobody has read; the bytes can be counted and read."""
         for kind in ("tcp", "unix"):
             ours, peer = self.pair(kind, kind)
             peer.sendall(b"x" * 1000)
@@ -134,19 +110,14 @@ class HangUpWatchTests(SynchronousTestCase):
             self.assertEqual(ours.recv(2000), b"x" * 1000)
 
     def test_halfClosed(self) -> None:
-        """
-        So is one that has closed only its sending side.
-        """
+        """So is one that has closed only its sending side."""
         _, peer = self.pair("tcp")
         peer.shutdown(socket.SHUT_WR)
         self.look()
         self.assertEqual(self.hungUp, [("it", False)])
 
     def test_reset(self) -> None:
-        """
-        A connection that is reset is told of as failed, with and without
-        unread bytes.
-        """
+        """A connection that is reset is told of as failed, with and without unread bytes."""
         for sizeBytes in (0, 1000):
             _, peer = self.pair("tcp")
             peer.sendall(b"x" * sizeBytes)
@@ -156,18 +127,13 @@ class HangUpWatchTests(SynchronousTestCase):
             self.assertEqual(self.hungUp.pop(), ("it", True))
 
     def test_bytesAreNotNews(self) -> None:
-        """
-        A peer that sends and stays causes no events, and so no work.
-        """
+        """A peer that sends and stays causes no events, and so no work."""
         _, peer = self.pair("tcp")
         peer.sendall(b"x" * 1000)
         self.assertSilent()
 
     def test_discarded(self) -> None:
-        """
-        Who is no longer watched is not told of, and discarding it again, or
-        after it was closed, is harmless.
-        """
+        """Who is no longer watched is not told of, and discarding it again, or after it was closed, is harmless."""
         ours, peer = self.pair("tcp")
         other, otherPeer = self.pair("tcp", "other")
         self.watch.discard(ours.fileno())
@@ -203,10 +169,7 @@ class HangUpWatchTests(SynchronousTestCase):
         self.assertEqual(self.hungUp, [("new", False)])
 
     def test_severalAtOnce(self) -> None:
-        """
-        All who left are told of, even if the first discards the second or
-        fails.
-        """
+        """All who left are told of, even if the first discards the second or fails."""
         pairs = {}
 
         def hungUp(name: str, other: str) -> None:
@@ -228,9 +191,7 @@ class HangUpWatchTests(SynchronousTestCase):
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
     def test_closedFromWithin(self) -> None:
-        """
-        Closing the watch while it tells somebody ends the telling.
-        """
+        """Closing the watch while it tells somebody ends the telling."""
         _, peer = self.pair("tcp")
         ours, otherPeer = tcpPair()
         self.addCleanup(ours.close)
@@ -255,9 +216,7 @@ class HangUpWatchTests(SynchronousTestCase):
         self.assertEqual(self.reactor.readers, [])
 
     def test_unsupported(self) -> None:
-        """
-        Without epoll nothing is watched and nothing breaks.
-        """
+        """Without epoll nothing is watched and nothing breaks."""
         self.patch(HangUpWatch, "isSupported", False)
         ours, _ = self.pair("tcp")
         self.watch.discard(ours.fileno())
@@ -265,14 +224,10 @@ class HangUpWatchTests(SynchronousTestCase):
 
 
 class FilenoTests(SynchronousTestCase):
-    """
-    L{filenoOf} and L{unreadBytes}.
-    """
+    """L{filenoOf} and L{unreadBytes}."""
 
     def test_none(self) -> None:
-        """
-        A transport without a descriptor, or with none any more, has none.
-        """
+        """A transport without a descriptor, or with none any more, has none."""
 
         class Closed:
             def fileno(self) -> int:
@@ -282,9 +237,7 @@ class FilenoTests(SynchronousTestCase):
         self.assertIs(filenoOf(Closed()), None)
 
     def test_some(self) -> None:
-        """
-        A transport's descriptor is found.
-        """
+        """A transport's descriptor is found."""
         ours, peer = socket.socketpair()
         self.addCleanup(ours.close)
         self.addCleanup(peer.close)

@@ -110,16 +110,12 @@ ATTACKS = {
 
 
 def batch(**header: int) -> bytearray:
-    """
-    A good batch, to be made bad.
-    """
+    """A good batch, to be made bad."""
     return bytearray(encodeBatch([Record(value=b"value")] * 3, **header))
 
 
 def damagedBatches() -> dict[str, tuple[bytes | None, ErrorCode]]:
-    """
-    What is wrong with them, and the error that says so.
-    """
+    """What is wrong with them, and the error that says so."""
     corrupt = batch()
     corrupt[-1] ^= 1
     oldMagic = batch()
@@ -164,17 +160,12 @@ def _recounted(count: int) -> bytes:
 
 
 class HostileCases(SynchronousTestCase):
-    """
-    A broker with narrow limits, and a client that behaves and must not notice
-    anything.
-    """
+    """A broker with narrow limits, and a client that behaves and must not notice anything."""
 
     broker: BrokerProcess
 
     def useBroker(self, broker: BrokerProcess) -> None:
-        """
-        Begin: from here on nothing may go wrong with C{broker}.
-        """
+        """Begin: from here on nothing may go wrong with C{broker}."""
         self.broker = broker
         self.begin = broker.mark()
         self.bystander = RawClient(broker.port)
@@ -184,18 +175,14 @@ class HostileCases(SynchronousTestCase):
         self.served = 0
 
     def assertUndisturbed(self) -> None:
-        """
-        The bystander is served, and the log is free of tracebacks.
-        """
+        """The bystander is served, and the log is free of tracebacks."""
         self.assertEqual(self.bystander.produce(self.topic, bytes(batch())), (0, 3 * self.served))
         self.served += 1
         self.assertEqual(len(self.bystander.batches(self.topic)), self.served)
         self.assertEqual(self.broker.complaints(self.begin), [])
 
     def assertRefused(self, attack: Attack, tls: ssl.SSLContext | None = None) -> None:
-        """
-        The attack gets its connection closed, and the log says why.
-        """
+        """The attack gets its connection closed, and the log says why."""
         words = re.compile(attack.words)
         line = ""
         # Of many refusals in a short time the log tells only the number.  Then the next one is told again.
@@ -210,30 +197,20 @@ class HostileCases(SynchronousTestCase):
 
 
 class RefusedTests(HostileCases):
-    """
-    What C{twistd admission} refuses, and in which words.
-    """
+    """What C{twistd admission} refuses, and in which words."""
 
     def setUp(self) -> None:
-        """
-        Share a broker.
-        """
+        """Share a broker."""
         self.useBroker(sharedBroker(*_LIMITS))
 
     def test_closed(self) -> None:
-        """
-        What cannot be answered closes the connection, for a reason that is in
-        the log.
-        """
+        """What cannot be answered closes the connection, for a reason that is in the log."""
         for attack in ATTACKS.values():
             self.assertRefused(attack)
             self.assertUndisturbed()
 
     def test_garbage(self) -> None:
-        """
-        A body of garbage closes the connection, in every version of every API
-        that has one.
-        """
+        """A body of garbage closes the connection, in every version of every API that has one."""
         for api in APIS:
             for apiVersion in range(api.minVersion, api.maxVersion + 1):
                 if not api.isFlexible(apiVersion) and not fields(load_request_schema(api.apiKey, apiVersion)):
@@ -248,17 +225,13 @@ class RefusedTests(HostileCases):
         self.assertUndisturbed()
 
     def test_tlsHello(self) -> None:
-        """
-        TLS on a port without it is closed, and recognised.
-        """
+        """TLS on a port without it is closed, and recognised."""
         self.assertRaises((ssl.SSLError, ConnectionError), RawClient, self.broker.port, tlsContext())
         self.broker.waitForLog("it looks like a TLS handshake on a port that has no TLS", self.begin)
         self.assertUndisturbed()
 
     def test_plaintextForTLS(self) -> None:
-        """
-        Plaintext on a port for TLS is closed, and the log says that TLS failed.
-        """
+        """Plaintext on a port for TLS is closed, and the log says that TLS failed."""
         for sent in (requestFrame(requestOf("Metadata", 12, topics=None), 1), b"GET / HTTP/1.1\r\n\r\n"):
             begin = self.broker.mark()
             with RawClient(self.broker.tlsPort) as client:
@@ -268,9 +241,7 @@ class RefusedTests(HostileCases):
         self.assertUndisturbed()
 
     def test_attacksThroughTLS(self) -> None:
-        """
-        What is refused without TLS is refused with it.
-        """
+        """What is refused without TLS is refused with it."""
         for name in ("a negative length", "an oversize request", "a version of the future", "an empty frame"):
             self.assertRefused(ATTACKS[name], tlsContext())
         self.assertUndisturbed()
@@ -291,10 +262,7 @@ class RefusedTests(HostileCases):
             self.assertFalse(client.ask(requestOf("ApiVersions", 3)).error_code)
 
     def test_damagedBatches(self) -> None:
-        """
-        A bad batch is answered with the error that fits, and nothing of it is
-        stored.
-        """
+        """A bad batch is answered with the error that fits, and nothing of it is stored."""
         with RawClient(self.broker.port) as client:
             for name, (records, expected) in damagedBatches().items():
                 self.assertEqual(client.produce(self.topic, records), (expected, -1), name)
@@ -318,10 +286,7 @@ class RefusedTests(HostileCases):
         self.assertUndisturbed()
 
     def test_longNames(self) -> None:
-        """
-        The longest name that fits into a request is answered, although the
-        answer quotes it.
-        """
+        """The longest name that fits into a request is answered, although the answer quotes it."""
         name = "\N{SNOWMAN}" * 10_900
         broken = {"index": 0, "records": b"nonsense"}
         for request in (
@@ -391,22 +356,16 @@ class RefusedTests(HostileCases):
 
 
 class PoolTests(HostileCases):
-    """
-    Whatever clients do, the memory comes back.
-    """
+    """Whatever clients do, the memory comes back."""
 
     def setUp(self) -> None:
-        """
-        Share a broker that tells what it holds.
-        """
+        """Share a broker that tells what it holds."""
         self.measured = sharedMeasuredBroker(*_LIMITS)
         self.measured.waitUntilWhole()
         self.useBroker(self.measured)
 
     def assertWhole(self) -> None:
-        """
-        The broker has served everybody; when the last one goes it holds nothing.
-        """
+        """The broker has served everybody; when the last one goes it holds nothing."""
         self.assertUndisturbed()
         self.bystander.close()
         self.measured.waitUntilWhole()
@@ -414,9 +373,7 @@ class PoolTests(HostileCases):
         self.assertTrue(self.measured.isRunning())
 
     def test_closed(self) -> None:
-        """
-        Refusing costs nothing.
-        """
+        """Refusing costs nothing."""
         for attack in ATTACKS.values():
             self.assertRefused(attack)
         with RawClient(self.broker.port) as client:
@@ -429,10 +386,7 @@ class PoolTests(HostileCases):
         self.assertWhole()
 
     def test_truncatedThenClosed(self) -> None:
-        """
-        A request that breaks off is forgotten at every point of it, whether
-        the client says farewell or not.
-        """
+        """A request that breaks off is forgotten at every point of it, whether the client says farewell or not."""
         request = requestFrame(produceRequest(self.topic, bytes(batch())), 1)
         for cut in range(1, len(request), 7):
             with RawClient(self.broker.port) as client:

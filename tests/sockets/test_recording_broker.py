@@ -1,6 +1,4 @@
-"""
-Tests for C{--export}: a broker that records, a real client, and the files that are left.
-"""
+"""Tests for C{--export}: a broker that records, a real client, and the files that are left."""
 
 from __future__ import annotations
 
@@ -31,17 +29,13 @@ QUOTAS = ["client-bytes:produce=1800", "producer-ids:rate=100"]
 
 
 def sealedRows(directory: Path, table: Table) -> Iterator[dict[str, Any]]:
-    """
-    The rows of a table that have become Parquet.
-    """
+    """The rows of a table that have become Parquet."""
     for path in sorted(directory.joinpath(table.name).glob("dt=*/hour=*/*.parquet")):
         yield from pq.ParquetFile(path).read().to_pylist()
 
 
 def segmentRows(directory: Path, table: Table) -> Iterator[dict[str, Any]]:
-    """
-    The rows of a table in segments that nobody has sealed.
-    """
+    """The rows of a table in segments that nobody has sealed."""
     for path in segmentPaths(directory / "_segments"):
         segment = Segment.load(path)
         if segment is not None:
@@ -49,9 +43,7 @@ def segmentRows(directory: Path, table: Table) -> Iterator[dict[str, Any]]:
 
 
 def produce(broker: BrokerProcess, clientId: str) -> None:
-    """
-    Have messages stored, each in a request of its own, and acknowledged.
-    """
+    """Have messages stored, each in a request of its own, and acknowledged."""
     failures: list[Any] = []
     producer = Producer(
         {
@@ -70,9 +62,7 @@ def produce(broker: BrokerProcess, clientId: str) -> None:
 
 
 def setLimit(broker: BrokerProcess, clientId: str, value: float) -> None:
-    """
-    Change a limit while the broker runs.
-    """
+    """Change a limit while the broker runs."""
     entity = [{"entity_type": "client-id", "entity_name": clientId}]
     operation = {"key": "producer_byte_rate", "value": value, "remove": False}
     with closing(RawClient(broker.port)) as client:
@@ -81,31 +71,23 @@ def setLimit(broker: BrokerProcess, clientId: str, value: float) -> None:
 
 
 class ExportTests(SynchronousTestCase):
-    """
-    What is recorded is there when the broker has stopped, and when it was killed.
-    """
+    """What is recorded is there when the broker has stopped, and when it was killed."""
 
     def broker(self, directory: Path) -> BrokerProcess:
-        """
-        A broker that records to C{directory}; not started.
-        """
+        """A broker that records to C{directory}; not started."""
         quotas = [word for description in QUOTAS for word in ("--quota", description)]
         broker = BrokerProcess(*quotas, "--set", "broker.id=7", "--export", f"spark:{directory}")
         self.addCleanup(broker.remove)
         return broker
 
     def directory(self) -> Path:
-        """
-        Where to record to.
-        """
+        """Where to record to."""
         directory = tempfile.TemporaryDirectory(prefix="admission-recording-")
         self.addCleanup(directory.cleanup)
         return Path(directory.name, "recording")
 
     def assertProduced(self, rows: list[dict[str, Any]], clientId: str, isThrottled: bool) -> None:
-        """
-        The requests of L{produce} are there, each once and with its batch.
-        """
+        """The requests of L{produce} are there, each once and with its batch."""
         produced = [row for row in rows if row["kind"] == "Produce" and row["client_id"] == clientId]
         self.assertEqual(len(produced), MESSAGES)
         self.assertEqual(len({row["correlation_id"] for row in produced}), MESSAGES)
@@ -189,9 +171,7 @@ class ExportTests(SynchronousTestCase):
         self.assertIn(("fast", 1e9, None), restored)
 
     def test_cannotStart(self) -> None:
-        """
-        Where nothing can be recorded the broker does not start, and says so in a sentence.
-        """
+        """Where nothing can be recorded the broker does not start, and says so in a sentence."""
         broker = self.broker(Path("/proc/nowhere"))
         error = self.assertRaises(AssertionError, broker.start)
         self.assertIn("cannot record to spark:/proc/nowhere", str(error))

@@ -1,6 +1,4 @@
-"""
-The health of a broker that stops, asked over the network.
-"""
+"""The health of a broker that stops, asked over the network."""
 
 from __future__ import annotations
 
@@ -22,9 +20,7 @@ from tests.unit.kafka.test_service import LOOPBACK, ServiceTestCase
 
 
 class StatusPortTestCase(ServiceTestCase):
-    """
-    A test with a broker that has a status port.
-    """
+    """A test with a broker that has a status port."""
 
     def startWithStatus(self) -> tuple[BrokerService, int]:
         """
@@ -44,9 +40,7 @@ class StatusPortTestCase(ServiceTestCase):
         return service, service._statusPort._port.getHost().port  # type: ignore[attr-defined]
 
     def get(self, port: int) -> Any:
-        """
-        The status and the body of C{/healthz}.
-        """
+        """The status and the body of C{/healthz}."""
 
         def ask() -> tuple[int, Any]:
             connection = HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
@@ -61,15 +55,11 @@ class StatusPortTestCase(ServiceTestCase):
 
 
 class DrainTests(StatusPortTestCase):
-    """
-    The status port outlives the ports of clients.
-    """
+    """The status port outlives the ports of clients."""
 
     @inlineCallbacks
     def test_drain(self) -> Any:
-        """
-        While the last connections end, the port answers that nobody should come; then it closes.
-        """
+        """While the last connections end, the port answers that nobody should come; then it closes."""
         service, port = self.startWithStatus()
         assert service._statusPort is not None
         code, body = yield self.get(port)
@@ -88,15 +78,11 @@ class DrainTests(StatusPortTestCase):
 
 
 class SlowClientTests(StatusPortTestCase):
-    """
-    Clients of the status port that are slow keep nobody out.
-    """
+    """Clients of the status port that are slow keep nobody out."""
 
     @inlineCallbacks
     def test_slow(self) -> Any:
-        """
-        Beside many that are silent, ask byte by byte or do not read, health is answered each time.
-        """
+        """Beside many that are silent, ask byte by byte or do not read, health is answered each time."""
         _, port = self.startWithStatus()
         slow: list[socket.socket] = []
         self.addCleanup(lambda: [each.close() for each in slow])

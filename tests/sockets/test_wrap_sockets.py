@@ -1,6 +1,4 @@
-"""
-L{admission.connection.wrapping} on real sockets, plain and TLS, on loopback.
-"""
+"""L{admission.connection.wrapping} on real sockets, plain and TLS, on loopback."""
 
 from __future__ import annotations
 
@@ -39,9 +37,7 @@ SLOW = "client-bytes:produce=1000:fetch=1000:algorithm=bucket"
 
 
 class PageWithoutLength(Resource):
-    """
-    A page that is written in pieces, all at once.
-    """
+    """A page that is written in pieces, all at once."""
 
     isLeaf = True
 
@@ -50,9 +46,7 @@ class PageWithoutLength(Resource):
         self.pieces = (*pieces, b"the end")
 
     def render_GET(self, request: Any) -> int:
-        """
-        Write it.
-        """
+        """Write it."""
         for piece in self.pieces:
             request.write(piece)
         request.finish()
@@ -60,9 +54,7 @@ class PageWithoutLength(Resource):
 
 
 class WrapSocketTestCase(TestCase):
-    """
-    Wrapped servers on real ports.
-    """
+    """Wrapped servers on real ports."""
 
     timeout = 30
 
@@ -77,9 +69,7 @@ class WrapSocketTestCase(TestCase):
         self.factories: list[Any] = []
 
     async def tearDown(self) -> None:
-        """
-        Have everything gone, and nothing left: the factories rest by themselves.
-        """
+        """Have everything gone, and nothing left: the factories rest by themselves."""
         await DeferredList([maybeDeferred(port.stopListening) for port in self.ports])
         for factory in self.factories:
             for connection in list(factory.connections):
@@ -94,25 +84,19 @@ class WrapSocketTestCase(TestCase):
             self.assertEqual((used, factory.gate.pool.reclaimedLeases), ({}, 0))
 
     def make(self) -> Foreign:
-        """
-        A protocol for the next connection.
-        """
+        """A protocol for the next connection."""
         self.protocols.append(Foreign(self.behave))
         return self.protocols[-1]
 
     def wrap(self, factory: Any = None, **kwargs: Any) -> Any:
-        """
-        A wrapped factory, of our protocols unless another is given.
-        """
+        """A wrapped factory, of our protocols unless another is given."""
         inner = Factory.forProtocol(self.make) if factory is None else factory  # type: ignore[arg-type]
         made = wrapFactory(inner, reactor=self.reactor, **{"pool": "bounded:1MiB", **kwargs})
         self.factories.append(made)
         return made
 
     def listen(self, kind: str, factory: Any) -> Any:
-        """
-        Where C{factory} is reached.
-        """
+        """Where C{factory} is reached."""
         if kind == "tls":
             port = self.reactor.listenSSL(0, factory, AUTHORITY.server().options(), interface="127.0.0.1")
         else:
@@ -122,77 +106,56 @@ class WrapSocketTestCase(TestCase):
         return (host.host, host.port)
 
     async def do(self, function: Callable[..., Any], *args: Any) -> Any:
-        """
-        What C{function} returns, in a thread.
-        """
+        """What C{function} returns, in a thread."""
         return await deferToThread(function, *args)
 
     async def until(self, isSo: Callable[[], Any]) -> None:
-        """
-        Wait for something to be so.
-        """
+        """Wait for something to be so."""
         while not isSo():
             await deferLater(self.reactor, 0.002)
 
     async def turns(self, seconds: float = 0.05) -> None:
-        """
-        Let happen what will.
-        """
+        """Let happen what will."""
         await deferLater(self.reactor, seconds)
 
     async def connect(self, kind: str, address: Any, receiveBytes: int | None = None) -> Peer:
-        """
-        Have a peer connect.
-        """
+        """Have a peer connect."""
         peer: Peer = await self.do(Peer, kind, address, receiveBytes)
         self.peers.append(peer)
         return peer
 
     def secure(self, peer: Peer, authority: str) -> None:
-        """
-        Have a plain peer go on with TLS; for another thread.
-        """
+        """Have a plain peer go on with TLS; for another thread."""
         context = ssl.create_default_context(cadata=authority)
         peer.socket = context.wrap_socket(peer.socket, server_hostname="localhost")
 
 
 class PassingTests(WrapSocketTestCase):
-    """
-    Bytes come through, however the factory listens.
-    """
+    """Bytes come through, however the factory listens."""
 
     async def test_keepAlive(self) -> None:
-        """
-        The system asks the machine of a silent peer whether it still exists.
-        """
+        """The system asks the machine of a silent peer whether it still exists."""
         for kind in KINDS:
             await self.connect(kind, self.listen(kind, self.wrap()))
             await self.until(lambda: self.protocols and self.protocols[-1].transport)
             self.assertTrue(self.protocols[-1].transport.getTcpKeepAlive())
 
     async def echoes(self, peer: Peer) -> None:
-        """
-        Have more go both ways than fits into any record.
-        """
+        """Have more go both ways than fits into any record."""
         stream = Random(3).randbytes(100 * KIB)
         for _ in range(10):
             await self.do(peer.send, stream)
             self.assertEqual(await self.do(peer.receive, len(stream)), stream)
 
     async def test_echo(self) -> None:
-        """
-        Wrapped inside TLS, around it, and without it: all that is sent comes
-        back, in order.
-        """
+        """Wrapped inside TLS, around it, and without it: all that is sent comes back, in order."""
         for kind in KINDS:
             await self.echoes(await self.connect(kind, self.listen(kind, self.wrap())))
         tls = TLSMemoryBIOFactory(AUTHORITY.server().options(), False, Factory.forProtocol(self.make), self.reactor)  # type: ignore[arg-type]
         await self.echoes(await self.connect("tls", self.listen("tcp", self.wrap(tls))))
 
     async def test_endpoints(self) -> None:
-        """
-        A wrapped factory listens wherever an endpoint says.
-        """
+        """A wrapped factory listens wherever an endpoint says."""
         certificates = makeCertificates(Path(self.mktemp()).absolute())
         for description in (
             "tcp:0:interface=127.0.0.1",
@@ -208,9 +171,7 @@ class PassingTests(WrapSocketTestCase):
             self.assertEqual(await self.do(peer.receive, 5), b"hello")
 
     async def test_startTLS(self) -> None:
-        """
-        A protocol can go on with TLS, and everybody knows.
-        """
+        """A protocol can go on with TLS, and everybody knows."""
 
         def start(protocol: Foreign, data: bytes) -> None:
             if data == b"STARTTLS\r\n":
@@ -230,9 +191,7 @@ class PassingTests(WrapSocketTestCase):
         self.assertTrue(self.protocols[0].transport.isTLS)
 
     async def test_site(self) -> None:
-        """
-        A site of twisted.web works, keeps connections, and sends files whole.
-        """
+        """A site of twisted.web works, keeps connections, and sends files whole."""
         directory = Path(self.mktemp())
         directory.mkdir()
         content = Random(5).randbytes(2 * MIB)
@@ -281,9 +240,7 @@ class PassingTests(WrapSocketTestCase):
             )
 
     async def test_tooManyConnections(self) -> None:
-        """
-        The log names the limits as the user of C{wrapFactory} writes them.
-        """
+        """The log names the limits as the user of C{wrapFactory} writes them."""
         for limits, name in (
             (ConnectionLimits(maxConnections=1), "maxConnections"),
             (ConnectionLimits(maxConnectionsPerAddress=1), "maxConnectionsPerAddress"),
@@ -297,9 +254,7 @@ class PassingTests(WrapSocketTestCase):
             self.assertIn(f"already ({name})", reason)
 
     async def head(self, peer: Peer) -> bytes:
-        """
-        The head of an answer.
-        """
+        """The head of an answer."""
         head = b""
         while not head.endswith(b"\r\n\r\n"):
             head += await self.do(peer.receive, 1)
@@ -307,15 +262,10 @@ class PassingTests(WrapSocketTestCase):
 
 
 class QuotaTests(WrapSocketTestCase):
-    """
-    Peers that send too much.
-    """
+    """Peers that send too much."""
 
     async def test_flood(self) -> None:
-        """
-        A peer that floods is not read beyond what one turn brings, while
-        others are served at once.
-        """
+        """A peer that floods is not read beyond what one turn brings, while others are served at once."""
         self.behave = None
         for kind in KINDS:
             address = self.listen(kind, self.wrap(quota=SLOW))
@@ -339,9 +289,7 @@ class QuotaTests(WrapSocketTestCase):
                 self.behave = None
 
     async def throttled(self, kind: str, sizeBytes: int) -> tuple[Foreign, Peer]:
-        """
-        A peer that has sent so much that it is throttled for minutes.
-        """
+        """A peer that has sent so much that it is throttled for minutes."""
         address = self.listen(kind, self.wrap(quota="client-bytes:produce=10:algorithm=bucket"))
         count = len(self.protocols)
         peer = await self.connect(kind, address)
@@ -352,10 +300,7 @@ class QuotaTests(WrapSocketTestCase):
         return protocol, peer
 
     async def test_leavesWhileThrottled(self) -> None:
-        """
-        A peer that is throttled and leaves is noticed at once, and reported as
-        it would be if it were read.
-        """
+        """A peer that is throttled and leaves is noticed at once, and reported as it would be if it were read."""
         if not HangUpWatch.isSupported:
             raise SkipTest("this system has no epoll")
         self.behave = None
@@ -370,9 +315,7 @@ class QuotaTests(WrapSocketTestCase):
             self.assertEqual((len(protocol.lost), protocol.lost[0].type), (1, ConnectionLost))
 
     async def test_lastWords(self) -> None:
-        """
-        What a peer sent before it left waits for its time, and its end for that.
-        """
+        """What a peer sent before it left waits for its time, and its end for that."""
         self.behave = None
         for kind in KINDS:
             protocol, peer = await self.throttled(kind, 5000)
@@ -389,10 +332,7 @@ class QuotaTests(WrapSocketTestCase):
             self.assertEqual((len(protocol.received), protocol.lost[0].type), (5320, ConnectionDone))
 
     async def test_pausedAndHalfClosed(self) -> None:
-        """
-        A protocol that has paused its transport can still answer a peer that
-        has closed its own side.
-        """
+        """A protocol that has paused its transport can still answer a peer that has closed its own side."""
 
         def pause(protocol: Foreign, data: bytes) -> None:
             protocol.transport.pauseProducing()
@@ -411,9 +351,7 @@ class QuotaTests(WrapSocketTestCase):
 
 
 class SendingTests(WrapSocketTestCase):
-    """
-    Peers that do not read.
-    """
+    """Peers that do not read."""
 
     async def test_deaf(self) -> None:
         """
@@ -465,9 +403,7 @@ class SendingTests(WrapSocketTestCase):
             transports.clear()
 
     async def test_slowThenClosed(self) -> None:
-        """
-        A peer that reads late gets everything, though the server has closed.
-        """
+        """A peer that reads late gets everything, though the server has closed."""
         answer = Random(7).randbytes(8 * MIB)
 
         def behave(protocol: Foreign, data: bytes) -> None:

@@ -1,7 +1,4 @@
-"""
-Tests for the command C{admission} and the status port, against a broker in a
-process of its own.
-"""
+"""Tests for the command C{admission} and the status port, against a broker in a process of its own."""
 
 from __future__ import annotations
 
@@ -49,38 +46,28 @@ class ObservedBroker(BrokerProcess):
 
     @property
     def status(self) -> str:
-        """
-        The URL of the status port.
-        """
+        """The URL of the status port."""
         return f"http://127.0.0.1:{self.statusPort}"
 
 
 @cache
 def observedBroker() -> ObservedBroker:
-    """
-    A broker for all tests here, with a limit that it was started with.
-    """
+    """A broker for all tests here, with a limit that it was started with."""
     broker = ObservedBroker("--quota", "client-bytes:produce=1k", "--quota", "client-bytes:fetch=1k:shadow=yes")
     broker.start()
     return broker
 
 
 class AdmissionCommandTestCase(SynchronousTestCase):
-    """
-    A test that runs C{admission}.
-    """
+    """A test that runs C{admission}."""
 
     def setUp(self) -> None:
-        """
-        Have a broker.
-        """
+        """Have a broker."""
         self.broker = observedBroker()
         self.mark = self.broker.mark()
 
     def tearDown(self) -> None:
-        """
-        The broker has nothing to complain about.
-        """
+        """The broker has nothing to complain about."""
         self.assertEqual(self.broker.complaints(self.mark), [])
 
     def run_(self, line: str, typed: str = "") -> tuple[int, str, str]:
@@ -103,17 +90,13 @@ class AdmissionCommandTestCase(SynchronousTestCase):
         return result.returncode, result.stdout, result.stderr
 
     def succeed(self, line: str, typed: str = "") -> str:
-        """
-        Run C{admission}, which does what it was told and does not comment on it.
-        """
+        """Run C{admission}, which does what it was told and does not comment on it."""
         status, output, complaint = self.run_(line, typed)
         self.assertEqual((status, complaint), (0, ""), line)
         return output
 
     def assertFails(self, lines: Sequence[tuple[str, str]]) -> None:
-        """
-        Each command line fails with status 1 and one sentence, in which these words are.
-        """
+        """Each command line fails with status 1 and one sentence, in which these words are."""
         with ThreadPoolExecutor(_PROCESSES) as threads:
             results = list(threads.map(lambda each: self.run_(each[0]), lines))
         for (line, words), (status, output, complaint) in zip(lines, results, strict=True):
@@ -124,20 +107,17 @@ class AdmissionCommandTestCase(SynchronousTestCase):
 
 
 class QuotasTests(AdmissionCommandTestCase):
-    """
-    C{admission quotas} sees and changes limits of a broker that runs.
-    """
+    """C{admission quotas} sees and changes limits of a broker that runs."""
 
     def quotas(self, line: str) -> str:
-        """
-        Run C{admission quotas}.
-        """
+        """Run C{admission quotas}."""
         command, _, rest = line.partition(" ")
         return self.succeed(f"quotas {command} --broker {self.broker.address} {rest}")
 
     def test_setAndRemove(self) -> None:
         """
-        A limit that is set is in force at once and can be seen; once removed it is gone.  A dry run changes nothing.
+        A limit that is set is in force at once and can be seen; once removed it is gone.  A dry run
+        changes nothing.
         """
         client = "--user alice --client-id reports"
         self.assertIn("nothing was changed", self.quotas(f"set --dry-run {client} consumer_byte_rate=64KiB"))
@@ -162,29 +142,21 @@ class QuotasTests(AdmissionCommandTestCase):
         self.assertEqual(self.quotas(f"remove {client}"), f"no limits are set for {client}\n")
 
     def test_startedWith(self) -> None:
-        """
-        A limit that the broker was started with can be covered by another, and shows again once that is removed.
-        """
+        """A limit that the broker was started with can be covered by another, and shows again once that is removed."""
         self.assertIn("producer_byte_rate=2k", self.quotas("set --client-id-default producer_byte_rate=2k"))
         self.assertIn("producer_byte_rate=1k", self.quotas("remove --client-id-default"))
 
     def test_tls(self) -> None:
-        """
-        The broker can be asked over TLS, if its certificate is trusted.
-        """
+        """The broker can be asked over TLS, if its certificate is trusted."""
         files = certificates()
         self.assertIn("--client-id-default", self.succeed(self.tls(f"--tls {files.authority}")))
 
     def tls(self, options: str) -> str:
-        """
-        A command line that speaks to the broker's TLS port.
-        """
+        """A command line that speaks to the broker's TLS port."""
         return f"quotas describe --broker localhost:{self.broker.tlsPort} {options}"
 
     def test_fails(self) -> None:
-        """
-        What cannot be is told in a sentence with what would help.
-        """
+        """What cannot be is told in a sentence with what would help."""
         nobody = freePort()
         plain = f"--broker {self.broker.address}"
         with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -205,9 +177,7 @@ class QuotasTests(AdmissionCommandTestCase):
 
 
 class ExplainTests(AdmissionCommandTestCase):
-    """
-    C{admission explain} and the status port tell how clients stand.
-    """
+    """C{admission explain} and the status port tell how clients stand."""
 
     def get(self, path: str, method: str = "GET", **headers: str) -> tuple[int, str, Any]:
         """
@@ -259,9 +229,7 @@ class ExplainTests(AdmissionCommandTestCase):
         self.assertEqual({each["delaySeconds"] for each in document["limits"]}, {0.0})
 
     def test_pages(self) -> None:
-        """
-        Every page that the list names is there, most of them as JSON.
-        """
+        """Every page that the list names is there, most of them as JSON."""
         status, contentType, listed = self.get("/help")
         self.assertEqual((status, contentType), (200, "text/plain; charset=utf-8"))
         names = [line.partition("?")[0] for line in listed.decode().splitlines() if line.startswith("/")]
@@ -279,9 +247,7 @@ class ExplainTests(AdmissionCommandTestCase):
         self.assertIn("<default>", entities)
 
     def test_refusals(self) -> None:
-        """
-        What is not there, not allowed or no question is refused in words, and a stranger's name is.
-        """
+        """What is not there, not allowed or no question is refused in words, and a stranger's name is."""
         for status, (path, method, headers) in (
             (404, ("/none", "GET", {})),
             (405, ("/quotas", "POST", {})),
@@ -294,9 +260,7 @@ class ExplainTests(AdmissionCommandTestCase):
             self.assertEqual(list(json.loads(body)), ["error"])
 
     def test_fails(self) -> None:
-        """
-        Where there is no status port the command says how to have one.
-        """
+        """Where there is no status port the command says how to have one."""
         self.assertFails(
             [
                 (
@@ -311,13 +275,12 @@ class ExplainTests(AdmissionCommandTestCase):
 
 
 class LoginTests(AdmissionCommandTestCase):
-    """
-    C{admission} logs in where it must.
-    """
+    """C{admission} logs in where it must."""
 
     def test_login(self) -> None:
         """
-        A super user that C{admission users} has added can change limits, with the right password; nobody else can.
+        A super user that C{admission users} has added can change limits, with the right password;
+        nobody else can.
         """
         directory = Path(self.broker.dataPath).parent
         users, right, wrong = (directory / name for name in ("users", "right", "wrong"))
@@ -354,14 +317,10 @@ class LoginTests(AdmissionCommandTestCase):
 
 
 class DataTests(AdmissionCommandTestCase):
-    """
-    C{admission data} looks after what a broker has.
-    """
+    """C{admission data} looks after what a broker has."""
 
     def test_backup(self) -> None:
-        """
-        A broker that runs is backed up and goes on, and another goes on with what is restored.
-        """
+        """A broker that runs is backed up and goes on, and another goes on with what is restored."""
         broker = BrokerProcess()
         self.addCleanup(broker.remove)
         broker.start()
@@ -385,14 +344,10 @@ class DataTests(AdmissionCommandTestCase):
 
 
 class StatusPortTests(SynchronousTestCase):
-    """
-    The port comes and goes with the broker.
-    """
+    """The port comes and goes with the broker."""
 
     def test_portInUse(self) -> None:
-        """
-        Where somebody listens already the broker does not start.
-        """
+        """Where somebody listens already the broker does not start."""
         with socket.create_server(("127.0.0.1", 0)) as other:
             taken = endpoint(other.getsockname()[1])
             broker = BrokerProcess("--status", taken)
@@ -401,9 +356,7 @@ class StatusPortTests(SynchronousTestCase):
         self.assertIn(f"admission: cannot listen on {taken}: Couldn't listen on", str(error))
 
     def test_stop(self) -> None:
-        """
-        Stopping the broker hangs up on whoever is connected to the port.
-        """
+        """Stopping the broker hangs up on whoever is connected to the port."""
         broker = ObservedBroker()
         self.addCleanup(broker.remove)
         broker.start()

@@ -1,6 +1,4 @@
-"""
-The benchmarks run, and say what their documentation promises.
-"""
+"""The benchmarks run, and say what their documentation promises."""
 
 from __future__ import annotations
 
@@ -30,14 +28,10 @@ FRAMES = {
 
 
 class BenchmarkTests(SynchronousTestCase):
-    """
-    Each benchmark as a person starts it, in its short form.
-    """
+    """Each benchmark as a person starts it, in its short form."""
 
     def results(self, name: str, patienceSeconds: float = 120) -> Any:
-        """
-        What C{python -m benchmarks.NAME --quick --json} prints.
-        """
+        """What C{python -m benchmarks.NAME --quick --json} prints."""
         path = os.pathsep.join(str(ROOT / root) for root in ("src", "plugins", "."))
         result = subprocess.run(
             [sys.executable, "-m", f"benchmarks.{name}", "--quick", "--json"],
@@ -54,9 +48,7 @@ class BenchmarkTests(SynchronousTestCase):
         return results
 
     def check(self, rows: Any, keys: set[str], /, **competitors: set[str]) -> None:
-        """
-        Every row has these keys and positive figures, and the competitors are all there.
-        """
+        """Every row has these keys and positive figures, and the competitors are all there."""
         for row in rows:
             self.assertEqual(set(row), keys)
             for key, value in row.items():
@@ -69,9 +61,7 @@ class BenchmarkTests(SynchronousTestCase):
 
     @longForm
     def test_framing(self) -> None:
-        """
-        All receivers are measured in process and through sockets, at the same sizes.
-        """
+        """All receivers are measured in process and through sockets, at the same sizes."""
         results = self.results("framing")
         self.check(
             results["inProcess"],
@@ -103,9 +93,7 @@ class BenchmarkTests(SynchronousTestCase):
 
     @longForm
     def test_kafka(self) -> None:
-        """
-        The broker is measured beside Apache Kafka, with and without waiting for the disk.
-        """
+        """The broker is measured beside Apache Kafka, with and without waiting for the disk."""
         classPath()
         results = self.results("kafka", patienceSeconds=400)
         servers = {"Apache Kafka", "admission", "admission, write.caching"}
@@ -123,9 +111,7 @@ class BenchmarkTests(SynchronousTestCase):
 
     @longForm
     def test_gateway(self) -> None:
-        """
-        The gateway is measured with and without limits, beside a relay and Apache Kafka itself.
-        """
+        """The gateway is measured with and without limits, beside a relay and Apache Kafka itself."""
         classPath()
         results = self.results("gateway", patienceSeconds=400)
         relayed = {"relay", "gateway", "gateway, limits"}
@@ -158,10 +144,7 @@ class BenchmarkTests(SynchronousTestCase):
 
     @longForm
     def test_pool(self) -> None:
-        """
-        Leases are measured beside bytearrays, and the broker with a bound
-        beside the broker without.
-        """
+        """Leases are measured beside bytearrays, and the broker with a bound beside the broker without."""
         results = self.results("pool")
         self.check(
             results["leases"],
@@ -179,9 +162,7 @@ class BenchmarkTests(SynchronousTestCase):
 
     @longForm
     def test_log(self) -> None:
-        """
-        The log is measured beside a bare file and LMDB, writing beside flushes, and starts after a kill.
-        """
+        """The log is measured beside a bare file and LMDB, writing beside flushes, and starts after a kill."""
         results = self.results("log")
         self.check(
             results["engines"],
@@ -334,10 +315,7 @@ class BenchmarkTests(SynchronousTestCase):
 
     @longForm
     def test_groups(self) -> None:
-        """
-        Heartbeats are measured beside bare Twisted, sessions beside timers, and
-        rebalances of several sizes.
-        """
+        """Heartbeats are measured beside bare Twisted, sessions beside timers, and rebalances of several sizes."""
         results = self.results("groups")
         self.check(
             results["heartbeats"],
@@ -455,14 +433,10 @@ class BenchmarkTests(SynchronousTestCase):
 
 
 class MeasureTests(SynchronousTestCase):
-    """
-    The arithmetic that the figures rest on.
-    """
+    """The arithmetic that the figures rest on."""
 
     def test_inTurns(self) -> None:
-        """
-        Every competitor is measured once in each round, and no one always comes first.
-        """
+        """Every competitor is measured once in each round, and no one always comes first."""
         order: list[str] = []
 
         def measure(name: str) -> int:
@@ -473,30 +447,21 @@ class MeasureTests(SynchronousTestCase):
         self.assertEqual(order, ["a", "b", "b", "a", "a", "b"])
 
     def test_ratio(self) -> None:
-        """
-        Figures are compared round by round, so a round in which the machine was slow for both counts for neither.
-        """
+        """Figures are compared round by round, so a round in which the machine was slow for both counts for neither."""
         self.assertEqual(ratio([2.0, 40.0, 2.0], [1.0, 20.0, 1.0]), 2.0)
         self.assertEqual(ratio([3.0, 8.0, 300.0], [1.0, 2.0, 100.0]), 3.0)
 
     def test_spread(self) -> None:
-        """
-        The spread is that of the middle half, so that one round in which
-        something else ran does not count.
-        """
+        """The spread is that of the middle half, so that one round in which something else ran does not count."""
         self.assertEqual(spreadPercent([10.0, 10.0, 11.0, 9.0, 90.0]), 10.0)
 
     def test_sizeName(self) -> None:
-        """
-        Sizes are in the largest unit that needs no fraction.
-        """
+        """Sizes are in the largest unit that needs no fraction."""
         self.assertEqual([sizeName(each) for each in (100, 1024, 1 << 16, 1 << 20, 1025)],
                          ["100 B", "1 KiB", "64 KiB", "1 MiB", "1025 B"])  # fmt: skip
 
     def test_report(self) -> None:
-        """
-        A report holds every row under the name of its table, as JSON and as text.
-        """
+        """A report holds every row under the name of its table, as JSON and as text."""
         self.patch(measure, "isCompiled", lambda: False)
         report = Report("About letters", quick=True)
         report.add("letters", name="a", sizeBytes=2048, cpuMicroseconds=1.25)
@@ -507,9 +472,7 @@ class MeasureTests(SynchronousTestCase):
         self.assertRegex(text, r"name +sizeBytes +cpuMicroseconds\n +a +2 KiB +1\.25")
 
     def test_compiled(self) -> None:
-        """
-        Where the hot modules are compiled, each row says so.
-        """
+        """Where the hot modules are compiled, each row says so."""
         self.patch(measure, "isCompiled", lambda: True)
         report = Report("About letters", quick=True)
         report.add("letters", name="a")

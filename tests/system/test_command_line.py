@@ -1,6 +1,4 @@
-"""
-Tests for what C{twistd admission} says to its user.
-"""
+"""Tests for what C{twistd admission} says to its user."""
 
 from __future__ import annotations
 
@@ -37,22 +35,16 @@ _PROCESSES = 3
 
 
 class TwistBroker(BrokerProcess):
-    """
-    The broker as C{twist admission} runs it.
-    """
+    """The broker as C{twist admission} runs it."""
 
     command = TWIST
 
 
 class CommandLineCases(SynchronousTestCase):
-    """
-    Commands that end by themselves.
-    """
+    """Commands that end by themselves."""
 
     def setUp(self) -> None:
-        """
-        A directory to run in.
-        """
+        """A directory to run in."""
         directory = tempfile.TemporaryDirectory(prefix="admission-command-")
         self.addCleanup(directory.cleanup)
         self.directory = Path(directory.name)
@@ -76,9 +68,7 @@ class CommandLineCases(SynchronousTestCase):
         return result.returncode, result.stdout
 
     def admission(self, *arguments: str) -> tuple[int, str]:
-        """
-        Run C{twistd admission}.
-        """
+        """Run C{twistd admission}."""
         return self.run_([*TWISTD, "admission", *arguments])
 
     def assertSentences(self, mistakes: Sequence[tuple[Sequence[str], str]]) -> None:
@@ -95,14 +85,10 @@ class CommandLineCases(SynchronousTestCase):
 
 
 class MistakeTests(CommandLineCases):
-    """
-    A mistake is answered with one sentence.
-    """
+    """A mistake is answered with one sentence."""
 
     def test_listeners(self) -> None:
-        """
-        An endpoint that cannot be, or nobody could be told of.
-        """
+        """An endpoint that cannot be, or nobody could be told of."""
         self.assertSentences(
             [
                 (
@@ -118,9 +104,7 @@ class MistakeTests(CommandLineCases):
         )
 
     def test_properties(self) -> None:
-        """
-        Properties that are unknown, make no sense or contradict each other.
-        """
+        """Properties that are unknown, make no sense or contradict each other."""
         config = self.directory / "broker.properties"
         config.write_text("num.partitions=4\nnum.partitons=5\n")
         self.assertSentences(
@@ -135,9 +119,7 @@ class MistakeTests(CommandLineCases):
         )
 
     def test_pools(self) -> None:
-        """
-        Pools that are unknown, too small or contradict the properties.
-        """
+        """Pools that are unknown, too small or contradict the properties."""
         self.assertSentences(
             [
                 (["--pool", "lake:1MiB"], "no memory pool is called 'lake'; installed: bounded, fair, unbounded"),
@@ -159,9 +141,7 @@ class MistakeTests(CommandLineCases):
         )
 
     def test_options(self) -> None:
-        """
-        Options that do not exist.
-        """
+        """Options that do not exist."""
         self.assertSentences(
             [
                 (["--listne", "tcp:1"], "option --listne not recognized"),
@@ -187,9 +167,7 @@ class MistakeTests(CommandLineCases):
         self.assertFalse(data.exists())
 
     def test_data(self) -> None:
-        """
-        A data directory that is another broker's, or no directory, is refused.
-        """
+        """A data directory that is another broker's, or no directory, is refused."""
         broker = sharedBroker()
         file = self.directory / "file"
         file.touch()
@@ -213,9 +191,7 @@ class MistakeTests(CommandLineCases):
             raw.createTopic("still-served")
 
     def test_short(self) -> None:
-        """
-        C{twistd} says what is wrong and how to get help, in a few lines, not below all options.
-        """
+        """C{twistd} says what is wrong and how to get help, in a few lines, not below all options."""
         for plugin in ("admission", "admission-gateway"):
             for arguments in (["--set", "num.partitons=4"], ["--nonsense"], ["--pool", "nonsense"]):
                 status, output = self.run_([*TWISTD, plugin, *arguments])
@@ -227,10 +203,7 @@ class MistakeTests(CommandLineCases):
             self.assertGreater(len(output.splitlines()), 30)
 
     def test_twist(self) -> None:
-        """
-        C{twist} says the same, with the exit status that it has for mistakes
-        of usage.
-        """
+        """C{twist} says the same, with the exit status that it has for mistakes of usage."""
         file = self.directory / "file"
         file.touch()
         for arguments, expected, sentence in (
@@ -248,14 +221,10 @@ class MistakeTests(CommandLineCases):
 
 
 class HelpTests(CommandLineCases):
-    """
-    The command explains itself.
-    """
+    """The command explains itself."""
 
     def test_help(self) -> None:
-        """
-        C{--help} tells every option, and shows examples that work.
-        """
+        """C{--help} tells every option, and shows examples that work."""
         status, output = self.admission("--help")
         self.assertEqual(status, 0, output)
         for option in ("listen", "advertise", "data", "config", "set", "auth", "status", "pool", "purgatory", "quota"):
@@ -268,10 +237,7 @@ class HelpTests(CommandLineCases):
                 Options().parseOptions(example.split()[3:])
 
     def test_helpPool(self) -> None:
-        """
-        C{--help-pool} lists the pools, how they are written and who provides
-        them.
-        """
+        """C{--help-pool} lists the pools, how they are written and who provides them."""
         status, output = self.admission("--help-pool")
         self.assertEqual(status, 0, output)
         self.assertRegex(
@@ -280,9 +246,7 @@ class HelpTests(CommandLineCases):
         self.assertRegex(output, r"\n  unbounded +unbounded +twisted.plugins.admission_policies\n")
 
     def test_helpPoolType(self) -> None:
-        """
-        C{--help-pool-type} explains one of them.
-        """
+        """C{--help-pool-type} explains one of them."""
         status, output = self.admission("--help-pool-type", "bounded")
         self.assertEqual(status, 0, output)
         self.assertIn("Usage: --pool bounded:SIZE[:strict=yes|no][:max=SIZE]\n", output)
@@ -290,9 +254,7 @@ class HelpTests(CommandLineCases):
 
 
 class DaemonTests(CommandLineCases):
-    """
-    C{twistd} without C{-n}.
-    """
+    """C{twistd} without C{-n}."""
 
     def test_daemon(self) -> None:
         """
@@ -332,15 +294,10 @@ class DaemonTests(CommandLineCases):
 
 
 class TwistTests(SynchronousTestCase):
-    """
-    The other way to start a service of Twisted's.
-    """
+    """The other way to start a service of Twisted's."""
 
     def test_twist(self) -> None:
-        """
-        C{twist admission} serves and ends as C{twistd admission} does, with
-        settings from a file.
-        """
+        """C{twist admission} serves and ends as C{twistd admission} does, with settings from a file."""
         config = Path(self.mktemp())
         config.write_text("# a comment\nnum.partitions = 7\nlog.retention.hours = 1\n")
         broker = TwistBroker("--config", str(config.absolute()))

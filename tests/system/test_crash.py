@@ -1,7 +1,4 @@
-"""
-Tests for what L{admission.kafka.broker} remembers when it is killed, and how it ends
-when it is asked to.
-"""
+"""Tests for what L{admission.kafka.broker} remembers when it is killed, and how it ends when it is asked to."""
 
 from __future__ import annotations
 
@@ -23,9 +20,7 @@ LONG_POLL_MS = 600_000
 
 
 def batch(producerId: int, epoch: int, sequence: int, count: int = 3) -> bytes:
-    """
-    A batch of an idempotent producer.
-    """
+    """A batch of an idempotent producer."""
     return encodeBatch(
         [Record(value=b"%d" % number, timestampMs=1_700_000_000_000) for number in range(count)],
         producerId=producerId,
@@ -35,31 +30,22 @@ def batch(producerId: int, epoch: int, sequence: int, count: int = 3) -> bytes:
 
 
 def storedValues(broker: BrokerProcess, topic: str) -> list[bytes | None]:
-    """
-    The values of all records of a topic's first partition, by offset.
-    """
+    """The values of all records of a topic's first partition, by offset."""
     with RawClient(broker.port) as raw:
         return [record.value for _, content in raw.batches(topic) for record in decodeRecords(content)]
 
 
 class KilledTests(SynchronousTestCase):
-    """
-    What clients were told is stored is stored, and what the broker knows of
-    producers it knows again.
-    """
+    """What clients were told is stored is stored, and what the broker knows of producers it knows again."""
 
     def setUp(self) -> None:
-        """
-        Start a broker.
-        """
+        """Start a broker."""
         self.broker = BrokerProcess()
         self.addCleanup(self.broker.remove)
         self.broker.start()
 
     def restart(self) -> None:
-        """
-        Kill the broker and start another one on its data.
-        """
+        """Kill the broker and start another one on its data."""
         self.broker.kill()
         self.broker.start()
 
@@ -120,9 +106,7 @@ class KilledTests(SynchronousTestCase):
             self.assertEqual(raw.endOffset("topic"), 27)
 
     def checkSequences(self, raw: RawClient, producerId: int) -> None:
-        """
-        Six batches of three records have been stored: nothing else is.
-        """
+        """Six batches of three records have been stored: nothing else is."""
         for sequence in range(3, 18, 3):
             self.assertEqual(raw.produce("topic", batch(producerId, 0, sequence)), (0, sequence))
         for forgotten, count in ((0, 3), (3, 2), (21, 3), (19, 3)):
@@ -132,9 +116,7 @@ class KilledTests(SynchronousTestCase):
 
 
 class TerminatedTests(SynchronousTestCase):
-    """
-    C{SIGTERM} ends the broker in order.
-    """
+    """C{SIGTERM} ends the broker in order."""
 
     def test_sigterm(self) -> None:
         """

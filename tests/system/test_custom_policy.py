@@ -48,14 +48,10 @@ def installed() -> Path:
 
 
 class CustomPolicyTests(SynchronousTestCase):
-    """
-    The example, installed.
-    """
+    """The example, installed."""
 
     def site(self, without: str | None = None) -> Path:
-        """
-        The installed files, or a copy of them that lacks one.
-        """
+        """The installed files, or a copy of them that lacks one."""
         if without is None:
             return installed()
         copy = Path(shutil.copytree(installed(), Path(self.mktemp()).absolute()))
@@ -63,15 +59,11 @@ class CustomPolicyTests(SynchronousTestCase):
         return copy
 
     def environment(self, site: Path) -> dict[str, str]:
-        """
-        The environment of a process that finds it beside us.
-        """
+        """The environment of a process that finds it beside us."""
         return {**ENVIRONMENT, "PYTHONPATH": os.pathsep.join([str(site), ENVIRONMENT["PYTHONPATH"]])}
 
     def output(self, site: Path, *command: str) -> str:
-        """
-        What a command prints, far from the checkout.
-        """
+        """What a command prints, far from the checkout."""
         result = subprocess.run(
             command,
             cwd=site,
@@ -85,9 +77,7 @@ class CustomPolicyTests(SynchronousTestCase):
         return result.stdout
 
     def broker(self, site: Path, *options: str) -> BrokerProcess:
-        """
-        A running broker that finds it.
-        """
+        """A running broker that finds it."""
         broker = BrokerProcess(*options)
         broker.command = ["env", f"PYTHONPATH={self.environment(site)['PYTHONPATH']}", *TWISTD]
         self.addCleanup(broker.remove)
@@ -95,17 +85,13 @@ class CustomPolicyTests(SynchronousTestCase):
         return broker
 
     def throttledMs(self, producer: Any) -> float:
-        """
-        Send a record, and look for how long a producer has been told to wait at most.
-        """
+        """Send a record, and look for how long a producer has been told to wait at most."""
         producer.send("topic", b"x" * 1000).get(PATIENCE_SECONDS)
         milliseconds: float = producer.metrics()["producer-metrics"]["throttle-time-max"]
         return milliseconds
 
     def assertWorks(self, broker: BrokerProcess) -> None:
-        """
-        A client in the background is throttled, and another is not.
-        """
+        """A client in the background is throttled, and another is not."""
         from kafka import KafkaProducer
 
         settings: dict[str, Any] = {"bootstrap_servers": broker.address, "enable_idempotence": False, "acks": 1}
@@ -131,16 +117,12 @@ class CustomPolicyTests(SynchronousTestCase):
             self.assertTrue(line.endswith(providedBy), line)
 
     def test_dropIn(self) -> None:
-        """
-        A broker uses it by its drop-in, with a limit from the description.
-        """
+        """A broker uses it by its drop-in, with a limit from the description."""
         self.assertWorks(self.broker(self.site(ENTRY_POINT), "--quota", "background:0.05"))
 
     @longForm
     def test_entryPoint(self) -> None:
-        """
-        A broker uses it by its entry point, with a limit that is set while it runs.
-        """
+        """A broker uses it by its entry point, with a limit that is set while it runs."""
         broker = self.broker(self.site(DROP_IN), "--quota", "background")
         limit = ["--client-id", "background", "background_percentage=0.05"]
         command = [sys.executable, "-m", "admission", "quotas", "set", "--broker", broker.address, *limit]
@@ -148,10 +130,7 @@ class CustomPolicyTests(SynchronousTestCase):
         self.assertWorks(broker)
 
     def test_refused(self) -> None:
-        """
-        An argument that makes no sense is refused with the name of the policy
-        and what to write instead.
-        """
+        """An argument that makes no sense is refused with the name of the policy and what to write instead."""
         program = (
             "from twisted.internet.task import Clock\n"
             "from admission.interfaces import IQuotaPolicyFactory, PolicyContext\n"
@@ -167,9 +146,7 @@ class CustomPolicyTests(SynchronousTestCase):
         )
 
     def test_itsOwnTests(self) -> None:
-        """
-        It passes its own tests, the contract's among them.
-        """
+        """It passes its own tests, the contract's among them."""
         output = self.output(installed(), sys.executable, "-m", "unittest", "discover", "-v", str(EXAMPLE / "tests"))
         self.assertIn("test_others", output)
         self.assertIn("test_replayKey", output)
@@ -177,22 +154,16 @@ class CustomPolicyTests(SynchronousTestCase):
 
 
 class ExampleTests(SynchronousTestCase):
-    """
-    The example as its readers see it.
-    """
+    """The example as its readers see it."""
 
     def test_small(self) -> None:
-        """
-        It is a hundred lines in all, empty ones aside.
-        """
+        """It is a hundred lines in all, empty ones aside."""
         files = [*EXAMPLE.rglob("*.py"), EXAMPLE / "pyproject.toml"]
         lines = [line for path in files for line in path.read_text(encoding="utf-8").splitlines() if line]
         self.assertLessEqual(len(lines), 100)
 
     def test_manual(self) -> None:
-        """
-        The manual shows all of its files, as they are.
-        """
+        """The manual shows all of its files, as they are."""
         document = ROOT.joinpath("docs", "write-a-policy.md").read_text(encoding="utf-8")
         shown = {
             block.word.removeprefix("file="): block.text

@@ -1,6 +1,4 @@
-"""
-The demonstration of the gateway does what it says.
-"""
+"""The demonstration of the gateway does what it says."""
 
 from __future__ import annotations
 
@@ -23,14 +21,10 @@ _PATIENCE_SECONDS = 180.0
 
 
 class GatewayDemoTests(SynchronousTestCase):
-    """
-    C{make demo-gateway}, and what it prints.
-    """
+    """C{make demo-gateway}, and what it prints."""
 
     def test_withoutJava(self) -> None:
-        """
-        Without Java, the demonstration says in one sentence that it needs it.
-        """
+        """Without Java, the demonstration says in one sentence that it needs it."""
         nothing = Path(self.mktemp())
         nothing.mkdir()
         environment = {**ENVIRONMENT, "PATH": str(nothing.absolute())}

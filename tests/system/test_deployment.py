@@ -30,14 +30,10 @@ DOCKER = ROOT / "examples" / "docker"
 
 
 class DeploymentTestCase(SynchronousTestCase):
-    """
-    A test of command lines.
-    """
+    """A test of command lines."""
 
     def parse(self, words: list[str]) -> Options:
-        """
-        Parse what C{twistd} is given, with an empty file for every file of properties.
-        """
+        """Parse what C{twistd} is given, with an empty file for every file of properties."""
         self.assertEqual(words[0].rpartition("/")[2], "twistd")
         before, after = words[1 : words.index("admission", 1)], words[words.index("admission", 1) + 1 :]
         # A daemon would leave whoever watches it, and a process file its place behind.
@@ -47,31 +43,23 @@ class DeploymentTestCase(SynchronousTestCase):
         return options
 
     def withoutFiles(self, words: list[str]) -> list[str]:
-        """
-        The same with an empty file of properties.
-        """
+        """The same with an empty file of properties."""
         empty = Path(self.mktemp())
         empty.touch()
         return [str(empty) if before == "--config" else each for before, each in zip(["", *words], words, strict=False)]
 
 
 class UnitTests(DeploymentTestCase):
-    """
-    C{examples/systemd/admission.service}.
-    """
+    """C{examples/systemd/admission.service}."""
 
     def setUp(self) -> None:
-        """
-        Read it.
-        """
+        """Read it."""
         lines = [each for each in UNIT.read_text("utf-8").splitlines() if each and each[0] not in "#["]
         self.lines = dict(each.split("=", 1) for each in lines)
         self.assertEqual(len(self.lines), len(lines), "a setting comes twice")
 
     def test_verify(self) -> None:
-        """
-        systemd has nothing to say against it, but that nothing is installed here.
-        """
+        """systemd has nothing to say against it, but that nothing is installed here."""
         analyze = shutil.which("systemd-analyze")
         if analyze is None:
             raise SkipTest("there is no systemd-analyze")
@@ -88,9 +76,7 @@ class UnitTests(DeploymentTestCase):
         self.assertEqual((result.returncode, said), (0, []), result.stderr)
 
     def test_start(self) -> None:
-        """
-        The command line is one that the broker understands, on what the unit may write.
-        """
+        """The command line is one that the broker understands, on what the unit may write."""
         options = self.parse(shlex.split(self.lines["ExecStart"]))
         state = f"/var/lib/{self.lines['StateDirectory']}"
         self.assertEqual(Path(options["data"]).parent, Path(state))
@@ -99,9 +85,7 @@ class UnitTests(DeploymentTestCase):
         self.assertEqual(self.lines["ProtectSystem"], "strict")
 
     def test_doctor(self) -> None:
-        """
-        The doctor looks at the same endpoints and directories, and does not keep the broker from starting.
-        """
+        """The doctor looks at the same endpoints and directories, and does not keep the broker from starting."""
         start = self.parse(shlex.split(self.lines["ExecStart"]))
         program, command, *words = shlex.split(self.lines["ExecStartPre"])
         self.assertEqual((program[0], command), ("-", "doctor"))
@@ -111,43 +95,31 @@ class UnitTests(DeploymentTestCase):
         self.assertEqual(options["listen"], [each.description for each in start["listeners"]])
 
     def test_stop(self) -> None:
-        """
-        A broker that drains is not killed, and no other process of its is told to stop while it does.
-        """
+        """A broker that drains is not killed, and no other process of its is told to stop while it does."""
         self.assertEqual((self.lines["KillSignal"], self.lines["KillMode"]), ("SIGTERM", "mixed"))
         self.assertGreater(parseSeconds(self.lines["TimeoutStopSec"]), 2 * Settings().closeGraceTimeoutSeconds)
 
     def test_limits(self) -> None:
-        """
-        As many connections as are allowed by default can be open, and the pool's default has something to go by.
-        """
+        """As many connections as are allowed by default can be open, and the pool's default has something to go by."""
         self.assertGreaterEqual(int(self.lines["LimitNOFILE"]), Settings().maxConnections + RESERVED_DESCRIPTORS)
         self.assertIn("MemoryMax", self.lines)
 
     def test_tls(self) -> None:
-        """
-        What pyOpenSSL cannot live with is not switched on.
-        """
+        """What pyOpenSSL cannot live with is not switched on."""
         self.assertNotIn("MemoryDenyWriteExecute", self.lines)
 
 
 class ImageTests(DeploymentTestCase):
-    """
-    C{examples/docker/Dockerfile}.
-    """
+    """C{examples/docker/Dockerfile}."""
 
     def setUp(self) -> None:
-        """
-        Read it.
-        """
+        """Read it."""
         text = (DOCKER / "Dockerfile").read_text("utf-8")
         lines = "\n".join(line for line in text.splitlines() if not line.startswith("#")).replace("\\\n", "")
         self.instructions = [tuple(line.split(maxsplit=1)) for line in lines.splitlines() if line.strip()]
 
     def last(self, name: str) -> str:
-        """
-        What the last instruction of that name says, the one that counts.
-        """
+        """What the last instruction of that name says, the one that counts."""
         return [words for instruction, words in self.instructions if instruction == name][-1]
 
     def test_command(self) -> None:
@@ -163,9 +135,7 @@ class ImageTests(DeploymentTestCase):
         self.assertEqual(self.last("STOPSIGNAL"), "SIGTERM")
 
     def test_sources(self) -> None:
-        """
-        What is copied is there, and not ignored; together it is what the package is made of.
-        """
+        """What is copied is there, and not ignored; together it is what the package is made of."""
         ignored = (DOCKER / "Dockerfile.dockerignore").read_text("utf-8").splitlines()
         self.assertIn("*", ignored)
         copied = set(self._copied())
@@ -184,9 +154,7 @@ class ImageTests(DeploymentTestCase):
                 yield from sources
 
     def test_user(self) -> None:
-        """
-        Whoever gets in is not root, and the cache of plug-ins was made by somebody who may write it.
-        """
+        """Whoever gets in is not root, and the cache of plug-ins was made by somebody who may write it."""
         self.assertNotIn(self.last("USER"), ("0", "root"))
         names = [name for name, _ in self.instructions]
         making = next(index for index, (_, words) in enumerate(self.instructions) if "twistd --help" in words)
@@ -195,9 +163,7 @@ class ImageTests(DeploymentTestCase):
         self.assertIn("-name dropin.cache -delete", self.instructions[making][1])
 
     def test_health(self) -> None:
-        """
-        The health check asks the page that is there for it, on the port where it is, by a program that compiles.
-        """
+        """The health check asks the page that is there for it, on the port where it is, by a program that compiles."""
         options, _, command = self.last("HEALTHCHECK").partition("CMD ")
         program, flag, source = json.loads(command)
         self.assertEqual((program, flag), ("python", "-c"))

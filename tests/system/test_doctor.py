@@ -1,6 +1,4 @@
-"""
-Tests for C{admission doctor}.
-"""
+"""Tests for C{admission doctor}."""
 
 from __future__ import annotations
 
@@ -76,14 +74,10 @@ GIB = 1 << 30
 
 
 class FindingTestCase(SynchronousTestCase):
-    """
-    A test of checks.
-    """
+    """A test of checks."""
 
     def assertFinds(self, finding: Finding, level: Level, *words: str) -> None:
-        """
-        A check came to that, in these words, and with a remedy if one is needed.
-        """
+        """A check came to that, in these words, and with a remedy if one is needed."""
         self.assertIs(finding.level, level, finding)
         for word in words:
             self.assertIn(word, f"{finding.what} -> {finding.remedy}")
@@ -92,30 +86,22 @@ class FindingTestCase(SynchronousTestCase):
 
 
 class ProcessTests(FindingTestCase):
-    """
-    The process and its limits.
-    """
+    """The process and its limits."""
 
     def test_python(self) -> None:
-        """
-        Python 3.11 is the oldest.
-        """
+        """Python 3.11 is the oldest."""
         self.assertFinds(checkPython((3, 11, 0)), Level.OK, "3.11.0")
         self.assertFinds(checkPython((4, 0, 0)), Level.OK)
         self.assertFinds(checkPython((3, 10, 13)), Level.FAIL, "3.10.13", "3.11")
 
     def test_reactor(self) -> None:
-        """
-        With many connections there is nothing like epoll, and select cannot have them.
-        """
+        """With many connections there is nothing like epoll, and select cannot have them."""
         self.assertFinds(checkReactor("EPollReactor"), Level.OK, "epoll")
         self.assertFinds(checkReactor("PollReactor"), Level.WARN, "PollReactor", "--reactor")
         self.assertFinds(checkReactor("SelectReactor"), Level.FAIL, "1024")
 
     def test_openFiles(self) -> None:
-        """
-        What counts is the hard limit, since the broker raises the other one itself.
-        """
+        """What counts is the hard limit, since the broker raises the other one itself."""
         needed = 1000 + RESERVED_DESCRIPTORS + 100
         for enough in (needed, resource.RLIM_INFINITY):
             self.assertFinds(checkOpenFiles(1000, 100, enough), Level.OK, f"{needed} needed")
@@ -124,15 +110,11 @@ class ProcessTests(FindingTestCase):
         self.assertFinds(checkOpenFiles(1000, 100, RESERVED_DESCRIPTORS), Level.FAIL, "0 connections")
 
     def test_filesOfLog(self) -> None:
-        """
-        The log takes no more than a quarter of what is allowed.
-        """
+        """The log takes no more than a quarter of what is allowed."""
         self.assertFinds(checkOpenFiles(1000, 100_000, 4096), Level.OK, f"{1000 + RESERVED_DESCRIPTORS + 1024} needed")
 
     def test_memory(self) -> None:
-        """
-        The pool must leave room for the rest of the process.
-        """
+        """The pool must leave room for the rest of the process."""
 
         def check(limitBytes: int, pool: str) -> Finding:
             return checkMemory(limitBytes, loadSettings(None, [f"queued.max.request.bytes={pool}"]))
@@ -144,9 +126,7 @@ class ProcessTests(FindingTestCase):
         self.assertFinds(check(GIB, "-1"), Level.WARN, "no bound")
 
     def test_java(self) -> None:
-        """
-        Spark needs a Java that runs and is not too old; without Spark nobody does.
-        """
+        """Spark needs a Java that runs and is not too old; without Spark nobody does."""
         self.assertFinds(checkJava(False, {}), Level.ABSENT)
         home = Path(self.mktemp())
         java = home / "bin" / "java"
@@ -159,9 +139,7 @@ class ProcessTests(FindingTestCase):
         self.assertFinds(checkJava(True, {"JAVA_HOME": "/nowhere"}), Level.WARN, "/nowhere", "jre")
 
     def test_workers(self) -> None:
-        """
-        Spark's workers need a Python with the data source: the one of a variable, or else the first of the path.
-        """
+        """Spark's workers need a Python with the data source: the one of a variable, or else the first of the path."""
         self.assertFinds(checkWorkers(False, {}), Level.ABSENT)
         self.assertFinds(
             checkWorkers(True, {**ENVIRONMENT, "PYSPARK_PYTHON": sys.executable}), Level.OK, sys.executable
@@ -178,9 +156,7 @@ class ProcessTests(FindingTestCase):
 
 
 class PortTests(FindingTestCase):
-    """
-    What is to be listened on.
-    """
+    """What is to be listened on."""
 
     def check(
         self,
@@ -189,15 +165,11 @@ class PortTests(FindingTestCase):
         isPrivileged: bool = False,
         hasBroker: bool = False,
     ) -> Finding:
-        """
-        Check an endpoint that cannot be listened on for C{reason}.
-        """
+        """Check an endpoint that cannot be listened on for C{reason}."""
         return checkPort(description, lambda each: reason, isPrivileged, 1024, hasBroker)
 
     def test_free(self) -> None:
-        """
-        What can be listened on is fine, unless only root can.
-        """
+        """What can be listened on is fine, unless only root can."""
         self.assertFinds(self.check("tcp:9092"), Level.OK)
         self.assertFinds(self.check("tcp:1024", isPrivileged=True), Level.OK)
         for low in ("tcp:92", "ssl:port=92", "tcp6:1023:interface=\\:\\:"):
@@ -206,32 +178,24 @@ class PortTests(FindingTestCase):
             self.assertFinds(self.check(other, isPrivileged=True), Level.OK)
 
     def test_inUse(self) -> None:
-        """
-        Somebody else has it; where a broker is known to run, that is as it should be.
-        """
+        """Somebody else has it; where a broker is known to run, that is as it should be."""
         reason = "Couldn't listen on any:9092: [Errno 98] Address already in use."
         self.assertFinds(self.check("tcp:9092", reason), Level.FAIL, reason, "ss -ltnp")
         self.assertFinds(self.check("tcp:9092", reason, hasBroker=True), Level.OK, reason)
         self.assertFinds(self.check("tcp:9092", "no such interface", hasBroker=True), Level.FAIL)
 
     def test_forbidden(self) -> None:
-        """
-        Privileges are missing, or those to read a file.
-        """
+        """Privileges are missing, or those to read a file."""
         reason = "[Errno 13] Permission denied"
         self.assertFinds(self.check("tcp:92", reason), Level.FAIL, "CAP_NET_BIND_SERVICE")
         self.assertFinds(self.check("ssl:9093:privateKey=k.pem", reason), Level.FAIL, "read its files")
 
 
 class ListeningTests(TestCase):
-    """
-    L{whyNotListening} tries.
-    """
+    """L{whyNotListening} tries."""
 
     def test_free(self) -> Any:
-        """
-        A free port can be listened on, and is free again a moment later.
-        """
+        """A free port can be listened on, and is free again a moment later."""
         port = freePort()
         self.assertIs(whyNotListening(f"tcp:{port}:interface=127.0.0.1"), None)
 
@@ -242,9 +206,7 @@ class ListeningTests(TestCase):
         return deferLater(reactor, 0.01, lambda: None).addCallback(again)
 
     def test_reasons(self) -> None:
-        """
-        What keeps it from that is told in words.
-        """
+        """What keeps it from that is told in words."""
         with socket.create_server(("127.0.0.1", 0)) as taken:
             for description, words in (
                 (f"tcp:{taken.getsockname()[1]}:interface=127.0.0.1", "in use"),
@@ -258,14 +220,10 @@ class ListeningTests(TestCase):
 
 
 class StatusTests(FindingTestCase):
-    """
-    The broker that runs.
-    """
+    """The broker that runs."""
 
     def check(self, answer: bytes | Exception) -> Finding:
-        """
-        Check one that answers that.
-        """
+        """Check one that answers that."""
 
         def fetch(url: str, timeoutSeconds: float) -> bytes:
             self.assertEqual((url, timeoutSeconds), ("http://127.0.0.1:9090/status.json", 3.0))
@@ -276,9 +234,7 @@ class StatusTests(FindingTestCase):
         return checkStatus("http://127.0.0.1:9090", fetch, 3.0)
 
     def test_well(self) -> None:
-        """
-        It says so itself, and if it is not, why.
-        """
+        """It says so itself, and if it is not, why."""
         for health, level, words in (
             ({"status": "ok", "reasons": []}, Level.OK, "2 min 5 s"),
             ({"status": "unavailable", "reasons": ["the disk is full"]}, Level.FAIL, "the disk is full"),
@@ -286,47 +242,35 @@ class StatusTests(FindingTestCase):
             self.assertFinds(self.check(json.dumps({"health": health, "uptimeSeconds": 125.0}).encode()), level, words)
 
     def test_nobody(self) -> None:
-        """
-        Nothing answers, or something else.
-        """
+        """Nothing answers, or something else."""
         self.assertFinds(self.check(CommandFailed("nobody is there")), Level.FAIL, "nobody is there")
         for answer in (b"<html>", b"[]", b"{}", b'{"health": {}, "uptimeSeconds": null}'):
             self.assertFinds(self.check(answer), Level.FAIL, "http://127.0.0.1:9090")
 
 
 class DiskTests(FindingTestCase):
-    """
-    Where the log is to live.
-    """
+    """Where the log is to live."""
 
     def setUp(self) -> None:
-        """
-        Have a directory.
-        """
+        """Have a directory."""
         self.path = Path(self.mktemp()).absolute()
         self.path.mkdir()
 
     def test_directory(self) -> None:
-        """
-        It is there and ours, or can be made.
-        """
+        """It is there and ours, or can be made."""
         self.assertFinds(checkDirectory(self.path), Level.OK, "can be written to")
         self.assertFinds(checkDirectory(self.path / "a" / "b"), Level.OK, "will be made")
         (self.path / "file").touch()
         self.assertFinds(checkDirectory(self.path / "file"), Level.FAIL, "is a file")
 
     def test_notOurs(self) -> None:
-        """
-        Else somebody has to give it to us.
-        """
+        """Else somebody has to give it to us."""
         self.patch(os, "access", lambda path, mode, **others: False)
         self.assertFinds(checkDirectory(self.path), Level.FAIL, f"user {os.geteuid()}", "--data")
         self.assertFinds(checkDirectory(self.path / "a"), Level.FAIL, f"cannot be made in {self.path}")
 
     def test_inUse(self) -> None:
-        """
-        A broker that uses it is named, and not disturbed; one that has ended is none.
-        """
+        """A broker that uses it is named, and not disturbed; one that has ended is none."""
         lock = DirectoryLock(str(self.path))
         self.assertFinds(checkDirectory(self.path), Level.OK, f"in use by process {os.getpid()}")
         with (self.path / "broker.lock").open() as other, self.assertRaises(BlockingIOError):
@@ -335,18 +279,14 @@ class DiskTests(FindingTestCase):
         self.assertFinds(checkDirectory(self.path), Level.OK, "can be written to")
 
     def test_oldLog(self) -> None:
-        """
-        A log of an earlier version is to be migrated first.
-        """
+        """A log of an earlier version is to be migrated first."""
         (self.path / "data.mdb").touch()
         self.assertFinds(
             checkDirectory(self.path), Level.FAIL, "earlier version", f"admission data migrate {self.path}"
         )
 
     def check(self, kind: str, freeBytes: int = 10 * GIB, totalBytes: int = 20 * GIB) -> Finding:
-        """
-        Check a directory on a file system of that kind.
-        """
+        """Check a directory on a file system of that kind."""
 
         def space(path: Path) -> tuple[int, int]:
             self.assertEqual(path, self.path)
@@ -357,7 +297,8 @@ class DiskTests(FindingTestCase):
 
     def test_kinds(self) -> None:
         """
-        A local disk is good; the memory of the machine and the layer of a container pass, and a network does not do.
+        A local disk is good; the memory of the machine and the layer of a container pass, and a
+        network does not do.
         """
         for kind in ("ext4", "xfs", "btrfs", "zfs"):
             self.assertFinds(self.check(kind), Level.OK, f"{kind}, 10 GiB of 20 GiB free")
@@ -367,27 +308,21 @@ class DiskTests(FindingTestCase):
             self.assertFinds(self.check(kind), Level.FAIL, kind, "local disk")
 
     def test_space(self) -> None:
-        """
-        Some space must be free.
-        """
+        """Some space must be free."""
         self.assertFinds(self.check("ext4", LITTLE_BYTES, 5 * GIB), Level.OK)
         self.assertFinds(self.check("ext4", LITTLE_BYTES - 1, 5 * GIB), Level.WARN, "1 GiB of", "log.retention.bytes")
         self.assertFinds(self.check("ext4", TOO_LITTLE_BYTES - 1), Level.FAIL)
         self.assertFinds(self.check("ext4", 0), Level.FAIL, "0 B of 20 GiB free")
 
     def test_share(self) -> None:
-        """
-        So must some share of a larger disk, though not of a very large one.
-        """
+        """So must some share of a larger disk, though not of a very large one."""
         self.assertFinds(self.check("ext4", 9 * GIB, 100 * GIB), Level.WARN, "9 GiB of 100 GiB free")
         self.assertFinds(self.check("ext4", 10 * GIB, 100 * GIB), Level.OK)
         self.assertFinds(self.check("ext4", 49 * GIB, 10_000 * GIB), Level.WARN)
         self.assertFinds(self.check("ext4", 50 * GIB, 10_000 * GIB), Level.OK)
 
     def test_used(self) -> None:
-        """
-        Topics are named with what they use, the largest first and not all of them.
-        """
+        """Topics are named with what they use, the largest first and not all of them."""
         self.assertFinds(checkDiskUse(self.path), Level.OK, "no topic uses any")
         for number in range(8):
             for index in range(2):
@@ -403,9 +338,7 @@ class DiskTests(FindingTestCase):
         )
 
     def test_usedByOthers(self) -> None:
-        """
-        What cannot be read is said to be so.
-        """
+        """What cannot be read is said to be so."""
 
         def refuse(path: Path) -> None:
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
@@ -414,9 +347,7 @@ class DiskTests(FindingTestCase):
         self.assertFinds(checkDiskUse(self.path), Level.WARN, "cannot be read", "user of the broker")
 
     def test_mounts(self) -> None:
-        """
-        The file system of a path is that of the longest mount above it, and of the last one there.
-        """
+        """The file system of a path is that of the longest mount above it, and of the last one there."""
         mounts = (
             "a / ext4 rw 0 0\nb /srv nfs rw 0 0\nc /srv/my\\040disk xfs rw 0 0\nd /over tmpfs rw 0 0\n"
             "e /over ext3 rw 0 0\nbroken\n"
@@ -433,9 +364,7 @@ class DiskTests(FindingTestCase):
 
 
 class PackageTests(FindingTestCase):
-    """
-    What is installed.
-    """
+    """What is installed."""
 
     requirements = (
         "kio<0.7,>=0.6.5",
@@ -446,52 +375,38 @@ class PackageTests(FindingTestCase):
     )
 
     def packages(self, **installed: str) -> Finding:
-        """
-        Check with these versions.
-        """
+        """Check with these versions."""
         return checkPackages(self.requirements, installed.get)
 
     def spark(self, **installed: str) -> Finding:
-        """
-        The same for an extra.
-        """
+        """The same for an extra."""
         return checkExtra("spark", self.requirements, installed.get)
 
     def test_compiled(self) -> None:
-        """
-        It says whether the hot modules are compiled, and how to have that.
-        """
+        """It says whether the hot modules are compiled, and how to have that."""
         self.assertFinds(checkCompiled(True), Level.OK, "are")
         self.assertFinds(checkCompiled(False), Level.ABSENT, "are Python", "ADMISSION_COMPILE=1")
 
     def test_packages(self) -> None:
-        """
-        What we need must be there in a version that we know.
-        """
+        """What we need must be there in a version that we know."""
         self.assertFinds(self.packages(kio="0.6.5"), Level.OK, "kio 0.6.5")
         self.assertFinds(self.packages(kio="0.6.9rc1"), Level.OK)
         self.assertFinds(self.packages(kio="0.7.0"), Level.FAIL, "kio 0.7.0 is not <0.7,>=0.6.5")
         self.assertFinds(self.packages(), Level.FAIL, "kio is not installed")
 
     def test_noMetadata(self) -> None:
-        """
-        A tree that is not installed says nothing of what it needs.
-        """
+        """A tree that is not installed says nothing of what it needs."""
         self.assertFinds(checkPackages([], {}.get), Level.WARN, "not installed")
 
     def test_extras(self) -> None:
-        """
-        An extra is there, or not there, or there in part.
-        """
+        """An extra is there, or not there, or there in part."""
         self.assertFinds(self.spark(pyspark="4.3.0", numpy="2.0"), Level.OK, "pyspark 4.3.0, numpy 2.0")
         self.assertFinds(self.spark(kio="0.6.5"), Level.ABSENT, "admission[spark]")
         self.assertFinds(self.spark(numpy="2.0"), Level.WARN, "pyspark is not installed")
         self.assertFinds(self.spark(pyspark="3.5"), Level.WARN, "pyspark 3.5 is not", "numpy is not installed")
 
     def test_real(self) -> None:
-        """
-        The metadata of what is installed can be read.
-        """
+        """The metadata of what is installed can be read."""
         self.assertIsNot(installedVersion("twisted"), None)
         self.assertIs(installedVersion("no-such-thing"), None)
         self.assertFinds(checkPackages(ownRequirements(), installedVersion), Level.OK, "twisted")
@@ -499,28 +414,20 @@ class PackageTests(FindingTestCase):
 
 @implementer(IPlugin)
 class StandInPlugin:
-    """
-    A plug-in of no kind.
-    """
+    """A plug-in of no kind."""
 
 
 class CacheTests(FindingTestCase):
-    """
-    Twisted's cache of plug-ins.
-    """
+    """Twisted's cache of plug-ins."""
 
     def setUp(self) -> None:
-        """
-        Have a directory with one module in it.
-        """
+        """Have a directory with one module in it."""
         self.path = Path(self.mktemp()).absolute()
         self.path.mkdir()
         self.dropins = [self.dropin("acme", "first")]
 
     def dropin(self, name: str, *pluginNames: str, modifiedSeconds: int = 1000) -> Dropin:
-        """
-        A module with plug-ins of these names.
-        """
+        """A module with plug-ins of these names."""
         path = self.path / f"{name}.py"
         path.touch()
         os.utime(path, (modifiedSeconds, modifiedSeconds))
@@ -528,9 +435,7 @@ class CacheTests(FindingTestCase):
         return Dropin(f"twisted.plugins.{name}", path, lambda: module)
 
     def write(self, modules: Mapping[str, Sequence[str]], writtenSeconds: int) -> None:
-        """
-        Write the cache.
-        """
+        """Write the cache."""
         cached = {}
         for name, pluginNames in modules.items():
             dropin = cached[name] = CachedDropin(f"twisted.plugins.{name}", None)
@@ -541,22 +446,16 @@ class CacheTests(FindingTestCase):
         os.utime(path, (writtenSeconds, writtenSeconds))
 
     def check(self, isWritable: bool = True) -> Finding:
-        """
-        Check it.
-        """
+        """Check it."""
         return checkCache(self.dropins, lambda directory: isWritable)
 
     def test_upToDate(self) -> None:
-        """
-        A cache that knows every module, and is younger than all, need not be writable.
-        """
+        """A cache that knows every module, and is younger than all, need not be writable."""
         self.write({"acme": ["first"]}, 2000)
         self.assertFinds(self.check(isWritable=False), Level.OK, str(self.path))
 
     def test_stale(self) -> None:
-        """
-        A module that was replaced by an older file has plug-ins that nobody finds.
-        """
+        """A module that was replaced by an older file has plug-ins that nobody finds."""
         self.write({"acme": ["former"]}, 2000)
         self.assertFinds(self.check(), Level.FAIL, "acme", "dropin.cache", "delete")
 
@@ -577,33 +476,25 @@ class CacheTests(FindingTestCase):
         self.assertRewritten()
 
     def assertRewritten(self) -> None:
-        """
-        All is well, but only for those who may write.
-        """
+        """All is well, but only for those who may write."""
         self.assertFinds(self.check(), Level.OK)
         self.assertFinds(self.check(isWritable=False), Level.WARN, "cannot be written", "twistd --help")
 
     def test_brokenModule(self) -> None:
-        """
-        A module that cannot be imported is another check's.
-        """
+        """A module that cannot be imported is another check's."""
         self.dropins = [Dropin("twisted.plugins.acme", self.dropins[0].path, lambda: 1 / 0)]
         self.write({"acme": ["former"]}, 2000)
         self.assertFinds(self.check(), Level.OK)
 
     def test_real(self) -> None:
-        """
-        Twisted's own plug-ins and ours are among those that are installed.
-        """
+        """Twisted's own plug-ins and ours are among those that are installed."""
         names = {each.key for each in installedDropins()}
         self.assertLessEqual({"twisted_core", "admission_broker", "admission_policies"}, names)
 
 
 @define
 class StandInEntry:
-    """
-    As much of an L{EntryPoint} as is needed.
-    """
+    """As much of an L{EntryPoint} as is needed."""
 
     load: Callable[[], Any]
     name: str = "acme"
@@ -611,14 +502,10 @@ class StandInEntry:
 
 
 class PluginTests(FindingTestCase):
-    """
-    Plug-ins can be used.
-    """
+    """Plug-ins can be used."""
 
     def test_dropins(self) -> None:
-        """
-        A module or an entry point that cannot be imported is named, with the error.
-        """
+        """A module or an entry point that cannot be imported is named, with the error."""
         good = Dropin("twisted.plugins.good", Path("good.py"), lambda: None)
         bad = Dropin("twisted.plugins.bad", Path("bad.py"), lambda: 1 / 0)
         entries: list[Any] = [StandInEntry(lambda: None)]
@@ -628,9 +515,7 @@ class PluginTests(FindingTestCase):
         self.assertFinds(checkDropins([], [missing]), Level.FAIL, "acme", "no_such_module")
 
     def test_names(self) -> None:
-        """
-        Two modules of a name in two directories hide one another; a directory that is looked at twice does not.
-        """
+        """Two modules of a name in two directories hide one another; a directory that is looked at twice does not."""
         first, second = Path(self.mktemp()), Path(self.mktemp())
         for directory in (first, second):
             directory.mkdir()
@@ -642,16 +527,12 @@ class PluginTests(FindingTestCase):
         self.assertFinds(checkNames([first, second]), Level.WARN, f"{first.resolve()}/acme.py hides {second.resolve()}")
 
     def factory(self, name: str, providedBy: str, implementation: str = "builtins.dict") -> InstalledFactory:
-        """
-        A factory.
-        """
+        """A factory."""
         factory = PolicyFactory(IMemoryPoolFactory, name=name, help="", format="", implementation=implementation)
         return InstalledFactory(name, "", "", factory, providedBy)
 
     def test_policies(self) -> None:
-        """
-        Each policy has a name of its own and can be imported, and there is one for each purpose.
-        """
+        """Each policy has a name of its own and can be imported, and there is one for each purpose."""
         good = self.factory("bounded", "ours")
         self.assertFinds(checkPolicies({"--pool": [good]}), Level.OK, "--pool bounded")
         other = self.factory("bounded", "theirs")
@@ -663,9 +544,7 @@ class PluginTests(FindingTestCase):
 
 
 class ReportTests(SynchronousTestCase):
-    """
-    What was found is told to people and to programs.
-    """
+    """What was found is told to people and to programs."""
 
     findings = (
         ("memory", Finding(Level.OK, "plenty")),
@@ -674,9 +553,7 @@ class ReportTests(SynchronousTestCase):
     )
 
     def test_people(self) -> None:
-        """
-        A line for each finding, one for each remedy, and a sum; nothing that a terminal would obey.
-        """
+        """A line for each finding, one for each remedy, and a sum; nothing that a terminal would obey."""
         output = StringIO()
         error = self.assertRaises(CommandFailed, report, self.findings, False, output)
         self.assertEqual(
@@ -691,9 +568,7 @@ class ReportTests(SynchronousTestCase):
         self.assertEqual(str(error), "a broker would not run well here: port tcp:\\x1b[1m")
 
     def test_programs(self) -> None:
-        """
-        The same as JSON.
-        """
+        """The same as JSON."""
         output = StringIO()
         report(self.findings[:2], True, output)
         self.assertEqual(
@@ -705,9 +580,7 @@ class ReportTests(SynchronousTestCase):
         )
 
     def test_breaks(self) -> None:
-        """
-        A check that breaks is a finding, and those after it are done.
-        """
+        """A check that breaks is a finding, and those after it are done."""
 
         def fail() -> Finding:
             raise ZeroDivisionError("no zeros")
@@ -718,31 +591,23 @@ class ReportTests(SynchronousTestCase):
 
 
 class OptionsTests(SynchronousTestCase):
-    """
-    What the doctor is told.
-    """
+    """What the doctor is told."""
 
     def parse(self, *arguments: str) -> DoctorOptions:
-        """
-        Parse a command line.
-        """
+        """Parse a command line."""
         options = DoctorOptions()
         options.parseOptions(arguments)
         return options
 
     def test_examples(self) -> None:
-        """
-        The examples of the usage text parse.
-        """
+        """The examples of the usage text parse."""
         lines = [each for each in DoctorOptions().getUsage().splitlines() if each.startswith("  admission doctor")]
         self.assertEqual(len(lines), 3)
         for line in lines:
             self.parse(*shlex.split(line)[2:])
 
     def test_mistakes(self) -> None:
-        """
-        What makes no sense is refused in words.
-        """
+        """What makes no sense is refused in words."""
         for arguments, words in (
             (("--set", "no.such=1"), "no.such"),
             (("--config", "nowhere.properties"), "nowhere.properties"),
@@ -753,9 +618,7 @@ class OptionsTests(SynchronousTestCase):
             self.assertIn(words, str(error))
 
     def test_checks(self) -> None:
-        """
-        There is a check for each endpoint, and for the broker if it can be asked.
-        """
+        """There is a check for each endpoint, and for the broker if it can be asked."""
         names = [name for name, _ in checksFor(self.parse())]
         self.assertEqual(names[-1], "port tcp:9092:interface=127.0.0.1")
         self.assertNotIn("broker", names)
@@ -765,13 +628,12 @@ class OptionsTests(SynchronousTestCase):
 
 
 class CommandTests(SynchronousTestCase):
-    """
-    The command as an operator runs it.
-    """
+    """The command as an operator runs it."""
 
     def test_machine(self) -> None:
         """
-        This machine is examined from end to end: what works is not called broken, what is wrong decides the status.
+        This machine is examined from end to end: what works is not called broken, what is wrong
+        decides the status.
         """
         with socket.create_server(("127.0.0.1", 0)) as taken:
             busy = f"tcp:{taken.getsockname()[1]}:interface=127.0.0.1"

@@ -1,6 +1,4 @@
-"""
-A broker that runs under C{twistd} is told to stop while real clients are busy with it.
-"""
+"""A broker that runs under C{twistd} is told to stop while real clients are busy with it."""
 
 from __future__ import annotations
 
@@ -27,32 +25,24 @@ MIB = 1 << 20
 
 
 class StoppingTestCase(SynchronousTestCase):
-    """
-    A test with a broker of its own.
-    """
+    """A test with a broker of its own."""
 
     def start(self, *options: str) -> BrokerProcess:
-        """
-        Start it; nothing of it is left when the test ends.
-        """
+        """Start it; nothing of it is left when the test ends."""
         broker = BrokerProcess(*options)
         self.addCleanup(broker.remove)
         broker.start()
         return broker
 
     def assertStopped(self, broker: BrokerProcess) -> None:
-        """
-        It has ended in order.
-        """
+        """It has ended in order."""
         self.assertEqual(broker.process.wait(PATIENCE_SECONDS), -signal.SIGTERM)
         broker.waitForLog("stopped: the log at .* is closed")
         self.assertEqual(broker.complaints(), [])
 
 
 class RestartTests(StoppingTestCase):
-    """
-    A broker that is restarted on its port.
-    """
+    """A broker that is restarted on its port."""
 
     def test_nothingIsLost(self) -> None:
         """
@@ -92,9 +82,7 @@ class RestartTests(StoppingTestCase):
         self.assertStoppable(broker)
 
     def assertStoppable(self, broker: BrokerProcess) -> None:
-        """
-        It ends in order now.
-        """
+        """It ends in order now."""
         broker.stop()
         self.assertStopped(broker)
 
@@ -183,14 +171,10 @@ class Reading:
 
 
 class LastAnswersTests(StoppingTestCase):
-    """
-    Clients of a broker that is being stopped hear of what they have asked for.
-    """
+    """Clients of a broker that is being stopped hear of what they have asked for."""
 
     def test_parked(self) -> None:
-        """
-        A fetch that would wait for a minute is answered, and so is a member that waits for others to join.
-        """
+        """A fetch that would wait for a minute is answered, and so is a member that waits for others to join."""
         broker = self.start("--set", "group.initial.rebalance.delay.ms=60s", "--set", "close.grace.timeout=60s")
         with RawClient(broker.port) as fetching, RawClient(broker.port) as joining:
             fetching.createTopic("events")
@@ -215,9 +199,7 @@ class LastAnswersTests(StoppingTestCase):
             self.assertStopped(broker)
 
     def test_wholeResponse(self) -> None:
-        """
-        A client that sends on and on gets its last response to the last byte, not a connection that is reset.
-        """
+        """A client that sends on and on gets its last response to the last byte, not a connection that is reset."""
         broker = self.start("--set", "message.max.bytes=32MiB", "--set", "fetch.max.bytes=32MiB")
         with RawClient(broker.port, receiveBufferBytes=1 << 16) as client:
             client.createTopic("events")
@@ -261,9 +243,7 @@ class LastAnswersTests(StoppingTestCase):
             self.assertStopped(broker)
 
     def _awaitTurns(self, broker: BrokerProcess) -> None:
-        """
-        Who is answered twice on a connection of its own was read after what had been sent by then.
-        """
+        """Who is answered twice on a connection of its own was read after what had been sent by then."""
         with RawClient(broker.port) as other:
             for _ in range(2):
                 other.metadata()

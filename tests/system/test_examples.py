@@ -1,6 +1,4 @@
-"""
-The examples do what they say.
-"""
+"""The examples do what they say."""
 
 import socket
 import struct
@@ -17,14 +15,10 @@ EXAMPLES = ROOT / "examples"
 
 
 class ExampleTests(SynchronousTestCase):
-    """
-    Each example, run as its first lines say.
-    """
+    """Each example, run as its first lines say."""
 
     def test_produceAndConsume(self) -> None:
-        """
-        A real client gets back what it produced.
-        """
+        """A real client gets back what it produced."""
         output = subprocess.run(
             [sys.executable, str(EXAMPLES / "produce_and_consume.py"), sharedBroker().address],
             capture_output=True,
@@ -36,10 +30,7 @@ class ExampleTests(SynchronousTestCase):
         self.assertEqual(output.splitlines(), ["0 en hello", "1 fr bonjour", "2 fi hei"])
 
     def test_checksumServer(self) -> None:
-        """
-        A server on the framework answers a request that comes in pieces, and
-        closes on one that is too large.
-        """
+        """A server on the framework answers a request that comes in pieces, and closes on one that is too large."""
         port = freePort()
         directory = Path(self.mktemp()).absolute()
         directory.mkdir()

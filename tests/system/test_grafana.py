@@ -1,6 +1,4 @@
-"""
-The dashboard and the alert rules ask for what a broker tells.
-"""
+"""The dashboard and the alert rules ask for what a broker tells."""
 
 from __future__ import annotations
 
@@ -52,9 +50,7 @@ class Selector:
     isCounted: bool
 
     def isMeant(self, labels: Labels) -> bool:
-        """
-        Whether a series with these labels is asked for, wherever it comes from.
-        """
+        """Whether a series with these labels is asked for, wherever it comes from."""
         return all(
             re.fullmatch(text if comparison == "=~" else re.escape(text), labels.get(label, ""))
             for label, comparison, text in self.matchers
@@ -112,17 +108,13 @@ class Live:
     complaints: Sequence[str]
 
     def labelsOf(self, name: str) -> set[str]:
-        """
-        The labels that a metric has.
-        """
+        """The labels that a metric has."""
         return {label for labels in self.series[name] for label in labels}
 
 
 @cache
 def live() -> Live:
-    """
-    Ask a broker that real clients keep busy, once it has throttled some of them.
-    """
+    """Ask a broker that real clients keep busy, once it has throttled some of them."""
     broker = LoadedBroker()
     broker.start()
     try:
@@ -150,9 +142,7 @@ def live() -> Live:
 
 
 class ExpressionsTestCase(SynchronousTestCase):
-    """
-    A test that checks expressions against a broker.
-    """
+    """A test that checks expressions against a broker."""
 
     def check(self, text: str, template: str) -> None:
         """
@@ -176,45 +166,34 @@ class ExpressionsTestCase(SynchronousTestCase):
 
 
 class NamesTests(SynchronousTestCase):
-    """
-    What a broker tells follows Prometheus's conventions.
-    """
+    """What a broker tells follows Prometheus's conventions."""
 
     def test_conventions(self) -> None:
-        """
-        promtool would complain of Kafka's names only.
-        """
+        """promtool would complain of Kafka's names only."""
         self.assertEqual(live().complaints, [])
 
 
 class DashboardTests(ExpressionsTestCase):
-    """
-    The dashboard.
-    """
+    """The dashboard."""
 
     def setUp(self) -> None:
-        """
-        Read it.
-        """
+        """Read it."""
         self.dashboard: dict[str, Any] = json.loads(DIRECTORY.joinpath("dashboard.json").read_text("utf-8"))
 
     def targets(self) -> Iterator[dict[str, Any]]:
-        """
-        All that its panels ask for.
-        """
+        """All that its panels ask for."""
         for panel in self.dashboard["panels"]:
             yield from panel["targets"]
 
     def test_expressions(self) -> None:
-        """
-        Every panel asks for something that there is.
-        """
+        """Every panel asks for something that there is."""
         for target in self.targets():
             self.check(target["expr"], target["legendFormat"])
 
     def test_variables(self) -> None:
         """
-        Every panel goes by the data source and the broker that are chosen above; the brokers are found by a metric.
+        Every panel goes by the data source and the broker that are chosen above; the brokers are
+        found by a metric.
         """
         for target in self.targets():
             self.assertEqual(target["datasource"]["uid"], "${datasource}")
@@ -227,9 +206,7 @@ class DashboardTests(ExpressionsTestCase):
         self.assertIn(match[1], live().series)
 
     def test_layout(self) -> None:
-        """
-        Panels have numbers of their own, titles, and places that do not overlap.
-        """
+        """Panels have numbers of their own, titles, and places that do not overlap."""
         panels = self.dashboard["panels"]
         self.assertEqual(len({panel["id"] for panel in panels}), len(panels))
         taken: set[tuple[int, int]] = set()
@@ -247,14 +224,10 @@ class DashboardTests(ExpressionsTestCase):
 
 
 class AlertsTests(ExpressionsTestCase):
-    """
-    The alert rules.
-    """
+    """The alert rules."""
 
     def rules(self) -> Iterator[dict[str, str]]:
-        """
-        The fields of each; all are lines of their own.
-        """
+        """The fields of each; all are lines of their own."""
         text = DIRECTORY.joinpath("alerts.yml").read_text("utf-8")
         for rule in text.split("      - alert: ")[1:]:
             name, *lines = rule.strip().splitlines()
@@ -262,16 +235,12 @@ class AlertsTests(ExpressionsTestCase):
             yield {"alert": name, **fields}
 
     def test_expressions(self) -> None:
-        """
-        Every rule asks for something that there is, and its summary names only labels that it has.
-        """
+        """Every rule asks for something that there is, and its summary names only labels that it has."""
         for rule in self.rules():
             self.check(rule["expr"], rule["summary"])
 
     def test_fields(self) -> None:
-        """
-        Every rule has a name of its own, a severity and a sentence.
-        """
+        """Every rule has a name of its own, a severity and a sentence."""
         rules = list(self.rules())
         self.assertGreater(len(rules), 8)
         self.assertEqual(len({rule["alert"] for rule in rules}), len(rules))
@@ -284,14 +253,10 @@ class AlertsTests(ExpressionsTestCase):
 
 
 class ParseTests(SynchronousTestCase):
-    """
-    Expressions are read strictly, or they would not be checked.
-    """
+    """Expressions are read strictly, or they would not be checked."""
 
     def test_parse(self) -> None:
-        """
-        Metrics, matchers, counting and grouping are found.
-        """
+        """Metrics, matchers, counting and grouping are found."""
         expression = parse('sum by (le, job) (rate(admission_x_total{a="b", c=~"d|e"}[5m])) / up > 0.5')
         first, second = expression.selectors
         self.assertEqual((first.name, first.isCounted), ("admission_x_total", True))
@@ -302,9 +267,7 @@ class ParseTests(SynchronousTestCase):
         self.assertFalse(first.isMeant({"a": "b", "c": "dd"}))
 
     def test_refused(self) -> None:
-        """
-        What is not known is an error.
-        """
+        """What is not known is an error."""
         for text in (
             "",
             "1 > 0",

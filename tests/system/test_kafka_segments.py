@@ -1,6 +1,4 @@
-"""
-Segments are Kafka's own: its tools read ours, and the log reads what a Kafka has written.
-"""
+"""Segments are Kafka's own: its tools read ours, and the log reads what a Kafka has written."""
 
 from __future__ import annotations
 
@@ -22,9 +20,7 @@ RECORDS = 2_000
 
 
 def produceAll(address: str, topic: str) -> None:
-    """
-    Produce with every compression, some of it idempotent, to two partitions.
-    """
+    """Produce with every compression, some of it idempotent, to two partitions."""
     for number, compression in enumerate(COMPRESSIONS):
         producer = Producer(
             {
@@ -40,9 +36,7 @@ def produceAll(address: str, topic: str) -> None:
 
 
 class DumpTests(SynchronousTestCase):
-    """
-    Apache Kafka's C{DumpLogSegments} reads our segments.
-    """
+    """Apache Kafka's C{DumpLogSegments} reads our segments."""
 
     def test_dump(self) -> None:
         """
@@ -87,14 +81,13 @@ class DumpTests(SynchronousTestCase):
 
 
 class ReadTests(LogTestCase):
-    """
-    The log reads the directory of a partition that a real Kafka has written.
-    """
+    """The log reads the directory of a partition that a real Kafka has written."""
 
     @longForm
     def test_read(self) -> None:
         """
-        Put into the place of an empty partition, it has all records, over several segments and with every compression.
+        Put into the place of an empty partition, it has all records, over several segments and with
+        every compression.
         """
         kafka = ApacheKafka()
         self.addCleanup(kafka.remove)

@@ -1,7 +1,4 @@
-"""
-Tests of L{admission.kafka.broker.log.segmentlog} in processes that are killed, or
-that find no room on the disk.
-"""
+"""Tests of L{admission.kafka.broker.log.segmentlog} in processes that are killed, or that find no room on the disk."""
 
 import os
 import signal
@@ -85,14 +82,10 @@ log.close()
 
 
 class ProcessTests(LogTestCase):
-    """
-    What the log has acknowledged outlives its process.
-    """
+    """What the log has acknowledged outlives its process."""
 
     def launch(self, program: str) -> "subprocess.Popen[str]":
-        """
-        Run a program with the directory of this test's log, which is closed.
-        """
+        """Run a program with the directory of this test's log, which is closed."""
         self.successResultOf(self.log.close())
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         process = subprocess.Popen(
@@ -163,10 +156,7 @@ class ProcessTests(LogTestCase):
             self.assertEqual(result, (offset, True))
 
     def test_noRoom(self) -> None:
-        """
-        A file that may not grow loses the turn's appends, and nothing else;
-        when it may again, the log goes on.
-        """
+        """A file that may not grow loses the turn's appends, and nothing else; when it may again, the log goes on."""
         process = self.launch(OUT_OF_ROOM)
         output, errors = process.communicate()
         self.assertEqual(process.returncode, 0, errors)

@@ -1,6 +1,4 @@
-"""
-What the bounded pool promises, held against a real broker's real memory.
-"""
+"""What the bounded pool promises, held against a real broker's real memory."""
 
 import json
 import math
@@ -38,9 +36,7 @@ _HEADER = struct.Struct(">hhih6s")
 
 
 def produceFrame(correlationId: int, partition: int, batch: bytes, acks: int = -1) -> bytes:
-    """
-    A Produce request of version 7 with one batch, length and all.
-    """
+    """A Produce request of version 7 with one batch, length and all."""
     body = b"".join(
         [
             _HEADER.pack(0, 7, correlationId, 6, b"memory"),
@@ -54,9 +50,7 @@ def produceFrame(correlationId: int, partition: int, batch: bytes, acks: int = -
 
 
 def readFrame(connection: socket.socket) -> bytes:
-    """
-    The body of the next response, without its correlation id.
-    """
+    """The body of the next response, without its correlation id."""
 
     def exactly(sizeBytes: int) -> bytearray:
         received = bytearray()
@@ -72,18 +66,13 @@ def readFrame(connection: socket.socket) -> bytes:
 
 
 def produceError(response: bytes) -> int:
-    """
-    The error code of a Produce response of version 7 with one partition.
-    """
+    """The error code of a Produce response of version 7 with one partition."""
     (errorCode,) = struct.unpack_from(">h", response, 4 + 2 + 6 + 4 + 4)
     return int(errorCode)
 
 
 class Producer(threading.Thread):
-    """
-    Sends one request after the other, of 1 to 8 MiB each, until all producers
-    together have sent enough.
-    """
+    """Sends one request after the other, of 1 to 8 MiB each, until all producers together have sent enough."""
 
     def __init__(
         self,
@@ -103,9 +92,7 @@ class Producer(threading.Thread):
         self._block = self._random.randbytes(LARGEST_BYTES)
 
     def run(self) -> None:
-        """
-        Produce; keep what went wrong for the test.
-        """
+        """Produce; keep what went wrong for the test."""
         try:
             with closing(self._connect()) as connection:
                 self._allConnected.wait(PATIENCE_SECONDS)
@@ -126,9 +113,7 @@ class Producer(threading.Thread):
 
 
 class MemoryTests(SynchronousTestCase):
-    """
-    A broker with 32 MiB for requests of up to 8 MiB, under more than it can hold.
-    """
+    """A broker with 32 MiB for requests of up to 8 MiB, under more than it can hold."""
 
     @contextmanager
     def running(self, *settings: str, options: Sequence[str] = ()) -> Iterator[SampledBroker]:
@@ -153,25 +138,19 @@ class MemoryTests(SynchronousTestCase):
             self.broker.remove()
 
     def connectPlain(self) -> socket.socket:
-        """
-        A connection without TLS.
-        """
+        """A connection without TLS."""
         connection = socket.create_connection(("127.0.0.1", self.broker.port), timeout=PATIENCE_SECONDS)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection
 
     def connectTLS(self) -> socket.socket:
-        """
-        A connection with TLS.
-        """
+        """A connection with TLS."""
         context = ssl.create_default_context(cafile=str(certificates().authority))
         plain = socket.create_connection(("127.0.0.1", self.broker.tlsPort), timeout=PATIENCE_SECONDS)
         return context.wrap_socket(plain, server_hostname="localhost")
 
     def createTopic(self) -> None:
-        """
-        Have the topic created, and the broker warmed up by a small batch.
-        """
+        """Have the topic created, and the broker warmed up by a small batch."""
         with closing(self.connectPlain()) as connection:
             body = struct.pack(">hhih6s", 3, 4, 1, 6, b"memory") + struct.pack(">ih6sB", 1, 6, b"memory", 1)
             connection.sendall(_LENGTH.pack(len(body)) + body)
@@ -181,9 +160,7 @@ class MemoryTests(SynchronousTestCase):
             self.produce(connection, b"x" * 1000)
 
     def produce(self, connection: socket.socket, value: bytes) -> None:
-        """
-        Produce one record to the last partition.
-        """
+        """Produce one record to the last partition."""
         batch = encodeBatch([Record(b"warm", value, int(time.time() * 1000))])
         connection.sendall(produceFrame(1, PARTITIONS - 1, batch))
         self.assertEqual(produceError(readFrame(connection)), 0)
@@ -220,9 +197,7 @@ class MemoryTests(SynchronousTestCase):
         return producers, broker.peakAnonymousBytes - before
 
     def readBack(self) -> list[bytes]:
-        """
-        The keys of all records in the log, each batch's checksum checked.
-        """
+        """The keys of all records in the log, each batch's checksum checked."""
         readResponse = entity_reader(load_response_schema(1, 4))
         keys = []
         with closing(self.connectPlain()) as connection:
@@ -275,10 +250,7 @@ class MemoryTests(SynchronousTestCase):
 
     @longForm
     def test_withoutPool(self) -> None:
-        """
-        The same load without the pool takes more than the bound, or the test
-        of the bound would prove nothing.
-        """
+        """The same load without the pool takes more than the bound, or the test of the bound would prove nothing."""
         with self.running("queued.max.request.bytes=-1") as broker:
             _, growthBytes = self.load(broker)
             peakBytes = broker.report()["peakFrameBytes"]
@@ -306,10 +278,7 @@ class MemoryTests(SynchronousTestCase):
                 connection.close()
 
     def test_drainedByCharges(self) -> None:
-        """
-        When connections alone have used up the pool, requests are still let
-        through, one at a time.
-        """
+        """When connections alone have used up the pool, requests are still let through, one at a time."""
         with self.running(
             "queued.max.request.bytes=1MiB", "socket.request.max.bytes=1MiB", "message.max.bytes=1MiB"
         ) as broker:

@@ -67,10 +67,7 @@ def run(command: Sequence[str | Path], directory: Path) -> str:
 
 
 class Environment:
-    """
-    A fresh virtual environment that sees the dependencies, and us only when
-    we are installed.
-    """
+    """A fresh virtual environment that sees the dependencies, and us only when we are installed."""
 
     def __init__(self, directory: Path) -> None:
         venv.create(directory, with_pip=False)
@@ -82,24 +79,18 @@ class Environment:
         packages.joinpath("dependencies.pth").write_text("\n".join(sorted(dependencies)))
 
     def install(self, *arguments: str | Path) -> None:
-        """
-        Have pip install something, without its dependencies.
-        """
+        """Have pip install something, without its dependencies."""
         pip: list[str | Path] = [sys.executable, "-m", "pip", "--python", self.python, "--disable-pip-version-check"]
         run([*pip, "install", "--quiet", "--no-deps", *arguments], self.directory)
 
     def program(self, source: str, *arguments: str) -> str:
-        """
-        Run a program in the environment.
-        """
+        """Run a program in the environment."""
         return run([self.python, "-c", source, *arguments], self.directory)
 
 
 @frozen
 class Built:
-    """
-    What was built of a copy of the checkout.
-    """
+    """What was built of a copy of the checkout."""
 
     scratch: Path
     source: Path
@@ -123,9 +114,7 @@ def build() -> Built:
 
 
 def copyCheckout(target: Path) -> Path:
-    """
-    Copy the checkout, so that building leaves nothing in it.
-    """
+    """Copy the checkout, so that building leaves nothing in it."""
 
     def ignore(directory: str, names: list[str]) -> set[str]:
         top = _NOT_OURS_AT_THE_TOP(directory, names) if Path(directory) == ROOT else set()
@@ -135,21 +124,15 @@ def copyCheckout(target: Path) -> Path:
 
 
 class InstallationTests(SynchronousTestCase):
-    """
-    Whichever way we are installed, the plug-ins are found.
-    """
+    """Whichever way we are installed, the plug-ins are found."""
 
     def setUp(self) -> None:
-        """
-        Build the distributions, the first time.
-        """
+        """Build the distributions, the first time."""
         self.built = build()
         self.source = self.built.source
 
     def assertFound(self, environment: Environment, home: Path) -> None:
-        """
-        Check that all ways to ask list the plug-ins, of the copy below C{home}.
-        """
+        """Check that all ways to ask list the plug-ins, of the copy below C{home}."""
         listing = json.loads(environment.program(_LISTING))
         self.assertTrue(Path(listing["admission"]).is_relative_to(home), listing)
         self.assertEqual(listing["services"].count("admission"), 1)
@@ -161,17 +144,13 @@ class InstallationTests(SynchronousTestCase):
             self.assertRegex(output, r"\badmission +A Kafka-compatible broker")
 
     def test_wheel(self) -> None:
-        """
-        A wheel, made from the source distribution, has them.
-        """
+        """A wheel, made from the source distribution, has them."""
         environment = Environment(self.built.scratch / "wheel")
         environment.install("--no-index", self.built.wheel)
         self.assertFound(environment, environment.directory)
 
     def test_plain(self) -> None:
-        """
-        C{pip install .} has them.
-        """
+        """C{pip install .} has them."""
         environment = Environment(self.built.scratch / "plain")
         environment.install(self.source)
         self.assertFound(environment, environment.directory)
@@ -214,9 +193,7 @@ class InstallationTests(SynchronousTestCase):
         self.assertTrue(any(name.endswith("/LICENSE") for name in information))
 
     def test_sdistContents(self) -> None:
-        """
-        The source distribution has what a packager needs to test it.
-        """
+        """The source distribution has what a packager needs to test it."""
         with tarfile.open(self.built.sdist) as archive:
             names = {name.partition("/")[2] for name in archive.getnames()}
         wanted = {"LICENSE", "Makefile", "README.md", "CONTRIBUTING.md", "setup.cfg", "setup.py", "pyproject.toml"}
@@ -226,14 +203,10 @@ class InstallationTests(SynchronousTestCase):
 
 
 class LayoutTests(SynchronousTestCase):
-    """
-    The checkout is laid out as packaging needs it.
-    """
+    """The checkout is laid out as packaging needs it."""
 
     def test_packages(self) -> None:
-        """
-        C{setup.cfg} lists exactly the packages of the tree.
-        """
+        """C{setup.cfg} lists exactly the packages of the tree."""
         config = ConfigParser()
         config.read(ROOT / "setup.cfg")
         listed = config["options"]["packages"].split()
@@ -245,15 +218,10 @@ class LayoutTests(SynchronousTestCase):
         self.assertEqual(sorted(listed), sorted([*found, "twisted.plugins"]))
 
     def test_directoriesArePackages(self) -> None:
-        """
-        No directory of modules lacks the file that makes it a package.
-        """
+        """No directory of modules lacks the file that makes it a package."""
         directories = {path.parent for root in ("src", "plugins") for path in (ROOT / root).glob("*/**/*.py")}
         self.assertEqual([path for path in directories if not path.joinpath("__init__.py").exists()], [])
 
     def test_twistedIsNoPackage(self) -> None:
-        """
-        C{twisted} and C{twisted/plugins} have no C{__init__.py}, which would
-        hide Twisted itself.
-        """
+        """C{twisted} and C{twisted/plugins} have no C{__init__.py}, which would hide Twisted itself."""
         self.assertEqual(list((ROOT / "twisted").rglob("__init__.py")), [])

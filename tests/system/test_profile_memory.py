@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.memoryuse}, against brokers in processes of their own.
-"""
+"""Tests for L{admission.kafka.memoryuse}, against brokers in processes of their own."""
 
 from __future__ import annotations
 
@@ -29,9 +27,7 @@ _HEADER = struct.Struct(">hhih6s")
 
 
 def fetchFrame(maxWaitMs: int) -> bytes:
-    """
-    A Fetch of version 4 that waits at the end of a topic.
-    """
+    """A Fetch of version 4 that waits at the end of a topic."""
     body = _HEADER.pack(1, 4, 1, 6, b"memory")
     body += struct.pack(">iiiib", -1, maxWaitMs, 1, 1 << 20, 0)
     body += struct.pack(">ih6siiqi", 1, 6, b"memory", 1, 0, 0, 1 << 20)
@@ -39,29 +35,21 @@ def fetchFrame(maxWaitMs: int) -> bytes:
 
 
 def metadataFrame() -> bytes:
-    """
-    A Metadata request of version 4 that has the topic created.
-    """
+    """A Metadata request of version 4 that has the topic created."""
     body = _HEADER.pack(3, 4, 1, 6, b"memory") + struct.pack(">ih6sB", 1, 6, b"memory", 1)
     return struct.pack(">i", len(body)) + body
 
 
 class ParseProfileTests(SynchronousTestCase):
-    """
-    C{--profile-memory}.
-    """
+    """C{--profile-memory}."""
 
     def test_forms(self) -> None:
-        """
-        There is an interval, and a directory unless the usual one will do.
-        """
+        """There is an interval, and a directory unless the usual one will do."""
         self.assertEqual(parseProfile("30s"), MemoryProfile(30.0, Path("memory")))
         self.assertEqual(parseProfile("5m:/var/tmp/a:b"), MemoryProfile(300.0, Path("/var/tmp/a:b")))
 
     def test_mistakes(self) -> None:
-        """
-        A mistake is refused in a sentence that names the option and what would do.
-        """
+        """A mistake is refused in a sentence that names the option and what would do."""
         for text, words in (
             ("often", "30s:memory"),
             ("", "30s:memory"),
@@ -74,27 +62,19 @@ class ParseProfileTests(SynchronousTestCase):
 
 
 class ImportTests(SynchronousTestCase):
-    """
-    What a broker loads that nobody profiles.
-    """
+    """What a broker loads that nobody profiles."""
 
     def test_off(self) -> None:
-        """
-        Pympler is not imported with the broker.
-        """
+        """Pympler is not imported with the broker."""
         program = "import sys; import admission.kafka.service; sys.exit('pympler' in sys.modules)"
         subprocess.run([sys.executable, "-c", program], env=ENVIRONMENT, check=True, timeout=PATIENCE_SECONDS)
 
 
 class BrokerTests(SynchronousTestCase):
-    """
-    A broker that is profiled every second, and can be asked as well.
-    """
+    """A broker that is profiled every second, and can be asked as well."""
 
     def setUp(self) -> None:
-        """
-        Start it.
-        """
+        """Start it."""
         self.statusPort = freePort()
         self.status = f"http://127.0.0.1:{self.statusPort}"
         self.directory = Path(self.mktemp()).absolute()
@@ -105,15 +85,11 @@ class BrokerTests(SynchronousTestCase):
         self.broker.start()
 
     def connect(self) -> socket.socket:
-        """
-        A connection.
-        """
+        """A connection."""
         return socket.create_connection(("127.0.0.1", self.broker.port), timeout=PATIENCE_SECONDS)
 
     def ask(self) -> dict[str, Any]:
-        """
-        What the status port says.
-        """
+        """What the status port says."""
         with urlopen(f"{self.status}/memory", timeout=PATIENCE_SECONDS) as response:
             document: dict[str, Any] = json.load(response)
         return document
@@ -187,21 +163,15 @@ class BrokerTests(SynchronousTestCase):
             self.assertEqual(error.code, 400)
 
     def connectStatus(self) -> socket.socket:
-        """
-        A connection to the status port.
-        """
+        """A connection to the status port."""
         return socket.create_connection(("127.0.0.1", self.statusPort), timeout=PATIENCE_SECONDS)
 
 
 class DirectoryTests(SynchronousTestCase):
-    """
-    A directory that cannot be.
-    """
+    """A directory that cannot be."""
 
     def test_refused(self) -> None:
-        """
-        The broker does not start, and says in a sentence which option is wrong.
-        """
+        """The broker does not start, and says in a sentence which option is wrong."""
         broker = BrokerProcess("--profile-memory", f"30s:{__file__}")
         self.addCleanup(broker.remove)
         error = self.assertRaises(AssertionError, broker.start)
@@ -210,14 +180,10 @@ class DirectoryTests(SynchronousTestCase):
 
 
 class CommandTests(SynchronousTestCase):
-    """
-    C{admission memory} with answers that are none.
-    """
+    """C{admission memory} with answers that are none."""
 
     def test_nonsense(self) -> None:
-        """
-        Whatever is answered that is no snapshot, the command says so in a sentence.
-        """
+        """Whatever is answered that is no snapshot, the command says so in a sentence."""
         options = MemoryOptions()
         options.parseOptions([])
         for answer in (b"", b"{}", b"[]", b"null", b'{"number": 1}'):
@@ -227,9 +193,7 @@ class CommandTests(SynchronousTestCase):
             self.assertIn("does not answer as the status port", str(error))
 
     def test_unwritableFile(self) -> None:
-        """
-        A file that cannot be written is named.
-        """
+        """A file that cannot be written is named."""
         options = MemoryOptions()
         options.parseOptions(["--html", "/nowhere/at/all.html"])
         sample = {
@@ -251,9 +215,7 @@ class CommandTests(SynchronousTestCase):
 
 
 class LeakTests(SynchronousTestCase):
-    """
-    C{examples/find_a_leak.py}.
-    """
+    """C{examples/find_a_leak.py}."""
 
     def test_found(self) -> None:
         """

@@ -1,6 +1,4 @@
-"""
-A running broker is told by SIGHUP that its file of properties has changed.
-"""
+"""A running broker is told by SIGHUP that its file of properties has changed."""
 
 from __future__ import annotations
 
@@ -20,9 +18,7 @@ from tests.kit.clientcases import until
 
 
 class ReloadTests(SynchronousTestCase):
-    """
-    A real process, and a real client.
-    """
+    """A real process, and a real client."""
 
     def setUp(self) -> None:
         self.path = Path(os.path.abspath(self.mktemp()))
@@ -41,9 +37,7 @@ class ReloadTests(SynchronousTestCase):
         return errors[0] if errors else None
 
     def test_reload(self) -> None:
-        """
-        What a client may send is what the file says, and a mistake in the file changes nothing.
-        """
+        """What a client may send is what the file says, and a mistake in the file changes nothing."""
         broker = BrokerProcess("--config", str(self.path))
         self.addCleanup(broker.remove)
         broker.start()
@@ -61,9 +55,7 @@ class ReloadTests(SynchronousTestCase):
         self.assertEqual(broker.complaints(), [])
 
     def test_withoutFile(self) -> None:
-        """
-        Without a file the signal ends nothing.
-        """
+        """Without a file the signal ends nothing."""
         broker = BrokerProcess()
         self.addCleanup(broker.remove)
         broker.start()
@@ -72,9 +64,7 @@ class ReloadTests(SynchronousTestCase):
         self.assertIsNone(self.produce(broker, 1))
 
     def test_terminal(self) -> None:
-        """
-        A broker in the foreground stops in order when its terminal is closed.
-        """
+        """A broker in the foreground stops in order when its terminal is closed."""
         ours, theirs = os.openpty()
         log = Path(os.path.abspath(self.mktemp()))
         with closing(os.fdopen(theirs, "rb", buffering=0)):

@@ -1,6 +1,4 @@
-"""
-The report in a real browser, opened as a file.
-"""
+"""The report in a real browser, opened as a file."""
 
 from __future__ import annotations
 
@@ -68,9 +66,7 @@ class Findings:
 
 @cache
 def findings() -> Findings:
-    """
-    Look at the page; one browser for all tests here.
-    """
+    """Look at the page; one browser for all tests here."""
     found = Findings()
     with tempfile.TemporaryDirectory(prefix="admission-report-") as scratch, openBrowser(_WIDE) as browser:
         directory = Path(scratch)
@@ -93,14 +89,10 @@ def findings() -> Findings:
 
 
 class ReportPageTests(SynchronousTestCase):
-    """
-    Somebody opens the report.
-    """
+    """Somebody opens the report."""
 
     def test_plots(self) -> None:
-        """
-        All plots are there with all their lines, be the window wide or narrow.
-        """
+        """All plots are there with all their lines, be the window wide or narrow."""
         for width, boxes in findings().boxes.items():
             self.assertEqual(len(boxes), 4)
             drawn = {name for box in boxes for name, *_ in box["lines"]}
@@ -116,39 +108,29 @@ class ReportPageTests(SynchronousTestCase):
                     self.assertRegex(stroke, r"rgb\(", name)
 
     def test_legible(self) -> None:
-        """
-        What is written in plots can be read on a telephone.
-        """
+        """What is written in plots can be read on a telephone."""
         self.assertGreaterEqual(min(box["smallestText"] for box in findings().boxes[_NARROW]), 9)
 
     def test_fits(self) -> None:
-        """
-        The page needs no scrolling sideways, be the window wide or narrow, and uses all of its width.
-        """
+        """The page needs no scrolling sideways, be the window wide or narrow, and uses all of its width."""
         for width, (pageWidth, right) in findings().widths.items():
             self.assertLessEqual(pageWidth, width)
             self.assertLessEqual(right, width)
             self.assertGreater(right, 0.95 * width)
 
     def test_alone(self) -> None:
-        """
-        It asks for nothing, runs nothing, and gives nothing to complain about.
-        """
+        """It asks for nothing, runs nothing, and gives nothing to complain about."""
         self.assertEqual(findings().requested, [])
         self.assertEqual(findings().scripts, 0)
         self.assertEqual(findings().errors, [])
 
     def test_text(self) -> None:
-        """
-        Names are there as they are written, whatever they look like.
-        """
+        """Names are there as they are written, whatever they look like."""
         self.assertIn(HOSTILE[:29], findings().text)
         self.assertIn(f"Set {FITTING}: ", findings().text)
 
     def test_dark(self) -> None:
-        """
-        In the dark it is dark, lines included.
-        """
+        """In the dark it is dark, lines included."""
         self.assertNotEqual(findings().grounds["light"], findings().grounds["dark"])
         strokes = [
             [line[3] for box in boxes for line in box["lines"]] for boxes in (findings().boxes[_WIDE], findings().dark)

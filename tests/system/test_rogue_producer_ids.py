@@ -1,5 +1,6 @@
 """
-A rogue that sends as many producer ids as it can, and a user beside it who has a few: L{admission_plugins.producerids}.
+A rogue that sends as many producer ids as it can, and a user beside it who has a few:
+L{admission_plugins.producerids}.
 """
 
 from __future__ import annotations
@@ -42,14 +43,10 @@ _ERROR_AT = 4 + 1 + 1 + (1 + len(ROGUE_TOPIC)) + 1 + 4
 
 
 class RogueTests(SynchronousTestCase):
-    """
-    A hundred thousand ids.
-    """
+    """A hundred thousand ids."""
 
     def setUp(self) -> None:
-        """
-        Have a broker with little memory for producers, and a steady user who has used up its limit.
-        """
+        """Have a broker with little memory for producers, and a steady user who has used up its limit."""
         self.broker = LimitingBroker(
             f"rate={STEADY_LIMIT}:window=4s:maxBytes={FILTERS_BYTES}",
             [ROGUE, STEADY],
@@ -69,26 +66,20 @@ class RogueTests(SynchronousTestCase):
                 self.sendSteadily(producerId)
 
     def connect(self, user: str) -> RawClient:
-        """
-        A connection, closed when the test ends.
-        """
+        """A connection, closed when the test ends."""
         client = self.broker.raw(user)
         self.addCleanup(client.close)
         return client
 
     def allow(self, user: str, limit: float) -> None:
-        """
-        Give a user a limit of its own.
-        """
+        """Give a user a limit of its own."""
         operation = {"key": "producer_ids_rate", "value": limit, "remove": False}
         entry = {"entity": [{"entity_type": "user", "entity_name": user}], "ops": [operation]}
         answer = self.steady.ask(requestOf("AlterClientQuotas", 1, entries=[entry], validate_only=False))
         self.assertEqual([each.error_code for each in answer.entries], [ErrorCode.none])
 
     def sendSteadily(self, producerId: int) -> None:
-        """
-        A producer of the steady user goes on; it is neither refused nor throttled.
-        """
+        """A producer of the steady user goes on; it is neither refused nor throttled."""
         batch = batchOf(b"steady", producerId=producerId, producerEpoch=0, baseSequence=self.sequence)
         answer = self.steady.ask(produceRequest(STEADY_TOPIC, batch, partition=producerId))
         [result] = answer.responses[0].partition_responses
@@ -153,7 +144,5 @@ class RogueTests(SynchronousTestCase):
 
 
 def errorIn(frame: bytes) -> ErrorCode:
-    """
-    The error of the only partition in a response to Produce.
-    """
+    """The error of the only partition in a response to Produce."""
     return ErrorCode(int.from_bytes(frame[_ERROR_AT : _ERROR_AT + 2], "big"))

@@ -1,6 +1,4 @@
-"""
-The soak runs, and finds what it looks for.
-"""
+"""The soak runs, and finds what it looks for."""
 
 from __future__ import annotations
 
@@ -22,9 +20,7 @@ PATIENCE_SECONDS = 600
 
 
 class LineTests(SynchronousTestCase):
-    """
-    What rises, beneath what is held for a moment.
-    """
+    """What rises, beneath what is held for a moment."""
 
     def rise(self, perPoint: float) -> tuple[float, float]:
         """
@@ -40,45 +36,33 @@ class LineTests(SynchronousTestCase):
         return line.rise, 2 * line.errorOfRise
 
     def test_flat(self) -> None:
-        """
-        What is held during attacks is no rise.
-        """
+        """What is held during attacks is no rise."""
         rise, give = self.rise(0.0)
         self.assertLess(abs(rise), max(1.0, give))
 
     def test_rises(self) -> None:
-        """
-        What never comes back is one, as large as it is.
-        """
+        """What never comes back is one, as large as it is."""
         rise, give = self.rise(0.1)
         self.assertLess(abs(rise - 10.0), 2.0)
         self.assertGreater(rise, give)
 
     def test_verdicts(self) -> None:
-        """
-        A bad verdict is written large, and only that.
-        """
+        """A bad verdict is written large, and only that."""
         self.assertTrue(isBad({"verdict": "RISES"}))
         self.assertFalse(isBad({"verdict": "too short"}))
         self.assertFalse(isBad({"count": 3}))
 
 
 class BooksTests(SynchronousTestCase):
-    """
-    What clients say that they did.
-    """
+    """What clients say that they did."""
 
     def test_spans(self) -> None:
-        """
-        Numbers in any order are runs of them.
-        """
+        """Numbers in any order are runs of them."""
         self.assertEqual(spansOf([5, 1, 2, 9, 3]), [[1, 3], [5, 5], [9, 9]])
         self.assertEqual(readKey(keyOf("producer-3:x", 12)), ("producer-3:x", 12))
 
     def test_read(self) -> None:
-        """
-        An offset counts as read once, however many members of a group have read it.
-        """
+        """An offset counts as read once, however many members of a group have read it."""
         books = Books()
         member = ClientSettings("c", "consumer", "confluent", "", group="g")
         books.note(member, {"done": [[0, 0, 4], [0, 6, 9]]})
@@ -86,9 +70,7 @@ class BooksTests(SynchronousTestCase):
         self.assertEqual(books.read["g", 0], b"\1\1\1\1\1\0\1\1\1\1")
 
     def test_gaveUp(self) -> None:
-        """
-        Records that a producer has given up, or has not sent, are known by its name.
-        """
+        """Records that a producer has given up, or has not sent, are known by its name."""
         books = Books()
         producer = ClientSettings("p", PRODUCER, "confluent", "", acks=ALL)
         books.note(producer, {"acked": [[0, 4], [6, 6]]})
@@ -98,14 +80,10 @@ class BooksTests(SynchronousTestCase):
 
 
 class AuditTests(SynchronousTestCase):
-    """
-    What a measured broker counts anew.
-    """
+    """What a measured broker counts anew."""
 
     def test_leases(self) -> None:
-        """
-        The leases that there are explain the ledger, with one for each connection.
-        """
+        """The leases that there are explain the ledger, with one for each connection."""
         broker = MeasuredBroker()
         self.addCleanup(broker.remove)
         broker.start()
@@ -123,9 +101,7 @@ class AuditTests(SynchronousTestCase):
 
 @longForm
 class SoakTests(SynchronousTestCase):
-    """
-    The soak as a person starts it, for a minute.
-    """
+    """The soak as a person starts it, for a minute."""
 
     def test_minute(self) -> None:
         """

@@ -1,6 +1,4 @@
-"""
-The status page in a real browser, while real clients are being throttled.
-"""
+"""The status page in a real browser, while real clients are being throttled."""
 
 from __future__ import annotations
 
@@ -111,9 +109,7 @@ class Findings:
 
 
 def until(condition: Callable[[], Any]) -> Any:
-    """
-    Wait until something is the case, and return it.
-    """
+    """Wait until something is the case, and return it."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not (result := condition()):
         assert time.monotonic() < deadline, "it did not come to that"
@@ -123,9 +119,7 @@ def until(condition: Callable[[], Any]) -> Any:
 
 @cache
 def findings() -> Findings:
-    """
-    Look at the page; one browser and one broker for all tests here.
-    """
+    """Look at the page; one browser and one broker for all tests here."""
     found = Findings()
     broker = LoadedBroker()
     broker.start()
@@ -174,18 +168,14 @@ def _look(browser: Any, found: Findings) -> None:
 
 
 def _lookTwice(browser: Any) -> None:
-    """
-    Wait until the page has asked again twice.
-    """
+    """Wait until the page has asked again twice."""
     polls = browser.execute_script(_POLLS)
     until(lambda: browser.execute_script(_POLLS) > polls + 1)
 
 
 @contextmanager
 def _farOverQuota(address: str, *clientIds: str) -> Iterator[None]:
-    """
-    Clients that are throttled all the time: they have records for minutes.
-    """
+    """Clients that are throttled all the time: they have records for minutes."""
     from confluent_kafka import Producer
 
     producers = [Producer({"bootstrap.servers": address, "client.id": each, "log_level": 0}) for each in clientIds]
@@ -215,23 +205,17 @@ def _textOf(browser: Any, selector: str) -> str:
 
 
 class StatusPageTests(SynchronousTestCase):
-    """
-    An operator sees what goes on.
-    """
+    """An operator sees what goes on."""
 
     def test_changes(self) -> None:
-        """
-        Values change from look to look, and are drawn.
-        """
+        """Values change from look to look, and are drawn."""
         first, second = findings().values
         self.assertEqual([each.split()[0] for each in first], [each.split()[0] for each in second])
         self.assertNotEqual(first, second)
         self.assertGreaterEqual(findings().pathCount, 8)
 
     def test_clients(self) -> None:
-        """
-        Who is over which quota is there, and how far.
-        """
+        """Who is over which quota is there, and how far."""
         text = findings().texts["#clients"]
         for name in PRODUCERS:
             self.assertIn(name, text)
@@ -239,9 +223,7 @@ class StatusPageTests(SynchronousTestCase):
         self.assertRegex(text, r"\d+ %")
 
     def test_hostile(self) -> None:
-        """
-        What a client calls itself is text and nothing else, and does not turn round what is beside it.
-        """
+        """What a client calls itself is text and nothing else, and does not turn round what is beside it."""
         self.assertEqual(findings().hostile, [True, 0, "admission"])
 
     def test_explain(self) -> None:
@@ -261,67 +243,49 @@ class StatusPageTests(SynchronousTestCase):
         self.assertEqual(none, "")
 
     def test_help(self) -> None:
-        """
-        Bars have a mark at 100 %, and reasons say what they mean, to those who cannot point at them as well.
-        """
+        """Bars have a mark at 100 %, and reasons say what they mean, to those who cannot point at them as well."""
         self.assertGreaterEqual(findings().marked, len(PRODUCERS))
         self.assertEqual([each.strip() for each in findings().tooltips], ["quota"])
         self.assertIn("quota The client is over its quota", findings().texts["#reasons"].replace("\n", " "))
 
     def test_stays(self) -> None:
-        """
-        What is marked to be copied stays so, although the page is drawn anew each second.
-        """
+        """What is marked to be copied stays so, although the page is drawn anew each second."""
         marked, later = findings().selected
         self.assertEqual(marked, TOPIC)
         self.assertEqual(later, TOPIC)
 
     def test_past(self) -> None:
-        """
-        Who opens the page sees what was before.
-        """
+        """Who opens the page sees what was before."""
         samples, points = findings().remembered
         self.assertGreaterEqual(samples, 2)
         self.assertGreaterEqual(points, samples)
 
     def test_groups(self) -> None:
-        """
-        Groups are there with their states and their lag.
-        """
+        """Groups are there with their states and their lag."""
         self.assertRegex(findings().texts["#groups"], rf"{GROUP}\s+(Stable|\w+Rebalance)\s+\d+\s+\d+\s+[\d.]+K?")
 
     def test_topics(self) -> None:
-        """
-        Topics are there with what they use of the disk, and how much is free.
-        """
+        """Topics are there with what they use of the disk, and how much is free."""
         self.assertRegex(findings().texts["#topics"], r"(?m)^\S+\s+\d+\s+[\d.]+ [KMG]?i?B$")
         self.assertRegex(findings().texts["#topics-count"], r"\d of \d, the largest; .* in all, .* of .* free")
 
     def test_connections(self) -> None:
-        """
-        Connections are there with what they hold, and why they are not read.
-        """
+        """Connections are there with what they hold, and why they are not read."""
         text = findings().texts["#connections"]
         self.assertRegex(text, r"127\.0\.0\.1:\d+")
         self.assertIn("KiB", text)
 
     def test_facts(self) -> None:
-        """
-        The state of the broker is there in a word, with what it is.
-        """
+        """The state of the broker is there in a word, with what it is."""
         self.assertEqual(findings().texts["#state"], "ok")
         self.assertRegex(findings().texts["#facts"], r"connections\s+\d+ of 10000")
 
     def test_noErrors(self) -> None:
-        """
-        The browser has nothing to complain about.
-        """
+        """The browser has nothing to complain about."""
         self.assertEqual(findings().errors, [])
 
     def test_onlyItself(self) -> None:
-        """
-        The page asks nobody but the broker, and for nothing but its parts and the snapshot.
-        """
+        """The page asks nobody but the broker, and for nothing but its parts and the snapshot."""
         found = findings()
         paths = set()
         for url in found.requested:
@@ -332,29 +296,21 @@ class StatusPageTests(SynchronousTestCase):
         self.assertLessEqual({"/page.css", "/page.js", "/plots.js", "/status.json"}, paths)
 
     def test_fits(self) -> None:
-        """
-        Nothing needs scrolling sideways, be the window wide or narrow.
-        """
+        """Nothing needs scrolling sideways, be the window wide or narrow."""
         for width, widths in findings().widths.items():
             self.assertLessEqual(max(widths), width)
 
     def test_gone(self) -> None:
-        """
-        A broker that does not answer any more is missed at once, in words.
-        """
+        """A broker that does not answer any more is missed at once, in words."""
         self.assertTrue(findings().gone.startswith("no answer: The server has not answered since"), findings().gone)
 
 
 class AnyServerTests(TestCase):
-    """
-    The page of a server that knows no Kafka.
-    """
+    """The page of a server that knows no Kafka."""
 
     @inlineCallbacks
     def test_page(self) -> Any:
-        """
-        It has what the server has, leaves out the rest, and complains about nothing.
-        """
+        """It has what the server has, leaves out the rest, and complains about nothing."""
         factory = wrapFactory(Factory.forProtocol(Echo), pool="bounded:1MiB", quota="client-bytes:produce=1M")
         ports = [reactor.listenTCP(0, each, interface="127.0.0.1") for each in (factory, statusSite(factory))]
         try:
@@ -375,7 +331,8 @@ class AnyServerTests(TestCase):
 
     def look(self, address: str, status: str) -> tuple[Sequence[str], Sequence[str], Sequence[str]]:
         """
-        While a client is connected: the titles of what is shown and of the plots, and what the browser complains of.
+        While a client is connected: the titles of what is shown and of the plots, and what the
+        browser complains of.
         """
         host, _, port = address.partition(":")
         with openBrowser(WIDE) as browser, create_connection((host, int(port)), PATIENCE_SECONDS):

@@ -1,6 +1,4 @@
-"""
-C{admission topics} and C{admission groups}, against a broker in a process of its own and a real consumer.
-"""
+"""C{admission topics} and C{admission groups}, against a broker in a process of its own and a real consumer."""
 
 from __future__ import annotations
 
@@ -22,9 +20,7 @@ PARTITIONS = 2
 
 @cache
 def busyBroker() -> BrokerProcess:
-    """
-    A broker with a topic of which a group has read a part.
-    """
+    """A broker with a topic of which a group has read a part."""
     broker = BrokerProcess()
     broker.start()
     servers = {"bootstrap.servers": broker.address}
@@ -49,14 +45,10 @@ def busyBroker() -> BrokerProcess:
 
 
 class LogCommandTestCase(SynchronousTestCase):
-    """
-    A test that runs C{admission}, told by its environment where the broker is.
-    """
+    """A test that runs C{admission}, told by its environment where the broker is."""
 
     def run_(self, *words: str, **environment: str) -> tuple[int, str, str]:
-        """
-        The exit status, what is written and what is complained about.
-        """
+        """The exit status, what is written and what is complained about."""
         done = subprocess.run(
             [sys.executable, "-m", "admission", *words],
             env={**ENVIRONMENT, "ADMISSION_BROKER": busyBroker().address, **environment},
@@ -67,31 +59,23 @@ class LogCommandTestCase(SynchronousTestCase):
         return done.returncode, done.stdout, done.stderr
 
     def succeed(self, *words: str) -> str:
-        """
-        What is written.
-        """
+        """What is written."""
         status, output, complaint = self.run_(*words)
         self.assertEqual((status, complaint), (0, ""))
         return output
 
     def fails(self, *words: str, **environment: str) -> str:
-        """
-        What is complained about, in one line.
-        """
+        """What is complained about, in one line."""
         status, output, complaint = self.run_(*words, **environment)
         self.assertEqual((status > 0, output, complaint.count("\n")), (True, "", 1), complaint)
         return complaint
 
 
 class TopicsTests(LogCommandTestCase):
-    """
-    C{admission topics}.
-    """
+    """C{admission topics}."""
 
     def test_list(self) -> None:
-        """
-        All topics are listed, for people and for programs.
-        """
+        """All topics are listed, for people and for programs."""
         lines = [line.split() for line in self.succeed("topics", "list").splitlines()]
         self.assertEqual([line[:2] for line in lines], [["Topic", "Partitions"], ["empty", "1"], ["events", "2"]])
         empty, events = json.loads(self.succeed("topics", "list", "--json"))["topics"]
@@ -99,9 +83,7 @@ class TopicsTests(LogCommandTestCase):
         self.assertGreater(events["sizeBytes"], RECORDS * 100)
 
     def test_describe(self) -> None:
-        """
-        One topic is described with its settings and partitions.
-        """
+        """One topic is described with its settings and partitions."""
         head, _, _, *rows = self.succeed("topics", "describe", "events").splitlines()
         self.assertRegex(head, r"^topic events, id [0-9a-f-]{36}; settings: retention.ms=3600000$")
         self.assertEqual([row.split()[:5] for row in rows], [["0", "1", "0", "5", "5"], ["1", "1", "0", "5", "5"]])
@@ -110,9 +92,7 @@ class TopicsTests(LogCommandTestCase):
         self.assertEqual([each["endOffset"] for each in described["partitions"]], [5, 5])
 
     def test_mistakes(self) -> None:
-        """
-        What is not there, or not said, is told in a sentence.
-        """
+        """What is not there, or not said, is told in a sentence."""
         self.assertIn("there is no topic 'nothing'", self.fails("topics", "describe", "nothing"))
         self.assertIn("name one topic; see admission topics describe --help", self.fails("topics", "describe"))
         self.assertIn("say what to do: list or describe", self.fails("topics"))
@@ -128,22 +108,16 @@ class TopicsTests(LogCommandTestCase):
 
 
 class GroupsTests(LogCommandTestCase):
-    """
-    C{admission groups}.
-    """
+    """C{admission groups}."""
 
     def test_list(self) -> None:
-        """
-        Groups are listed with their lag, in the partitions for which they have committed.
-        """
+        """Groups are listed with their lag, in the partitions for which they have committed."""
         title, *groups = [line.split() for line in self.succeed("groups", "list").splitlines()]
         self.assertEqual(title, ["Group", "State", "Members", "Lag"])
         self.assertIn(["billing", "Empty", "0", "4"], groups)
 
     def test_lag(self) -> None:
-        """
-        The lag is told by partition and in all.
-        """
+        """The lag is told by partition and in all."""
         told = json.loads(self.succeed("groups", "lag", "billing", "--json"))
         (partition,) = told["partitions"]
         self.assertEqual((partition["committedOffset"], partition["endOffset"], partition["lagRecords"]), (1, 5, 4))
@@ -151,9 +125,7 @@ class GroupsTests(LogCommandTestCase):
         self.assertIn("lag in all: 4 records", self.succeed("groups", "lag", "billing"))
 
     def test_describe(self) -> None:
-        """
-        Members are told with what they are assigned.
-        """
+        """Members are told with what they are assigned."""
         broker = busyBroker()
         consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "reading", "client.id": "reader"})
         self.addCleanup(consumer.close)
@@ -166,9 +138,7 @@ class GroupsTests(LogCommandTestCase):
         self.assertIn("group reading has committed no offset", output)
 
     def test_mistakes(self) -> None:
-        """
-        A group that is not there is told in a sentence.
-        """
+        """A group that is not there is told in a sentence."""
         for command in ("describe", "lag"):
             complaint = self.fails("groups", command, "nobody" + os.urandom(2).hex())
             self.assertIn("admission groups list shows which there are", complaint)

@@ -1,6 +1,4 @@
-"""
-Twisted's commands find us in the environment that runs the tests.
-"""
+"""Twisted's commands find us in the environment that runs the tests."""
 
 from __future__ import annotations
 
@@ -29,9 +27,7 @@ assert not any(name.startswith("admission_plugins") for name in sys.modules), "l
 
 
 class CheckoutTests(SynchronousTestCase):
-    """
-    A checkout works with nothing but C{PYTHONPATH}.
-    """
+    """A checkout works with nothing but C{PYTHONPATH}."""
 
     def output(self, program: str, *arguments: str) -> str:
         """
@@ -54,20 +50,13 @@ class CheckoutTests(SynchronousTestCase):
         return result.stdout
 
     def test_twistd(self) -> None:
-        """
-        C{twistd --help} lists the broker.
-        """
+        """C{twistd --help} lists the broker."""
         self.assertRegex(self.output(TWISTD, "--help"), r"\badmission +A Kafka-compatible broker behind a bounded")
 
     def test_twist(self) -> None:
-        """
-        C{twist --help} lists the broker.
-        """
+        """C{twist --help} lists the broker."""
         self.assertRegex(self.output(TWIST, "--help"), r"\badmission +A Kafka-compatible broker behind a bounded")
 
     def test_getPlugins(self) -> None:
-        """
-        C{getPlugins} finds the default pools, and imports neither the reactor
-        nor an implementation for it.
-        """
+        """C{getPlugins} finds the default pools, and imports neither the reactor nor an implementation for it."""
         self.assertEqual(self.output(REACTORLESS).split(), ["bounded", "fair", "unbounded"])

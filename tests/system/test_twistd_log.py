@@ -1,6 +1,4 @@
-"""
-What C{twistd admission} writes to its log, and where.
-"""
+"""What C{twistd admission} writes to its log, and where."""
 
 from __future__ import annotations
 
@@ -19,14 +17,10 @@ from tests.kit.rawclient import RawClient
 
 
 class TwistdLogTests(SynchronousTestCase):
-    """
-    A real process with a log.
-    """
+    """A real process with a log."""
 
     def test_json(self) -> None:
-        """
-        Each line is an object, and one for a client's nonsense has its address and the reason.
-        """
+        """Each line is an object, and one for a client's nonsense has its address and the reason."""
         broker = BrokerProcess("--log-format", "json")
         self.addCleanup(broker.remove)
         broker.start()
@@ -40,9 +34,7 @@ class TwistdLogTests(SynchronousTestCase):
             self.assertEqual(set(json.loads(line)), {"time", "level", "source", "message", "fields"}, line)
 
     def test_short(self) -> None:
-        """
-        Lines begin with the time, and a word for what has written them.
-        """
+        """Lines begin with the time, and a word for what has written them."""
         broker = BrokerProcess()
         self.addCleanup(broker.remove)
         broker.start()
@@ -50,9 +42,7 @@ class TwistdLogTests(SynchronousTestCase):
         self.assertNotIn("[admission.", broker.log())
 
     def test_file(self) -> None:
-        """
-        C{--logfile} of C{twistd} names the file, and SIGUSR1 begins a new one.
-        """
+        """C{--logfile} of C{twistd} names the file, and SIGUSR1 begins a new one."""
         path = Path(os.path.abspath(self.mktemp()))
         port = freePort()
         process = subprocess.Popen(
@@ -71,9 +61,7 @@ class TwistdLogTests(SynchronousTestCase):
         self.assertIn("[BrokerService#info] stopped", path.read_text())
 
     def test_daemon(self) -> None:
-        """
-        A daemon logs to C{twistd.log} in its directory.
-        """
+        """A daemon logs to C{twistd.log} in its directory."""
         directory = Path(self.mktemp())
         directory.mkdir()
         # As the command line has it, without the options of tests.

@@ -1,6 +1,4 @@
-"""
-The examples of protected servers do what they say.
-"""
+"""The examples of protected servers do what they say."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, ROOT, TWISTD,
 
 
 class Client:
-    """
-    A client by a blocking socket.
-    """
+    """A client by a blocking socket."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.socket()
@@ -32,16 +28,12 @@ class Client:
         self.file: IO[bytes] = self.socket.makefile("rb")
 
     def ask(self, line: bytes) -> bytes:
-        """
-        Send a line and receive one.
-        """
+        """Send a line and receive one."""
         self.socket.sendall(line + b"\r\n")
         return self.file.readline().rstrip(b"\r\n")
 
     def get(self, path: bytes) -> bytes:
-        """
-        The body of a page.
-        """
+        """The body of a page."""
         self.socket.sendall(b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
         sizeBytes = 0
         for line in self.file:
@@ -53,31 +45,22 @@ class Client:
         return self.file.read(sizeBytes)
 
     def send(self, words: bytes) -> None:
-        """
-        Send a length and a body.
-        """
+        """Send a length and a body."""
         self.socket.sendall(len(words).to_bytes(4, "big") + words)
 
     def receive(self) -> bytes:
-        """
-        Receive a length and a body.
-        """
+        """Receive a length and a body."""
         return self.file.read(int.from_bytes(self.file.read(4), "big"))
 
     def isRefused(self) -> bool:
-        """
-        Whether the server closes at once.
-        """
+        """Whether the server closes at once."""
         try:
             return self.file.read() == b""
         except ConnectionResetError:
             return True
 
     def couldFlood(self, request: bytes) -> bool:
-        """
-        Whether 20 MiB of requests could be sent; half a second without
-        progress means no.
-        """
+        """Whether 20 MiB of requests could be sent; half a second without progress means no."""
         self.socket.settimeout(0.5)
         try:
             for _ in range(320):
@@ -88,9 +71,7 @@ class Client:
 
 
 class ExampleTests(SynchronousTestCase):
-    """
-    Each example, run as its first lines say.
-    """
+    """Each example, run as its first lines say."""
 
     def setUp(self) -> None:
         self.clients = ExitStack()
@@ -137,19 +118,14 @@ class ExampleTests(SynchronousTestCase):
         self.assertNotIn("Traceback", self.log)
 
     def connect(self, port: int) -> Client:
-        """
-        A client, which is gone at the end.
-        """
+        """A client, which is gone at the end."""
         client = Client(port)
         self.clients.enter_context(client.socket)
         self.clients.enter_context(client.file)
         return client
 
     def test_lineServer(self) -> None:
-        """
-        Lines are repeated; who floods is throttled, under their name from any
-        connection, and nobody else is.
-        """
+        """Lines are repeated; who floods is throttled, under their name from any connection, and nobody else is."""
         with self.serving("line_server.py") as port:
             alice, bob, again = (self.connect(port) for _ in range(3))
             self.assertEqual(alice.ask(b"hello"), b"HELLO")
@@ -163,10 +139,7 @@ class ExampleTests(SynchronousTestCase):
             self.assertRaises(TimeoutError, again.ask, b"not so quick")
 
     def test_protectedSite(self) -> None:
-        """
-        A visitor that does not read is cut off, one that floods is throttled,
-        and pages are served meanwhile.
-        """
+        """A visitor that does not read is cut off, one that floods is throttled, and pages are served meanwhile."""
         changes = [("sendSeconds=20", "sendSeconds=1"), ("maxConnectionsPerAddress=20", "maxConnectionsPerAddress=4")]
         with self.serving("protected_site.py", *changes) as port:
             visitor, deaf, flooding = (self.connect(port) for _ in range(3))

@@ -1,6 +1,4 @@
-"""
-The recipes in ARCHITECTURE.md.
-"""
+"""The recipes in ARCHITECTURE.md."""
 
 from __future__ import annotations
 
@@ -46,14 +44,10 @@ assert RequestEvent(1, 0.0, isTLS=1).isTLS and REQUESTS.columns[-1].name == "is_
 
 
 class RecipesTests(SynchronousTestCase):
-    """
-    A newcomer does what the recipes say.
-    """
+    """A newcomer does what the recipes say."""
 
     def test_work(self) -> None:
-        """
-        Every diff applies to this checkout, and together they do what they promise.
-        """
+        """Every diff applies to this checkout, and together they do what they promise."""
         if not Path(admission.__file__).is_relative_to(ROOT / "src"):
             raise SkipTest("the recipes are about a checkout, and what is installed here is a copy")
         if shutil.which("git") is None:

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.cli}.
-"""
+"""Tests for L{admission.cli}."""
 
 from __future__ import annotations
 
@@ -19,44 +17,32 @@ from tests.kit.commandcases import CommandTestCase
 
 
 class MainTests(CommandTestCase):
-    """
-    The command finds what to run, and ends as a command should.
-    """
+    """The command finds what to run, and ends as a command should."""
 
     def setUp(self) -> None:
-        """
-        Catch what is written.
-        """
+        """Catch what is written."""
         self.stdout, self.stderr = StringIO(), StringIO()
         self.patch(sys, "stdout", self.stdout)
         self.patch(sys, "stderr", self.stderr)
 
     def assertExit(self, status: int, *arguments: str) -> None:
-        """
-        A command line ends without a return.
-        """
+        """A command line ends without a return."""
         error = self.assertRaises(SystemExit, main, arguments)
         self.assertEqual(error.code, status)
 
     def replace(self, run: Callable[..., None]) -> None:
-        """
-        Have a command that does what C{run} does, without options.
-        """
+        """Have a command that does what C{run} does, without options."""
         self.patch(cli, "COMMANDS", (Command("explain", "", "twisted.python.usage.Options", f"{__name__}.REPLACED"),))
         self.patch(sys.modules[__name__], "REPLACED", run)
 
     def test_commands(self) -> None:
-        """
-        Every command has options that parse, and something to run.
-        """
+        """Every command has options that parse, and something to run."""
         for command in COMMANDS:
             self.assertIsInstance(command.makeOptions(), Options)
             self.assertTrue(callable(command.resolve()))
 
     def test_help(self) -> None:
-        """
-        Help is there at every level, with examples that parse.
-        """
+        """Help is there at every level, with examples that parse."""
         groups = {
             "quotas": ("describe", "set", "remove"),
             "topics": ("list", "describe"),
@@ -77,9 +63,7 @@ class MainTests(CommandTestCase):
                 self.parse(*shlex.split(example.partition(" < ")[0])[1:])
 
     def test_version(self) -> None:
-        """
-        The version is ours.
-        """
+        """The version is ours."""
         for arguments in ([], ["quotas", "set"], ["doctor"]):
             self.stdout.truncate(0)
             self.stdout.seek(0)
@@ -87,9 +71,7 @@ class MainTests(CommandTestCase):
             self.assertEqual(self.stdout.getvalue(), f"admission {__version__}\n")
 
     def test_misused(self) -> None:
-        """
-        What cannot be parsed is answered with a sentence and where to read more.
-        """
+        """What cannot be parsed is answered with a sentence and where to read more."""
         *names, last = (each.name for each in COMMANDS)
         for line, sentence in (
             ("", f"say what to do: {', '.join(names)} or {last}; see admission --help"),
@@ -105,9 +87,7 @@ class MainTests(CommandTestCase):
             self.assertEqual(self.stderr.getvalue(), f"admission: {sentence}\n")
 
     def test_failed(self) -> None:
-        """
-        What fails is answered with a sentence as well.
-        """
+        """What fails is answered with a sentence as well."""
 
         def run(options: Options, stdin: Any, stdout: Any) -> None:
             raise CommandFailed("it does not work")
@@ -117,9 +97,7 @@ class MainTests(CommandTestCase):
         self.assertEqual(self.stderr.getvalue(), "admission: it does not work\n")
 
     def test_noPassword(self) -> None:
-        """
-        Where nobody can type a password, it says what else would do.
-        """
+        """Where nobody can type a password, it says what else would do."""
 
         def run(options: Options, stdin: Any, stdout: Any) -> None:
             raise EOFError
@@ -129,17 +107,13 @@ class MainTests(CommandTestCase):
         self.assertIn("--password-stdin or --password-file", self.stderr.getvalue())
 
     def test_succeeded(self) -> None:
-        """
-        What works is not commented on.
-        """
+        """What works is not commented on."""
         self.replace(lambda options, stdin, stdout: stdout.write("done\n"))
         self.assertEqual(main(["explain", "--client-id", "c"]), 0)
         self.assertEqual((self.stdout.getvalue(), self.stderr.getvalue()), ("done\n", ""))
 
     def test_interrupted(self) -> None:
-        """
-        Whoever interrupts needs no explanation.
-        """
+        """Whoever interrupts needs no explanation."""
 
         def run(options: Options, stdin: Any, stdout: Any) -> None:
             raise KeyboardInterrupt

@@ -1,6 +1,4 @@
-"""
-L{admission.control}.
-"""
+"""L{admission.control}."""
 
 from __future__ import annotations
 
@@ -46,34 +44,24 @@ USAGE = Usage(100, 200, 0.01)
 
 
 class ControlTestCase(SynchronousTestCase):
-    """
-    Policies on cue.
-    """
+    """Policies on cue."""
 
     def setUp(self) -> None:
-        """
-        Begin.
-        """
+        """Begin."""
         self.now = 100.0
 
     def compose(self, **policies: Any) -> AdmissionControl:
-        """
-        Make one of several, each with a limit of its own.
-        """
+        """Make one of several, each with a limit of its own."""
         for policy in policies.values():
             policy.limits[ALICE] = dict.fromkeys(policy.limitNames, 1.0)
         return AdmissionControl(list(policies.items()), 20.0)
 
 
 class ConstructorTests(ControlTestCase):
-    """
-    What L{AdmissionControl} is made of.
-    """
+    """What L{AdmissionControl} is made of."""
 
     def test_mistakes(self) -> None:
-        """
-        What is no pair of a name and a policy is refused in words.
-        """
+        """What is no pair of a name and a policy is refused in words."""
         policy = ScriptedQuota()
         for given in ([object()], [policy], policy, ["client-bytes"], [("a", None)], [(1, policy)], {"a": policy}):
             error = self.assertRaises(TypeError, AdmissionControl, given)
@@ -81,14 +69,10 @@ class ConstructorTests(ControlTestCase):
 
 
 class AnsweringTests(ControlTestCase):
-    """
-    Several answers become one.
-    """
+    """Several answers become one."""
 
     def test_nobodyLimits(self) -> None:
-        """
-        Policies without limits are not asked anything.
-        """
+        """Policies without limits are not asked anything."""
         policies = [ScriptedQuota(delaySeconds=5.0, budget=1, decision=Decision(False, 1.0, "no")) for _ in range(2)]
         control = AdmissionControl([(str(number), policy) for number, policy in enumerate(policies)], 20.0)
         self.assertFalse(control.isLimiting)
@@ -100,9 +84,7 @@ class AnsweringTests(ControlTestCase):
         self.assertEqual([policy.recorded for policy in policies], [[], []])
 
     def test_noPolicies(self) -> None:
-        """
-        There may be no policies at all.
-        """
+        """There may be no policies at all."""
         control = AdmissionControl([], 20.0)
         self.assertEqual(
             (control.isLimiting, control.charge(REQUEST, USAGE, self.now), control.limitNames),
@@ -112,10 +94,7 @@ class AnsweringTests(ControlTestCase):
         self.assertIn("known: none", str(error))
 
     def test_largestDelayWins(self) -> None:
-        """
-        Every policy is told of the usage, the largest delay wins, and each
-        one's share is in its place.
-        """
+        """Every policy is told of the usage, the largest delay wins, and each one's share is in its place."""
         policies = {name: ScriptedQuota(delaySeconds=delay) for name, delay in (("a", 1.0), ("b", 3.0), ("c", 2.0))}
         control = self.compose(**policies)
         self.assertTrue(control.isLimiting)
@@ -124,9 +103,7 @@ class AnsweringTests(ControlTestCase):
             self.assertEqual(policy.recorded, [(REQUEST, USAGE)])
 
     def test_placesOfThoseWithoutLimits(self) -> None:
-        """
-        Who limits nobody keeps its place among the shares.
-        """
+        """Who limits nobody keeps its place among the shares."""
         control = self.compose(
             a=ScriptedQuota(delaySeconds=1.0), b=ScriptedQuota(("b_rate",)), c=ScriptedQuota(delaySeconds=2.0)
         )
@@ -134,9 +111,7 @@ class AnsweringTests(ControlTestCase):
         self.assertEqual(control.charge(REQUEST, NOTHING, self.now), (2.0, (1.0, 0.0, 2.0)))
 
     def test_firstRefusal(self) -> None:
-        """
-        The first refusal wins, and tells whose it is.
-        """
+        """The first refusal wins, and tells whose it is."""
         refusing = ScriptedQuota(decision=Decision(False, 7.0, "too many"))
         control = self.compose(a=ScriptedQuota(), b=refusing, c=ScriptedQuota(decision=Decision(False, 9.0, "no")))
         self.assertEqual(control.admit(REQUEST, self.now), Decision(False, 7.0, "too many", "b"))
@@ -145,9 +120,7 @@ class AnsweringTests(ControlTestCase):
         self.assertEqual(control.admit(REQUEST, self.now).message, "c: no")
 
     def test_smallestBudget(self) -> None:
-        """
-        The smallest budget wins; no limit is more than any.
-        """
+        """The smallest budget wins; no limit is more than any."""
         for budgets, expected in [((None, None), None), ((None, 5), 5), ((7, 5), 5), ((0, 5), 0), ((5, -3), 0)]:
             control = self.compose(
                 **{name: ScriptedQuota(budget=each) for name, each in zip("ab", budgets, strict=True)}
@@ -155,9 +128,7 @@ class AnsweringTests(ControlTestCase):
             self.assertEqual(control.budgetBytes(REQUEST, self.now), expected)
 
     def test_explain(self) -> None:
-        """
-        Every status is told with the policy that it comes from.
-        """
+        """Every status is told with the policy that it comes from."""
         control = self.compose(a=ScriptedQuota(delaySeconds=1.0), b=ScriptedQuota(isShadow=True))
         self.assertEqual(
             control.explain(REQUEST, self.now),
@@ -168,21 +139,15 @@ class AnsweringTests(ControlTestCase):
         )
 
     def test_namesDiffer(self) -> None:
-        """
-        Two policies of one name could not be told apart.
-        """
+        """Two policies of one name could not be told apart."""
         self.assertRaises(ValueError, AdmissionControl, [("a", ScriptedQuota()), ("a", ScriptedQuota())])
 
 
 class SafetyTests(ControlTestCase):
-    """
-    What policies say is made safe.
-    """
+    """What policies say is made safe."""
 
     def test_delays(self) -> None:
-        """
-        Delays are clamped, and what is no sensible number is no delay.
-        """
+        """Delays are clamped, and what is no sensible number is no delay."""
         policy = ScriptedQuota()
         control = self.compose(a=policy)
         for said, expected in [
@@ -201,18 +166,13 @@ class SafetyTests(ControlTestCase):
             policy.decision = ADMITTED
 
     def test_hugeDelay(self) -> None:
-        """
-        3,000,000 bytes at 1 byte a second hold the client back for as long as
-        anybody is throttled.
-        """
+        """3,000,000 bytes at 1 byte a second hold the client back for as long as anybody is throttled."""
         control = AdmissionControl([("bytes", ClientBytes(Windows(11, 1.0)))], 20.0)
         control.configure(QuotaEntity(clientId=DEFAULT), {"producer_byte_rate": 1.0}, self.now)
         self.assertEqual(control.charge(REQUEST, Usage(3_000_000), self.now), (20.0, (20.0,)))
 
     def test_failing(self) -> None:
-        """
-        A policy that raises has no say, and the others have theirs.
-        """
+        """A policy that raises has no say, and the others have theirs."""
         failing = ScriptedQuota(failing=frozenset({"decide", "budgetBytes", "record", "explain", "sweep"}))
         sound = ScriptedQuota(delaySeconds=2.0, budget=5)
         control = self.compose(a=failing, b=sound)
@@ -227,10 +187,7 @@ class SafetyTests(ControlTestCase):
         self.assertTrue(self.flushLoggedErrors(ZeroDivisionError))
 
     def test_nonsense(self) -> None:
-        """
-        A policy that answers with something else than it should counts as one
-        that raises.
-        """
+        """A policy that answers with something else than it should counts as one that raises."""
         policy: Any = ScriptedQuota(delaySeconds="soon", budget="some", decision=None)  # type: ignore[arg-type]
         control = self.compose(a=policy, b=ScriptedQuota(budget=5))
         self.assertEqual(
@@ -241,10 +198,7 @@ class SafetyTests(ControlTestCase):
         self.assertTrue(self.flushLoggedErrors(AttributeError, TypeError))
 
     def test_failuresAreLoggedNowAndThen(self) -> None:
-        """
-        The log tells of a failing policy at once, and then now and then, with
-        how often it failed.
-        """
+        """The log tells of a failing policy at once, and then now and then, with how often it failed."""
         control = self.compose(a=ScriptedQuota(failing=frozenset({"record"})))
         told = []
         for pauseSeconds in (0.0, 0.0, FAILURE_LOG_SECONDS - 1, 1.0, 0.0):
@@ -260,9 +214,7 @@ class SafetyTests(ControlTestCase):
 
 @implementer(IAccountable)
 class AccountableQuota(ScriptedQuota):
-    """
-    Says how much memory it keeps.
-    """
+    """Says how much memory it keeps."""
 
     def __init__(self, sizeBytes: Any) -> None:
         super().__init__()
@@ -270,14 +222,10 @@ class AccountableQuota(ScriptedQuota):
 
 
 class AccountTests(ControlTestCase):
-    """
-    What policies keep is in the ledger.
-    """
+    """What policies keep is in the ledger."""
 
     def test_sizeBytes(self) -> None:
-        """
-        It is the sum of what policies say; one that says nothing, or nonsense, takes nothing from the others.
-        """
+        """It is the sum of what policies say; one that says nothing, or nonsense, takes nothing from the others."""
         control = self.compose(
             a=AccountableQuota(5), b=ScriptedQuota(), c=AccountableQuota("much"), d=AccountableQuota(7)
         )
@@ -285,15 +233,10 @@ class AccountTests(ControlTestCase):
 
 
 class ShadowTests(ControlTestCase):
-    """
-    A shadow policy.
-    """
+    """A shadow policy."""
 
     def test_noSay(self) -> None:
-        """
-        It is asked and told like the others, and nobody is refused, throttled
-        or given less for it.
-        """
+        """It is asked and told like the others, and nobody is refused, throttled or given less for it."""
         shadow = ScriptedQuota(isShadow=True, delaySeconds=9.0, budget=1, decision=Decision(False, 1.0, "no"))
         control = self.compose(shadow=shadow, real=ScriptedQuota(delaySeconds=2.0, budget=5))
         self.assertEqual(
@@ -304,31 +247,23 @@ class ShadowTests(ControlTestCase):
         self.assertEqual(shadow.recorded, [(REQUEST, USAGE)])
 
     def test_onlyShadow(self) -> None:
-        """
-        With nothing but shadow policies, they are asked, and nothing happens.
-        """
+        """With nothing but shadow policies, they are asked, and nothing happens."""
         control = self.compose(shadow=ScriptedQuota(isShadow=True, delaySeconds=9.0))
         self.assertTrue(control.isLimiting)
         self.assertEqual(control.charge(REQUEST, USAGE, self.now), (0.0, (9.0,)))
 
     def test_refusalBehindIt(self) -> None:
-        """
-        The refusal of one that has a say comes through behind it.
-        """
+        """The refusal of one that has a say comes through behind it."""
         shadow = ScriptedQuota(isShadow=True, decision=Decision(False, 1.0, "no"))
         control = self.compose(shadow=shadow, real=ScriptedQuota(decision=Decision(False, 2.0, "really")))
         self.assertEqual(control.admit(REQUEST, self.now), Decision(False, 2.0, "really", "real"))
 
 
 class ConfigureTests(ControlTestCase):
-    """
-    Limits go to the policies that know them.
-    """
+    """Limits go to the policies that know them."""
 
     def setUp(self) -> None:
-        """
-        Make three policies, two of which share a limit.
-        """
+        """Make three policies, two of which share a limit."""
         super().setUp()
         self.policies = {
             "a": ScriptedQuota(("read", "write")),
@@ -338,15 +273,11 @@ class ConfigureTests(ControlTestCase):
         self.control = AdmissionControl(list(self.policies.items()), 20.0)
 
     def limits(self) -> list[Mapping[str, float]]:
-        """
-        What each policy has for alice.
-        """
+        """What each policy has for alice."""
         return [policy.limits.get(ALICE, {}) for policy in self.policies.values()]
 
     def test_routing(self) -> None:
-        """
-        Every policy that knows a limit gets it, and no other.
-        """
+        """Every policy that knows a limit gets it, and no other."""
         self.assertEqual(self.control.limitNames, ["read", "time", "write"])
         self.control.configure(ALICE, {"read": 1.0, "write": 2.0}, self.now)
         self.assertEqual(self.limits(), [{"read": 1.0, "write": 2.0}, {"write": 2.0}, {}])
@@ -355,19 +286,14 @@ class ConfigureTests(ControlTestCase):
         self.assertEqual(self.control.limits, {ALICE: {"read": 1.0, "time": 3.0}})
 
     def test_limitsInForce(self) -> None:
-        """
-        Where policies have been built with different limits, that of a
-        shadow policy is not the one that is told.
-        """
+        """Where policies have been built with different limits, that of a shadow policy is not the one that is told."""
         self.policies["c"].limits[ALICE] = {"time": 5.0}
         self.assertEqual(self.control.limits, {ALICE: {"time": 5.0}})
         self.policies["b"].limits[ALICE] = {"time": 6.0}
         self.assertEqual(self.control.limits, {ALICE: {"time": 6.0}})
 
     def test_noticed(self) -> None:
-        """
-        Who begins to limit is asked from then on, and who ends is not.
-        """
+        """Who begins to limit is asked from then on, and who ends is not."""
         self.policies["a"].delaySeconds = self.policies["b"].delaySeconds = 1.0
         delays = []
         for limits in ({}, {"write": 1.0}, {"write": None}, {"read": 1.0}):
@@ -393,9 +319,7 @@ class ConfigureTests(ControlTestCase):
         self.assertEqual(self.limits(), [{}, {}, {}])
 
     def test_allOrNothing(self) -> None:
-        """
-        What one policy refuses is undone in all others, to what it was before.
-        """
+        """What one policy refuses is undone in all others, to what it was before."""
         self.control.configure(ALICE, {"read": 1.0, "time": 3.0}, self.now)
         before = [dict(each) for each in self.limits()]
         self.assertRaises(ValueError, self.control.configure, ALICE, {"read": 5.0, "write": 6.0, "time": -1.0}, 0.0)
@@ -405,17 +329,13 @@ class ConfigureTests(ControlTestCase):
         self.assertEqual(self.limits(), before)
 
     def test_undoneIsNoticed(self) -> None:
-        """
-        What was undone limits nobody.
-        """
+        """What was undone limits nobody."""
         self.assertRaises(ValueError, self.control.configure, ALICE, {"read": 5.0, "time": -1.0}, 0.0)
         self.assertFalse(self.control.isLimiting)
 
 
 class SweepTests(ControlTestCase):
-    """
-    Forgetting who has been idle.
-    """
+    """Forgetting who has been idle."""
 
     def test_all(self) -> None:
         """
@@ -431,14 +351,10 @@ class SweepTests(ControlTestCase):
 
 
 class RefusalTests(ControlTestCase):
-    """
-    Requests that cannot be refused, or not with words.
-    """
+    """Requests that cannot be refused, or not with words."""
 
     def test_never(self) -> None:
-        """
-        Of what can never be refused, nobody is asked.
-        """
+        """Of what can never be refused, nobody is asked."""
         control = self.compose(a=ScriptedQuota(failing=frozenset({"decide"}), decision=Decision(False, 1.0, "no")))
         self.assertIs(control.admit(REQUEST, self.now, Refusal.NEVER), ADMITTED)
 
@@ -479,9 +395,7 @@ class RefusalTests(ControlTestCase):
         self.assertEqual(both.admit(REQUEST, self.now).policy, "a")
 
     def test_endsWhileItIsParked(self) -> None:
-        """
-        Whoever is told that a request is parked may end it: each is told once.
-        """
+        """Whoever is told that a request is parked may end it: each is told once."""
         control, request = self.compose(), ServerRequest(None, 10, 1.0)
 
         class Ending(Follower):
@@ -500,9 +414,7 @@ class RefusalTests(ControlTestCase):
             self.assertEqual(follower.told, [("begun", 1.0), ("ended", 2.0)])
 
     def test_reasonsAreSafe(self) -> None:
-        """
-        Reasons are short, can be encoded, and are words.
-        """
+        """Reasons are short, can be encoded, and are words."""
         for said, expected in (("n" * 1001, "n" * 1000), ("no\ud800", "no?"), (None, ""), (5, "5")):
             reason: Any = said
             control = self.compose(a=ScriptedQuota(decision=Decision(False, 1.0, reason)))
@@ -510,10 +422,7 @@ class RefusalTests(ControlTestCase):
                 self.assertEqual(control.admit(REQUEST, self.now, refusal).reason, expected)
 
     def test_isKept(self) -> None:
-        """
-        How a request could be refused is kept of it, also while nobody is
-        limited: others might have refused it.
-        """
+        """How a request could be refused is kept of it, also while nobody is limited: others might have refused it."""
         for control in (self.compose(), self.compose(a=ScriptedQuota())):
             request = ServerRequest(None, 10, self.now)
             request.view = REQUEST
@@ -521,9 +430,7 @@ class RefusalTests(ControlTestCase):
             self.assertIs(request.refusal, Refusal.DELAY)
 
     def test_delayIsClamped(self) -> None:
-        """
-        It is no longer than any other delay, and one that is no number is none.
-        """
+        """It is no longer than any other delay, and one that is no number is none."""
         policy = ScriptedQuota()
         control = self.compose(a=policy)
         for said, expected in ((inf, 20.0), (nan, 0.0), (-1.0, 0.0)):
@@ -533,9 +440,7 @@ class RefusalTests(ControlTestCase):
             self.assertEqual(control.charge(REQUEST, USAGE, self.now, decision).delaySeconds, expected)
 
     def test_largestRefusal(self) -> None:
-        """
-        How much of it is imposed may be limited; the share is all of it.
-        """
+        """How much of it is imposed may be limited; the share is all of it."""
         control = self.compose(a=ScriptedQuota(decision=Decision(False, 7.0, "no"), delaySeconds=1.0))
         decision = control.admit(REQUEST, self.now, Refusal.DELAY)
         for largestSeconds, expected in ((3.0, 3.0), (0.5, 1.0), (9.0, 7.0)):
@@ -554,9 +459,7 @@ class RefusalTests(ControlTestCase):
 
 @implementer(IRequestLifecycle)
 class Follower(ScriptedQuota):
-    """
-    Remembers which requests it was told of.
-    """
+    """Remembers which requests it was told of."""
 
     countsParked = True
 
@@ -565,43 +468,30 @@ class Follower(ScriptedQuota):
         self.told: list[tuple[str, float]] = []
 
     def begun(self, request: Request, now: float) -> None:
-        """
-        Remember, or fail.
-        """
+        """Remember, or fail."""
         self._fail("begun")
         self.told.append(("begun", now))
 
     def ended(self, request: Request, outcome: Outcome, now: float) -> None:
-        """
-        Remember, or fail.
-        """
+        """Remember, or fail."""
         self.told.append(("ended", now))
         self._fail("ended")
 
 
 class Undecided(Follower):
-    """
-    Fails when it is asked whether it counts requests that are parked.
-    """
+    """Fails when it is asked whether it counts requests that are parked."""
 
     @property
     def countsParked(self) -> bool:  # type: ignore[override]
-        """
-        Fail.
-        """
+        """Fail."""
         raise ZeroDivisionError
 
 
 class LifecycleTests(ControlTestCase):
-    """
-    Policies that want to know which requests are under way.
-    """
+    """Policies that want to know which requests are under way."""
 
     def test_failingWhenParked(self) -> None:
-        """
-        Whoever fails when a request is parked is told of its end all the same,
-        as the others are, and once.
-        """
+        """Whoever fails when a request is parked is told of its end all the same, as the others are, and once."""
         undecided, sound = Undecided(), Follower()
         control = self.compose(a=undecided, b=sound)
         left = control.park(control.begin(REQUEST, 1.0), REQUEST, Outcome(), 2.0)
@@ -660,21 +550,15 @@ class LifecycleTests(ControlTestCase):
 
 @implementer(IIdentityAudit)
 class Auditor(ScriptedQuota):
-    """
-    Knows everybody.
-    """
+    """Knows everybody."""
 
     def isKnown(self, request: Request, now: float) -> bool | None:
-        """
-        Say so.
-        """
+        """Say so."""
         return True
 
 
 class WantsTests(ControlTestCase):
-    """
-    What drivers are to find out.
-    """
+    """What drivers are to find out."""
 
     def test_combinations(self) -> None:
         """
@@ -694,9 +578,7 @@ class WantsTests(ControlTestCase):
 
 
 class OneASecond(QuotaPolicy):
-    """
-    A policy of two methods: one request in a second for everybody together.
-    """
+    """A policy of two methods: one request in a second for everybody together."""
 
     nextSeconds = 0.0
 
@@ -710,37 +592,26 @@ class OneASecond(QuotaPolicy):
 
 
 class TwoMethodsTests(FixedQuotaPolicyContract, SynchronousTestCase):
-    """
-    A policy that has the two methods that L{QuotaPolicy} leaves to be written,
-    and nothing else.
-    """
+    """A policy that has the two methods that L{QuotaPolicy} leaves to be written, and nothing else."""
 
     isShared = True
 
     def buildPolicy(self, isShadow: bool = False) -> IQuotaPolicy:
-        """
-        Make one.
-        """
+        """Make one."""
         policy = OneASecond()
         policy.isShadow = isShadow
         return policy
 
     def request(self, client: int, number: int = 0) -> Request:
-        """
-        Any will do.
-        """
+        """Any will do."""
         return Request("Produce", f"user-{client}", "app", "192.0.2.1", 100)
 
     def usage(self, request: Request) -> Usage:
-        """
-        So will its size.
-        """
+        """So will its size."""
         return Usage(requestBytes=request.sizeBytes)
 
     def test_inForce(self) -> None:
-        """
-        A control works with it, and has no limits to set or to tell of.
-        """
+        """A control works with it, and has no limits to set or to tell of."""
         control = AdmissionControl([("one", OneASecond())])
         answers = []
         for now in (1.0, 1.5, 2.0):
@@ -757,9 +628,7 @@ class TwoMethodsTests(FixedQuotaPolicyContract, SynchronousTestCase):
         self.assertRaises(ValueError, control.configure, ALICE, {"rate": 1.0}, 3.0)
 
     def test_bothAreNeeded(self) -> None:
-        """
-        Without one of the two nothing can be built.
-        """
+        """Without one of the two nothing can be built."""
 
         class Half(QuotaPolicy):
             def decide(self, request: Request, now: float) -> Decision:
@@ -770,15 +639,10 @@ class TwoMethodsTests(FixedQuotaPolicyContract, SynchronousTestCase):
 
 
 class SensorTests(ControlTestCase):
-    """
-    What is published.
-    """
+    """What is published."""
 
     def test_counts(self) -> None:
-        """
-        Throttles and refusals are counted for each policy, shadows
-        apart, and so are failures.
-        """
+        """Throttles and refusals are counted for each policy, shadows apart, and so are failures."""
         control = self.compose(
             real=ScriptedQuota(delaySeconds=1.0, decision=Decision(False, 1.0, "no")),
             shadow=ScriptedQuota(delaySeconds=1.0, isShadow=True),
@@ -807,23 +671,17 @@ class SensorTests(ControlTestCase):
         self.assertTrue(all(family.isCounter for family in registry.families.values()))
 
     def test_ofPolicies(self) -> None:
-        """
-        What the policies publish comes along, each under its own name.
-        """
+        """What the policies publish comes along, each under its own name."""
         registry = SensorRegistry(lambda: self.now)
         self.compose(a=ScriptedQuota(), b=ScriptedQuota()).addSensors(registry)
         self.assertEqual(list(registry), [("a.sweeps", 0), ("b.sweeps", 0)])
 
 
 class DefaultPoliciesTests(ControlTestCase):
-    """
-    The policies that come with us, together.
-    """
+    """The policies that come with us, together."""
 
     def test_together(self) -> None:
-        """
-        Each limits what it is for, and the one that asks for most wins.
-        """
+        """Each limits what it is for, and the one that asks for most wins."""
         control = AdmissionControl(
             [
                 ("client-bytes", ClientBytes(Windows(11, 1.0))),
@@ -850,9 +708,7 @@ class DefaultPoliciesTests(ControlTestCase):
         self.assertEqual(len(control.explain(REQUEST, self.now)), 3)
 
     def test_whoMayRefuseIsAsked(self) -> None:
-        """
-        What throttles without refusing is not asked, unless it decides for itself after all.
-        """
+        """What throttles without refusing is not asked, unless it decides for itself after all."""
 
         class Strict(ClientBytes):
             def decide(self, request: Request, now: float) -> Decision:

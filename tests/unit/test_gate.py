@@ -1,6 +1,4 @@
-"""
-L{admission.gate}.
-"""
+"""L{admission.gate}."""
 
 from __future__ import annotations
 
@@ -39,9 +37,7 @@ from tests.kit.logfixture import TurnClock
 
 
 class GateTestCase(SynchronousTestCase):
-    """
-    A gate before a bounded pool of 1000 bytes.
-    """
+    """A gate before a bounded pool of 1000 bytes."""
 
     def setUp(self) -> None:
         self.clock = Clock()
@@ -51,25 +47,19 @@ class GateTestCase(SynchronousTestCase):
         self.gate.onPressure(self.pressures.append)
 
     def take(self, sizeBytes: int = 1000) -> ILease:
-        """
-        Allocate what must be there.
-        """
+        """Allocate what must be there."""
         lease = self.gate.tryAllocate(RecordingWaiter(), sizeBytes)
         assert lease is not None
         return lease
 
     def wait(self, wantedBytes: int = 100) -> RecordingWaiter:
-        """
-        Have somebody wait for memory.
-        """
+        """Have somebody wait for memory."""
         waiter = RecordingWaiter(wantedBytes)
         self.assertIs(self.gate.tryAllocate(waiter, wantedBytes), None)
         return waiter
 
     def finish(self, *waiters: RecordingWaiter) -> None:
-        """
-        Release what C{waiters} have.
-        """
+        """Release what C{waiters} have."""
         for waiter in waiters:
             for lease in waiter.leases:
                 lease.release()
@@ -77,15 +67,10 @@ class GateTestCase(SynchronousTestCase):
 
 
 class MemoryTests(GateTestCase):
-    """
-    Who gets memory, and when.
-    """
+    """Who gets memory, and when."""
 
     def test_atOnce(self) -> None:
-        """
-        As long as there is memory and nobody waits, it is had at once, and
-        nobody speaks of pressure.
-        """
+        """As long as there is memory and nobody waits, it is had at once, and nobody speaks of pressure."""
         lease = self.take(10)
         self.assertEqual((self.gate.waitingForMemory, self.pressures), (0, []))
         self.assertEqual(self.gate.ledger[FRAMES], 10)
@@ -93,10 +78,7 @@ class MemoryTests(GateTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_accounts(self) -> None:
-        """
-        The ledger shows what others hold beside the pool, as it is now; nobody
-        waits for it.
-        """
+        """The ledger shows what others hold beside the pool, as it is now; nobody waits for it."""
         held = [7]
         self.gate.account("producers", lambda: held[0])
         self.assertEqual(self.gate.ledger["producers"], 7)
@@ -107,10 +89,7 @@ class MemoryTests(GateTestCase):
         self.assertEqual(self.gate.pool.availableBytes, 1000)
 
     def test_laterInATurnOfItsOwn(self) -> None:
-        """
-        Memory that comes back is granted in a later turn, never from within
-        the release.
-        """
+        """Memory that comes back is granted in a later turn, never from within the release."""
         lease = self.take()
         waiter = self.wait()
         self.assertEqual(self.gate.waitingForMemory, 1)
@@ -138,9 +117,7 @@ class MemoryTests(GateTestCase):
         self.assertEqual(pool.holders, ["alice", "192.0.2.1", "bob"])
 
     def test_newcomersDoNotOvertake(self) -> None:
-        """
-        Who comes while others wait waits too, even if there is memory again.
-        """
+        """Who comes while others wait waits too, even if there is memory again."""
         lease = self.take()
         first = self.wait(1000)
         lease.release()
@@ -209,10 +186,7 @@ class MemoryTests(GateTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_grantsPerTurn(self) -> None:
-        """
-        A turn grants to so many and leaves the rest to the next, so that
-        others get theirs in between.
-        """
+        """A turn grants to so many and leaves the rest to the next, so that others get theirs in between."""
         lease = self.take()
         order: list[str] = []
         waiters = [RecordingWaiter(1, lambda waiter: order.append("grant")) for _ in range(GRANTS_PER_TURN + 10)]
@@ -225,10 +199,7 @@ class MemoryTests(GateTestCase):
         self.finish(*waiters)
 
     def test_impossibleSizes(self) -> None:
-        """
-        A size that the pool never hands out raises at once, whether or not
-        others wait, and does not join them.
-        """
+        """A size that the pool never hands out raises at once, whether or not others wait, and does not join them."""
         self.assertRaises(ValueError, self.gate.tryAllocate, RecordingWaiter(), 1001)
         lease = self.take()
         waiter = self.wait()
@@ -241,9 +212,7 @@ class MemoryTests(GateTestCase):
         self.finish(waiter)
 
     def test_forgotten(self) -> None:
-        """
-        Who has gone gets nothing, and the others do.
-        """
+        """Who has gone gets nothing, and the others do."""
         lease = self.take()
         gone, waiter = self.wait(), self.wait()
         self.gate.forget(gone)
@@ -254,10 +223,7 @@ class MemoryTests(GateTestCase):
         self.finish(waiter)
 
     def test_failingWaiter(self) -> None:
-        """
-        A waiter that fails when it is granted memory is logged, and the others
-        are served.
-        """
+        """A waiter that fails when it is granted memory is logged, and the others are served."""
 
         def fail(waiter: RecordingWaiter) -> None:
             raise ZeroDivisionError
@@ -274,10 +240,7 @@ class MemoryTests(GateTestCase):
         self.finish(waiter, *failing)
 
     def test_failingPool(self) -> None:
-        """
-        A pool that fails, as when the system has no memory, is asked again a
-        second later.
-        """
+        """A pool that fails, as when the system has no memory, is asked again a second later."""
         pool = ScriptedPool()
         gate = gateFor(pool, self.clock)
         pool.refuse()
@@ -331,10 +294,7 @@ class MemoryTests(GateTestCase):
         gate.close()
 
     def test_orders(self) -> None:
-        """
-        Who waits for memory, and who waits for a turn, is served in the order
-        that is for it.
-        """
+        """Who waits for memory, and who waits for a turn, is served in the order that is for it."""
         memoryOrder, turnOrder = RandomRounds(Random(0)), RandomRounds(Random(0))
         gate = Gate(self.pool, self.clock, memoryOrder, turnOrder, maxRequests=1)
         lease = gate.tryAllocate(RecordingWaiter(), 1000)
@@ -352,10 +312,7 @@ class MemoryTests(GateTestCase):
         gate.close()
 
     def test_built(self) -> None:
-        """
-        A gate is built with the order that is described; an order that there
-        is not is a mistake.
-        """
+        """A gate is built with the order that is described; an order that there is not is a mistake."""
         context = PolicyContext(self.clock, lambda: 0.0, random=Random(3))
         gate = buildGate(self.pool, context, maxRequests=7)
         self.assertEqual((gate.pool, gate.maxRequests), (self.pool, 7))
@@ -378,10 +335,7 @@ class MemoryTests(GateTestCase):
         self.finish(waiter)
 
     def test_drainedByCharges(self) -> None:
-        """
-        When charges alone have drained the pool, those who wait are served one
-        at a time.
-        """
+        """When charges alone have drained the pool, those who wait are served one at a time."""
         charge = self.pool.charge(5000, RESPONSES)
         lease = self.take(10)
         waiters = [self.wait(10) for _ in range(3)]
@@ -395,17 +349,13 @@ class MemoryTests(GateTestCase):
 
 
 class SlowTurnClock(TurnClock):
-    """
-    Turns are longer than all that is done in them, so that nothing of the next is done in one.
-    """
+    """Turns are longer than all that is done in them, so that nothing of the next is done in one."""
 
     TURN_SECONDS = 1.0
 
 
 class WatchedFairPool(FairPool):
-    """
-    A fair pool that counts how often it is asked for shares, and can fail then.
-    """
+    """A fair pool that counts how often it is asked for shares, and can fail then."""
 
     looks = 0
     isFailing = False
@@ -418,9 +368,7 @@ class WatchedFairPool(FairPool):
 
 
 class FairTests(SynchronousTestCase):
-    """
-    A gate before a fair pool of 1000 bytes: who has its share waits aside.
-    """
+    """A gate before a fair pool of 1000 bytes: who has its share waits aside."""
 
     def setUp(self) -> None:
         self.clock = Clock()
@@ -430,9 +378,7 @@ class FairTests(SynchronousTestCase):
         self.gate.onPressure(self.pressures.append)
 
     def ask(self, holder: str, wantedBytes: int = 100) -> RecordingWaiter:
-        """
-        Have somebody ask for memory; what is granted at once is among its leases.
-        """
+        """Have somebody ask for memory; what is granted at once is among its leases."""
         waiter = RecordingWaiter(wantedBytes, holder=holder)
         lease = self.gate.tryAllocate(waiter, wantedBytes)
         if lease is not None:
@@ -440,17 +386,13 @@ class FairTests(SynchronousTestCase):
         return waiter
 
     def finish(self, waiter: RecordingWaiter) -> None:
-        """
-        Release what C{waiter} has.
-        """
+        """Release what C{waiter} has."""
         for lease in waiter.leases:
             lease.release()
         waiter.leases.clear()
 
     def test_others(self) -> None:
-        """
-        While one waits for its share, others get memory at once, and memory does not count as short.
-        """
+        """While one waits for its share, others get memory at once, and memory does not count as short."""
         greedy = [self.ask("greedy") for _ in range(8)]
         self.assertEqual([len(each.leases) for each in greedy], [1] * 5 + [0] * 3)
         self.assertEqual(self.gate.waitingForMemory, 3)
@@ -459,9 +401,7 @@ class FairTests(SynchronousTestCase):
         self.assertEqual((self.gate.waitingForMemory, self.pressures), (3, []))
 
     def test_shareComesBack(self) -> None:
-        """
-        With what is released, those who wait aside get memory, in the order in which they came.
-        """
+        """With what is released, those who wait aside get memory, in the order in which they came."""
         greedy = [self.ask("greedy") for _ in range(8)]
         for number in range(3):
             self.finish(greedy[number])
@@ -470,9 +410,7 @@ class FairTests(SynchronousTestCase):
         self.assertEqual(self.gate.waitingForMemory, 0)
 
     def test_manyAtOnce(self) -> None:
-        """
-        One large release serves as many as there is room for.
-        """
+        """One large release serves as many as there is room for."""
         large = self.ask("greedy", 900)
         others = [self.ask("greedy") for _ in range(8)]
         self.finish(large)
@@ -486,9 +424,7 @@ class FairTests(SynchronousTestCase):
         self.assertEqual([len(each.leases) for each in others[5:]], [1] * 3)
 
     def test_newcomers(self) -> None:
-        """
-        A newcomer does not overtake those of its own holder.
-        """
+        """A newcomer does not overtake those of its own holder."""
         greedy = [self.ask("greedy") for _ in range(6)]
         self.finish(greedy[0])
         late = self.ask("greedy")
@@ -497,9 +433,7 @@ class FairTests(SynchronousTestCase):
         self.assertEqual((len(greedy[5].leases), len(late.leases)), (1, 0))
 
     def test_queueGoesOn(self) -> None:
-        """
-        Where memory was short for all, who then has its share lets those behind it go first.
-        """
+        """Where memory was short for all, who then has its share lets those behind it go first."""
         first = self.ask("large", 1000)
         waiting = [self.ask(holder, 300) for holder in ("greedy", "greedy", "greedy", "modest")]
         self.assertEqual(self.pressures, [True])
@@ -511,9 +445,7 @@ class FairTests(SynchronousTestCase):
         self.assertEqual(self.pressures, [True, False])
 
     def test_forgotten(self) -> None:
-        """
-        Who leaves while it waits aside gets nothing, and leaves nothing behind, also if its holder has changed.
-        """
+        """Who leaves while it waits aside gets nothing, and leaves nothing behind, also if its holder has changed."""
         greedy = [self.ask("greedy") for _ in range(7)]
         greedy[5].holder = "alice"
         for each in greedy[5:]:
@@ -524,9 +456,7 @@ class FairTests(SynchronousTestCase):
         self.assertEqual(self.gate.waitingForMemory, 0)
 
     def test_failingPool(self) -> None:
-        """
-        A pool that fails when it is asked for shares is asked again.
-        """
+        """A pool that fails when it is asked for shares is asked again."""
         greedy = [self.ask("greedy") for _ in range(6)]
         self.pool.isFailing = True
         self.finish(greedy[0])
@@ -538,9 +468,7 @@ class FairTests(SynchronousTestCase):
         self.assertEqual(len(greedy[5].leases), 1)
 
     def test_manyHolders(self) -> None:
-        """
-        However many holders wait aside, few are looked at in one turn of the reactor, and all in the end.
-        """
+        """However many holders wait aside, few are looked at in one turn of the reactor, and all in the end."""
         clock, pool = TurnClock(), WatchedFairPool(1_000_000)
         gate = Gate(pool, clock, FirstInFirstOut(), FirstInFirstOut())
         holders = [f"holder {number}" for number in range(500)]
@@ -614,9 +542,7 @@ class FairTests(SynchronousTestCase):
 
 
 class TurnTimeTests(SynchronousTestCase):
-    """
-    A turn of the reactor has time for so many requests.
-    """
+    """A turn of the reactor has time for so many requests."""
 
     REQUEST_SECONDS = TURN_SECONDS / 10
 
@@ -639,16 +565,12 @@ class TurnTimeTests(SynchronousTestCase):
         return [waiter for waiter in waiters if not waiter.turns]
 
     def work(self) -> None:
-        """
-        Be done with a request.
-        """
+        """Be done with a request."""
         self.clock.rightNow += self.REQUEST_SECONDS
         self.gate.end()
 
     def test_rest(self) -> None:
-        """
-        Those that a turn has no time for are begun in the next ones, with others in between.
-        """
+        """Those that a turn has no time for are begun in the next ones, with others in between."""
         waiting = self.begin(40)
         self.assertGreater(len(waiting), 20)
         while waiting:
@@ -662,7 +584,8 @@ class TurnTimeTests(SynchronousTestCase):
 
     def test_newcomers(self) -> None:
         """
-        Who comes in the next turn does not overtake them, but waits for no more than a turn if others are one client.
+        Who comes in the next turn does not overtake them, but waits for no more than a turn if
+        others are one client.
         """
         waiting = self.begin(60, "many")
         (newcomer,) = self.begin(1, "one")
@@ -671,17 +594,13 @@ class TurnTimeTests(SynchronousTestCase):
         self.assertGreater(sum(not waiter.turns for waiter in waiting), 20)
 
     def test_fewInEachTurn(self) -> None:
-        """
-        As long as turns are short nobody waits, however many requests there are.
-        """
+        """As long as turns are short nobody waits, however many requests there are."""
         for _ in range(50):
             self.assertEqual(self.begin(6), [])
             self.clock.turn()
 
     def test_oneThatTookLong(self) -> None:
-        """
-        A request that says that it has taken long is the last one of its turn.
-        """
+        """A request that says that it has taken long is the last one of its turn."""
         self.assertEqual(self.begin(2), [])
         self.gate.beginNoMore()
         waiting = self.begin(3)
@@ -692,9 +611,7 @@ class TurnTimeTests(SynchronousTestCase):
         self.assertEqual((self.begin(2), self.clock.getDelayedCalls()), ([], []))
 
     def test_slowRequests(self) -> None:
-        """
-        A turn begins some requests, however long they take.
-        """
+        """A turn begins some requests, however long they take."""
         self.REQUEST_SECONDS = 10 * TURN_SECONDS
         waiting = self.begin(40)
         while waiting:
@@ -705,9 +622,7 @@ class TurnTimeTests(SynchronousTestCase):
 
 
 class Body:
-    """
-    A body of which nothing more comes.
-    """
+    """A body of which nothing more comes."""
 
     def __init__(self, case: GateTestCase, sizeBytes: int, comeBytes: int = 0) -> None:
         self.case = case
@@ -719,37 +634,27 @@ class Body:
         case.gate.bodyStarted(self)
 
     def bodySeconds(self, now: float) -> float:
-        """
-        As a connection says it.
-        """
+        """As a connection says it."""
         seconds = now - self.startedSeconds
         if seconds < MIN_BODY_SECONDS:
             return 0.0
         return seconds * self.sizeBytes / self.comeBytes if self.comeBytes else math.inf
 
     def missingBytes(self) -> int:
-        """
-        What has not come.
-        """
+        """What has not come."""
         return self.sizeBytes - self.comeBytes
 
     def giveWay(self) -> None:
-        """
-        Release the memory.
-        """
+        """Release the memory."""
         self.isClosed = True
         self.lease.release()
 
 
 class ClaimTests(GateTestCase):
-    """
-    A length that is announced is a claim.
-    """
+    """A length that is announced is a claim."""
 
     def setUp(self) -> None:
-        """
-        Have a larger pool.
-        """
+        """Have a larger pool."""
         super().setUp()
         self.pool = BoundedPool(16_000)
         self.gate = gateFor(self.pool, self.clock)
@@ -776,9 +681,7 @@ class ClaimTests(GateTestCase):
         self.assertEqual((self.pool.usedBytesByPurpose[FRAMES], self.gate._reservedBytes), (16_000, 4000))
 
     def test_heldByLargeRequests(self) -> None:
-        """
-        Who asks for little has the reserve, too, while large requests have all memory and wait for more.
-        """
+        """Who asks for little has the reserve, too, while large requests have all memory and wait for more."""
         frame = self.take(1000)
         held = self.pool.charge(15_000, PARKED)
         waiter = self.wait(1000)
@@ -794,9 +697,7 @@ class ClaimTests(GateTestCase):
         self.successResultOf(room)
 
     def test_large(self) -> None:
-        """
-        A large frame has no more of the reserve than a sixteenth of the pool, and large ones together half of it.
-        """
+        """A large frame has no more of the reserve than a sixteenth of the pool, and large ones together half of it."""
         poolBytes, largeBytes = 32 * SMALL_FRAME_BYTES, 2 * SMALL_FRAME_BYTES
         self.pool = BoundedPool(poolBytes)
         self.gate = gateFor(self.pool, self.clock)
@@ -827,18 +728,14 @@ class ClaimTests(GateTestCase):
         self.finish(liar, *waiters)
 
     def test_inUse(self) -> None:
-        """
-        Memory that is in use is no claim.
-        """
+        """Memory that is in use is no claim."""
         Body(self, 16_000, 16_000)
         self.wait(10)
         lease = self.take_()
         self.assertIsNone(lease)
 
     def take_(self) -> ILease | None:
-        """
-        Ask for a little.
-        """
+        """Ask for a little."""
         return self.gate.tryAllocate(RecordingWaiter(10), 10)
 
     def test_slowest(self) -> None:
@@ -862,9 +759,7 @@ class ClaimTests(GateTestCase):
         self.finish(waiter, late)
 
     def test_fastEnough(self) -> None:
-        """
-        A body that would be there in a few seconds does not give way.
-        """
+        """A body that would be there in a few seconds does not give way."""
         body = Body(self, 16_000, 3000)
         waiter = self.wait(8000)
         self.clock.advance(MIN_BODY_SECONDS)
@@ -874,9 +769,7 @@ class ClaimTests(GateTestCase):
         self.finish(waiter)
 
     def test_nobodyWaits(self) -> None:
-        """
-        While nobody waits, or once all of it has come, none gives way, and no timer is left.
-        """
+        """While nobody waits, or once all of it has come, none gives way, and no timer is left."""
         body = Body(self, 16_000)
         self.clock.advance(10)
         self.assertEqual((body.isClosed, self.clock.getDelayedCalls()), (False, []))
@@ -888,14 +781,10 @@ class ClaimTests(GateTestCase):
 
 
 class AnswerTests(GateTestCase):
-    """
-    Large answers are made while there is memory, otherwise one after another.
-    """
+    """Large answers are made while there is memory, otherwise one after another."""
 
     def setUp(self) -> None:
-        """
-        Note which answers may be made.
-        """
+        """Note which answers may be made."""
         super().setUp()
         self.made: list[str] = []
         # A charge that nobody has is released.
@@ -923,18 +812,14 @@ class AnswerTests(GateTestCase):
         return charges
 
     def test_enough(self) -> None:
-        """
-        While there is memory they are made at once, and the last one may take more than there is.
-        """
+        """While there is memory they are made at once, and the last one may take more than there is."""
         self.ask("a")
         self.ask("b")
         self.assertEqual((self.made, self.pool.availableBytes), (["a", "b"], -200))
         self.assertEqual((self.pressures, self.clock.getDelayedCalls()), ([], []))
 
     def test_oneAfterAnother(self) -> None:
-        """
-        While there is none, each waits, in its turn, for some; each is charged before the next is made.
-        """
+        """While there is none, each waits, in its turn, for some; each is charged before the next is made."""
         first, second = self.ask("a"), self.ask("b")
         for name in "cdef":
             self.ask(name)
@@ -949,9 +834,7 @@ class AnswerTests(GateTestCase):
         self.assertEqual(self.made, ["a", "b", "c", "d"])
 
     def test_drainedByOthers(self) -> None:
-        """
-        If others hold the memory, one answer is made all the same, and the next when it has left.
-        """
+        """If others hold the memory, one answer is made all the same, and the next when it has left."""
         others = self.pool.charge(2000, "connections")
         charges = self.ask("a")
         self.ask("b")
@@ -979,9 +862,7 @@ class AnswerTests(GateTestCase):
             self.assertEqual(self.made, made)
 
     def test_holderGone(self) -> None:
-        """
-        What one holds that waits no more keeps others waiting until it is released.
-        """
+        """What one holds that waits no more keeps others waiting until it is released."""
         others = self.pool.charge(1000, RESPONSES)
         held = self.pool.charge(100, PARKED)
         room = self.gate.whenRoom(held.sizeBytes)
@@ -995,9 +876,7 @@ class AnswerTests(GateTestCase):
         self.assertEqual(self.made, ["a"])
 
     def test_newcomers(self) -> None:
-        """
-        Nobody overtakes those that wait.
-        """
+        """Nobody overtakes those that wait."""
         first = self.ask("a", 1000)
         self.ask("b", 10)
         first.pop().release()
@@ -1007,9 +886,7 @@ class AnswerTests(GateTestCase):
         self.assertEqual((self.made, self.pressures), (["a", "b", "c"], [True, False]))
 
     def test_cancelled(self) -> None:
-        """
-        Who has gone waits no more.
-        """
+        """Who has gone waits no more."""
         first = self.ask("a", 1000)
         room = self.gate.whenRoom()
         assert room is not None
@@ -1021,9 +898,7 @@ class AnswerTests(GateTestCase):
         self.assertEqual(self.made, ["a", "c"])
 
     def test_relief(self) -> None:
-        """
-        While answers wait, connections that do not take theirs are cut off.
-        """
+        """While answers wait, connections that do not take theirs are cut off."""
         self.gate.responsesStalled(Stalled(self.clock, self.pool.charge(1500, RESPONSES)), True)
         self.ask("a")
         self.assertEqual(self.made, [])
@@ -1033,15 +908,10 @@ class AnswerTests(GateTestCase):
 
 
 class TurnTests(GateTestCase):
-    """
-    How many requests are worked on.
-    """
+    """How many requests are worked on."""
 
     def test_atMost(self) -> None:
-        """
-        So many are let through and no more, and the next when one of them
-        ends, in a turn of its own.
-        """
+        """So many are let through and no more, and the next when one of them ends, in a turn of its own."""
         waiters = [RecordingWaiter() for _ in range(5)]
         self.assertEqual([self.gate.tryBegin(waiter) for waiter in waiters], [True, True, True, False, False])
         self.assertEqual(self.gate.runningRequests, 3)
@@ -1058,9 +928,7 @@ class TurnTests(GateTestCase):
         self.assertEqual(self.gate.runningRequests, 0)
 
     def test_newcomersDoNotOvertake(self) -> None:
-        """
-        Who comes when a turn has become free, but others wait for it, waits.
-        """
+        """Who comes when a turn has become free, but others wait for it, waits."""
         for _ in range(3):
             self.gate.tryBegin(RecordingWaiter())
         waiter, newcomer = RecordingWaiter(), RecordingWaiter()
@@ -1071,9 +939,7 @@ class TurnTests(GateTestCase):
         self.assertEqual(waiter.turns + newcomer.turns, 1)
 
     def test_forgotten(self) -> None:
-        """
-        Who has gone gets no turn.
-        """
+        """Who has gone gets no turn."""
         for _ in range(3):
             self.gate.tryBegin(RecordingWaiter())
         gone, waiter = RecordingWaiter(), RecordingWaiter()
@@ -1085,10 +951,7 @@ class TurnTests(GateTestCase):
         self.assertEqual((gone.turns, waiter.turns), (0, 1))
 
     def test_failingWaiter(self) -> None:
-        """
-        A waiter that fails when it gets its turn is logged, and still has to
-        end it.
-        """
+        """A waiter that fails when it gets its turn is logged, and still has to end it."""
 
         def fail(waiter: RecordingWaiter) -> None:
             raise ZeroDivisionError
@@ -1102,9 +965,7 @@ class TurnTests(GateTestCase):
         self.assertEqual(self.gate.runningRequests, 3)
 
     def test_positive(self) -> None:
-        """
-        A gate that lets nobody through is a mistake.
-        """
+        """A gate that lets nobody through is a mistake."""
         self.assertRaises(ValueError, gateFor, self.pool, self.clock, maxRequests=0)
 
     @given(seed=st.integers(0, 2**32))
@@ -1166,15 +1027,10 @@ class TurnTests(GateTestCase):
 
 
 class PressureTests(GateTestCase):
-    """
-    L{Gate.onPressure}.
-    """
+    """L{Gate.onPressure}."""
 
     def test_onceEachWay(self) -> None:
-        """
-        Listeners hear once when the first must wait, and once when nobody
-        does and there is memory.
-        """
+        """Listeners hear once when the first must wait, and once when nobody does and there is memory."""
         lease = self.take()
         waiters = [self.wait(600), self.wait(600), self.wait(600)]
         self.assertEqual((self.pressures, self.gate.isUnderPressure), ([True], True))
@@ -1188,10 +1044,7 @@ class PressureTests(GateTestCase):
         self.assertEqual((self.pressures, self.gate.isUnderPressure), ([True, False], False))
 
     def test_pressed(self) -> None:
-        """
-        Somebody who could not wait may press all the same; any release with
-        memory left over ends that.
-        """
+        """Somebody who could not wait may press all the same; any release with memory left over ends that."""
         lease, more = self.take(500), self.take(500)
         self.gate.press()
         self.gate.press()
@@ -1202,9 +1055,7 @@ class PressureTests(GateTestCase):
         more.release()
 
     def test_stillEmpty(self) -> None:
-        """
-        A release that leaves the pool empty does not end it.
-        """
+        """A release that leaves the pool empty does not end it."""
         charges = [self.pool.charge(1000, RESPONSES) for _ in range(2)]
         self.gate.press()
         charges.pop().release()
@@ -1217,9 +1068,7 @@ class PressureTests(GateTestCase):
 
 @define(eq=False)
 class Stalled:
-    """
-    A peer that does not take its responses.
-    """
+    """A peer that does not take its responses."""
 
     clock: Clock
     lease: ILease
@@ -1230,35 +1079,24 @@ class Stalled:
         self.sinceSeconds = self.clock.seconds()
 
     def unsentBytes(self) -> int:
-        """
-        What it holds.
-        """
+        """What it holds."""
         return self.lease.sizeBytes
 
     def stalledSeconds(self) -> float:
-        """
-        For how long it has taken nothing.
-        """
+        """For how long it has taken nothing."""
         return self.clock.seconds() - self.sinceSeconds
 
     def cutOff(self, reason: str) -> None:
-        """
-        Remember why, and give back what it holds.
-        """
+        """Remember why, and give back what it holds."""
         self.reasons.append(reason)
         self.lease.release()
 
 
 class ReliefTests(GateTestCase):
-    """
-    What becomes of peers that do not take their responses when memory is
-    short.
-    """
+    """What becomes of peers that do not take their responses when memory is short."""
 
     def stall(self, sizeBytes: int) -> Stalled:
-        """
-        Have a peer leave so many bytes lying about.
-        """
+        """Have a peer leave so many bytes lying about."""
         stalled = Stalled(self.clock, self.pool.charge(sizeBytes, RESPONSES))
         self.gate.responsesStalled(stalled, True)
         return stalled
@@ -1284,9 +1122,7 @@ class ReliefTests(GateTestCase):
         lease.release()
 
     def test_asManyAsNeeded(self) -> None:
-        """
-        If the largest does not hold enough, the next goes as well.
-        """
+        """If the largest does not hold enough, the next goes as well."""
         stalled = [self.stall(sizeBytes) for sizeBytes in (400, 900, 800, 300)]
         self.clock.advance(STALL_GRACE_SECONDS)
         self.assertEqual([len(each.reasons) for each in stalled], [0, 1, 1, 0])
@@ -1307,9 +1143,7 @@ class ReliefTests(GateTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_theLastOne(self) -> None:
-        """
-        The last is cut off as soon as somebody waits.
-        """
+        """The last is cut off as soon as somebody waits."""
         stalled = self.stall(2000)
         self.clock.advance(100)
         lease = self.take(1)
@@ -1320,18 +1154,14 @@ class ReliefTests(GateTestCase):
         lease.release()
 
     def test_memoryIsThere(self) -> None:
-        """
-        As long as there is memory nobody is cut off and no timer runs.
-        """
+        """As long as there is memory nobody is cut off and no timer runs."""
         stalled = [self.stall(500), self.stall(499)]
         self.assertEqual(self.clock.getDelayedCalls(), [])
         self.clock.advance(100)
         self.assertEqual([each.reasons for each in stalled], [[], []])
 
     def test_takesAgain(self) -> None:
-        """
-        A peer that takes its responses again is not cut off.
-        """
+        """A peer that takes its responses again is not cut off."""
         stalled = [self.stall(1000), self.stall(1000)]
         self.clock.advance(0.5)
         for each in stalled:
@@ -1341,10 +1171,7 @@ class ReliefTests(GateTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_graceIsEachOnesOwn(self) -> None:
-        """
-        Who stalled a moment ago is spared, however much it holds, until its
-        own grace period is over.
-        """
+        """Who stalled a moment ago is spared, however much it holds, until its own grace period is over."""
         old = self.stall(300)
         self.clock.advance(0.75)
         young = self.stall(5000)
@@ -1355,14 +1182,10 @@ class ReliefTests(GateTestCase):
 
 
 class OtherTests(GateTestCase):
-    """
-    The rest.
-    """
+    """The rest."""
 
     def test_close(self) -> None:
-        """
-        Closing leaves no timer behind, twice if need be.
-        """
+        """Closing leaves no timer behind, twice if need be."""
         lease = self.take()
         self.wait()
         lease.release()
@@ -1372,9 +1195,7 @@ class OtherTests(GateTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_sensors(self) -> None:
-        """
-        What the gate knows can be read by the names that Kafka gives it.
-        """
+        """What the gate knows can be read by the names that Kafka gives it."""
         registry = SensorRegistry(self.clock.seconds)
         self.gate.addSensors(registry)
         lease = self.take()
@@ -1395,9 +1216,7 @@ class OtherTests(GateTestCase):
         lease.release()
 
     def test_sensorsOfAnyPool(self) -> None:
-        """
-        A pool that does not measure its depletion has no sensor for it.
-        """
+        """A pool that does not measure its depletion has no sensor for it."""
         registry = SensorRegistry(self.clock.seconds)
         gateFor(ScriptedPool(), self.clock).addSensors(registry)
         self.assertNotIn("MemoryPoolAvgDepletedPercent", dict(registry))

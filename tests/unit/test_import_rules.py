@@ -1,6 +1,4 @@
-"""
-Who may import whom, read from the source.
-"""
+"""Who may import whom, read from the source."""
 
 from __future__ import annotations
 
@@ -79,10 +77,7 @@ class Import:
 
 
 def importsOf(tree: ast.Module, module: str, isPackage: bool = False) -> Iterator[Import]:
-    """
-    Find all imports of a module, relative ones resolved, those for type
-    checkers included.
-    """
+    """Find all imports of a module, relative ones resolved, those for type checkers included."""
     package = module.split(".") if isPackage else module.split(".")[:-1]
 
     def visit(node: ast.AST, atImport: bool) -> Iterator[Import]:
@@ -102,9 +97,7 @@ def importsOf(tree: ast.Module, module: str, isPackage: bool = False) -> Iterato
 
 
 def partOf(name: str) -> str | None:
-    """
-    The part of the project that an imported name belongs to, if any.
-    """
+    """The part of the project that an imported name belongs to, if any."""
     words = name.split(".")
     if words[0] == "admission":
         inner = ".".join(words[1:3])
@@ -115,9 +108,7 @@ def partOf(name: str) -> str | None:
 
 
 def complaints(source: str, module: str, isPackage: bool = False) -> Iterator[tuple[int, str]]:
-    """
-    Check one module: the lines that break a rule, and which.
-    """
+    """Check one module: the lines that break a rule, and which."""
     tree = ast.parse(source)
     part = "drop-ins" if module.startswith("twisted.plugins.") else partOf(module)
     for each in importsOf(tree, module, isPackage):
@@ -139,9 +130,7 @@ def complaints(source: str, module: str, isPackage: bool = False) -> Iterator[tu
 
 
 def clockReads(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """
-    Find where a module reads a clock by itself.
-    """
+    """Find where a module reads a clock by itself."""
     remedy = "have a clock handed in; only admission.clock reads one"
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module == "time" and not node.level:
@@ -173,9 +162,7 @@ def importGraph() -> Mapping[str, set[str]]:
 
 
 def circles(graph: Mapping[str, set[str]]) -> Iterator[list[str]]:
-    """
-    The sets of modules that import each other, directly or not.
-    """
+    """The sets of modules that import each other, directly or not."""
 
     def reachable(begin: str) -> set[str]:
         found: set[str] = set()
@@ -197,9 +184,7 @@ def circles(graph: Mapping[str, set[str]]) -> Iterator[list[str]]:
 
 
 def kafkaNames(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """
-    The names of Kafka's protocol that code defines, uses or imports.
-    """
+    """The names of Kafka's protocol that code defines, uses or imports."""
     for node in ast.walk(tree):
         names: list[str] = []
         if isinstance(node, ast.Name):
@@ -219,9 +204,7 @@ def kafkaNames(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def modules() -> Iterator[tuple[Path, str, bool]]:
-    """
-    Every module of ours that users get: its file, its name, whether it is a package.
-    """
+    """Every module of ours that users get: its file, its name, whether it is a package."""
     for root, pattern in [("src", "**/*.py"), ("plugins", "**/*.py"), (".", "twisted/plugins/*.py")]:
         for path in sorted((ROOT / root).glob(pattern)):
             words = list(path.relative_to(ROOT / root).with_suffix("").parts)
@@ -230,14 +213,10 @@ def modules() -> Iterator[tuple[Path, str, bool]]:
 
 
 class ImportRulesTests(SynchronousTestCase):
-    """
-    Our modules keep to the rules.
-    """
+    """Our modules keep to the rules."""
 
     def test_rules(self) -> None:
-        """
-        No module breaks one.
-        """
+        """No module breaks one."""
         broken = [
             f"{path.relative_to(ROOT)}:{line}: {complaint}"
             for path, module, isPackage in modules()
@@ -246,49 +225,35 @@ class ImportRulesTests(SynchronousTestCase):
         self.assertEqual(broken, [], "\n" + "\n".join(broken))
 
     def test_everyPartHasARule(self) -> None:
-        """
-        A new part of the project gets a row in the table.
-        """
+        """A new part of the project gets a row in the table."""
         parts = {partOf(module) for path, module, isPackage in modules() if not module.startswith("twisted.")}
         self.assertEqual(parts - set(ALLOWED) - {None}, set())
 
 
 class CirclesTests(SynchronousTestCase):
-    """
-    Modules import each other in a line.
-    """
+    """Modules import each other in a line."""
 
     def test_none(self) -> None:
-        """
-        No module imports itself by way of others, for type checkers or inside functions included.
-        """
+        """No module imports itself by way of others, for type checkers or inside functions included."""
         self.assertEqual(list(circles(importGraph())), [])
 
     def test_found(self) -> None:
-        """
-        One that is there is found.
-        """
+        """One that is there is found."""
         graph = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set[str](), "e": {"e"}}
         self.assertEqual(list(circles(graph)), [["b", "c"], ["e"]])
 
 
 class FileNamesTests(SynchronousTestCase):
-    """
-    A reader finds the file from the thing's name.
-    """
+    """A reader finds the file from the thing's name."""
 
     def test_once(self) -> None:
-        """
-        A file name occurs once, but for those that mean the same wherever they are.
-        """
+        """A file name occurs once, but for those that mean the same wherever they are."""
         counts = Counter(path.name for path, module, _ in modules() if not module.startswith("twisted."))
         self.assertEqual(sorted(name for name, count in counts.items() if count > 1 and name not in CONVENTIONAL), [])
 
 
 class KafkaTests(SynchronousTestCase):
-    """
-    Only L{admission.kafka} knows Kafka.
-    """
+    """Only L{admission.kafka} knows Kafka."""
 
     def test_names(self) -> None:
         """
@@ -304,9 +269,7 @@ class KafkaTests(SynchronousTestCase):
         self.assertEqual(found, [], "\n" + "\n".join(found))
 
     def test_noticed(self) -> None:
-        """
-        Such names are noticed wherever code can have them.
-        """
+        """Such names are noticed wherever code can have them."""
         for source in [
             "import kio.index",
             "from kio import index",
@@ -321,14 +284,10 @@ class KafkaTests(SynchronousTestCase):
 
 
 class OneRuleTests(SynchronousTestCase):
-    """
-    What admits requests is written once, and recording only observes.
-    """
+    """What admits requests is written once, and recording only observes."""
 
     def test_policiesAreAskedByControl(self) -> None:
-        """
-        Nobody but L{admission.control} puts a request to a policy; base classes and policies may call their own.
-        """
+        """Nobody but L{admission.control} puts a request to a policy; base classes and policies may call their own."""
         asking = {
             module
             for path, module, _ in modules()
@@ -342,9 +301,7 @@ class OneRuleTests(SynchronousTestCase):
         )
 
     def test_nobodyAsksWhetherItIsRecorded(self) -> None:
-        """
-        Code that serves does not look whether somebody records.
-        """
+        """Code that serves does not look whether somebody records."""
         serving = (
             "admission.gate",
             "admission.control",
@@ -361,20 +318,14 @@ class OneRuleTests(SynchronousTestCase):
 
 
 class RulesTests(SynchronousTestCase):
-    """
-    The rules notice what they forbid.
-    """
+    """The rules notice what they forbid."""
 
     def check(self, source: str, module: str) -> list[str]:
-        """
-        What is wrong with C{source} as C{module}.
-        """
+        """What is wrong with C{source} as C{module}."""
         return [complaint for line, complaint in complaints(dedent(source), module)]
 
     def test_layers(self) -> None:
-        """
-        An import against the table is found, however it is written.
-        """
+        """An import against the table is found, however it is written."""
         for source in [
             "import admission.kafka.service",
             "from admission.kafka.broker import service",
@@ -388,18 +339,14 @@ class RulesTests(SynchronousTestCase):
             self.assertTrue(complaint.startswith("gate may not import kafka, only "), complaint)
 
     def test_relativeLevels(self) -> None:
-        """
-        Dots are counted from the package of the module.
-        """
+        """Dots are counted from the package of the module."""
         self.assertEqual(self.check("from ..gate import Gate", "admission.kafka.session"), [])
         self.assertEqual(self.check("from ...connection import codec", "admission.kafka.broker.fetch"), [])
         self.assertEqual(self.check("from .gate import Gate", "admission.kafka.session"), [])
         self.assertEqual(len(self.check("from ....kafka import options", "admission.metrics.codec.fast")), 1)
 
     def test_allowed(self) -> None:
-        """
-        What the table allows passes, and so do other people's modules.
-        """
+        """What the table allows passes, and so do other people's modules."""
         for source, module in [
             ("from ..gate import Gate", "admission.connection.factory"),
             ("from admission.units import parseBytes", "admission_plugins.bounded"),
@@ -410,25 +357,19 @@ class RulesTests(SynchronousTestCase):
             self.assertEqual(self.check(source, module), [])
 
     def test_defaultPolicies(self) -> None:
-        """
-        Nothing imports a default policy.
-        """
+        """Nothing imports a default policy."""
         self.assertIn("found by name", self.check("import admission_plugins.bounded", "admission.kafka.service")[0])
         self.assertIn("found by name", self.check("import admission_plugins.bounded", "twisted.plugins.ours")[0])
 
     def test_reactor(self) -> None:
-        """
-        The reactor is not imported with a module, but may be inside a function.
-        """
+        """The reactor is not imported with a module, but may be inside a function."""
         for source in ["from twisted.internet import reactor", "class A:\n    import twisted.internet.reactor"]:
             self.assertIn("have it handed in", self.check(source, "admission.gate")[0])
         self.assertEqual(self.check("def f():\n    from twisted.internet import reactor", "admission.gate"), [])
         self.assertEqual(self.check("from twisted.internet import reactors", "admission.gate"), [])
 
     def test_clocks(self) -> None:
-        """
-        Clocks are read in one module only.
-        """
+        """Clocks are read in one module only."""
         for source in [
             "import time\ntime.monotonic()",
             "from time import perf_counter",
@@ -440,9 +381,7 @@ class RulesTests(SynchronousTestCase):
         self.assertEqual(self.check("import time\ntime.sleep(1)\nself.time(2)", "admission.gate"), [])
 
     def test_pyspark(self) -> None:
-        """
-        Spark stays with those who need it.
-        """
+        """Spark stays with those who need it."""
         self.assertIn("pyspark is an extra", self.check("import pyspark.sql", "admission.cli")[0])
         self.assertEqual(self.check("from pyspark.sql import SparkSession", "admission.offline.ingest"), [])
         self.assertEqual(self.check("from pyspark.sql import datasource", "pyspark_admission.batch"), [])

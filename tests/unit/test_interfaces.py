@@ -1,6 +1,4 @@
-"""
-The contracts.
-"""
+"""The contracts."""
 
 from __future__ import annotations
 
@@ -19,14 +17,10 @@ CONTRACTS = [each for each in vars(interfaces).values() if isinstance(each, Inte
 
 
 class ContractTests(SynchronousTestCase):
-    """
-    What all interfaces have in common.
-    """
+    """What all interfaces have in common."""
 
     def test_everythingIsDocumented(self) -> None:
-        """
-        Every interface, method and attribute says what it is.
-        """
+        """Every interface, method and attribute says what it is."""
         self.assertTrue(CONTRACTS)
         bare = [each.__name__ for each in CONTRACTS if not each.__doc__]
         bare += [
@@ -38,19 +32,14 @@ class ContractTests(SynchronousTestCase):
         self.assertEqual(bare, [])
 
     def test_factoriesShareABase(self) -> None:
-        """
-        Every kind of factory is an L{IPolicyFactory}, so that one function
-        builds them all.
-        """
+        """Every kind of factory is an L{IPolicyFactory}, so that one function builds them all."""
         factories = [each for each in CONTRACTS if each.__name__.endswith("Factory") and each is not IPolicyFactory]
         self.assertEqual(len(factories), 5)
         for each in factories:
             self.assertTrue(each.isOrExtends(IPolicyFactory), each.__name__)
 
     def test_purposesDiffer(self) -> None:
-        """
-        The purposes of the ledger are different words.
-        """
+        """The purposes of the ledger are different words."""
         purposes = ["FRAMES", "PARKED", "RESPONSES", "CONNECTIONS"]
         self.assertEqual(len({getattr(interfaces, each) for each in purposes}), len(purposes))
 
@@ -71,27 +60,19 @@ class ContractTests(SynchronousTestCase):
 
 
 class ValueTests(SynchronousTestCase):
-    """
-    L{Request}, L{Usage}, L{Decision} and L{PolicyContext}.
-    """
+    """L{Request}, L{Usage}, L{Decision} and L{PolicyContext}."""
 
     def test_valuesCompare(self) -> None:
-        """
-        Two requests that say the same are equal and hash alike.
-        """
+        """Two requests that say the same are equal and hash alike."""
         first, second = (Request("produce", "alice", "app", "192.0.2.1", 100, (7,)) for _ in range(2))
         self.assertEqual(first, second)
         self.assertEqual(len({first, second}), 1)
 
     def test_valuesStay(self) -> None:
-        """
-        What a policy is given it cannot change.
-        """
+        """What a policy is given it cannot change."""
         for value, name in [(Usage(), "requestBytes"), (Decision(), "admitted"), (PolicyContext(None, float), "clock")]:
             self.assertRaises(AttributeError, setattr, value, name, 1)
 
     def test_admittedUnlessSaid(self) -> None:
-        """
-        A decision admits without delay unless it says otherwise.
-        """
+        """A decision admits without delay unless it says otherwise."""
         self.assertEqual(Decision(), Decision(admitted=True, delaySeconds=0.0, reason=""))

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.names}.
-"""
+"""Tests for L{admission.names}."""
 
 from __future__ import annotations
 
@@ -13,15 +11,11 @@ from admission.names import MAX_NAME_BYTES, boundedName
 
 
 class BoundedNameTests(SynchronousTestCase):
-    """
-    L{boundedName} decides how much of a client's name is kept.
-    """
+    """L{boundedName} decides how much of a client's name is kept."""
 
     @given(st.text(alphabet="aé€😀", max_size=80))
     def test_short(self, name: str) -> None:
-        """
-        A name that fits stays as it is, and any other fits afterwards, in what a recording has room for.
-        """
+        """A name that fits stays as it is, and any other fits afterwards, in what a recording has room for."""
         bounded = boundedName(name)
         fits = len(name.encode()) <= MAX_NAME_BYTES
         self.assertEqual(bounded == name, fits)
@@ -30,7 +24,8 @@ class BoundedNameTests(SynchronousTestCase):
 
     def test_long(self) -> None:
         """
-        The longest name that a client can send takes little, begins as it did, and differs from others that begin so.
+        The longest name that a client can send takes little, begins as it did, and differs from
+        others that begin so.
         """
         for character in ("a", "é", "€", "😀"):
             name = character * (32767 // len(character.encode()))
@@ -41,7 +36,5 @@ class BoundedNameTests(SynchronousTestCase):
             self.assertEqual(len(others), 4)
 
     def test_surrogates(self) -> None:
-        """
-        What cannot be encoded can be a name all the same.
-        """
+        """What cannot be encoded can be a name all the same."""
         self.assertLessEqual(len(boundedName("\udcff" * 1000).encode("utf-8", "surrogatepass")), MAX_NAME_BYTES)

@@ -1,6 +1,4 @@
-"""
-L{admission.operations}.
-"""
+"""L{admission.operations}."""
 
 from __future__ import annotations
 
@@ -22,14 +20,10 @@ from tests.kit.listpurgatory import ListPurgatory
 
 
 class DelayedOperationTests(SynchronousTestCase):
-    """
-    L{DelayedOperation} in no purgatory.
-    """
+    """L{DelayedOperation} in no purgatory."""
 
     def test_defaults(self) -> None:
-        """
-        The base class never completes by itself, and its events do nothing.
-        """
+        """The base class never completes by itself, and its events do nothing."""
         operation = DelayedOperation(1.5)
         self.assertEqual((operation.delaySeconds, operation.completed), (1.5, False))
         self.assertEqual((operation.watcher, operation.parking), (None, None))
@@ -41,26 +35,20 @@ class DelayedOperationTests(SynchronousTestCase):
         self.assertIs(operation.completed, True)
 
     def test_completesOnce(self) -> None:
-        """
-        Only the first call completes it.
-        """
+        """Only the first call completes it."""
         operation = ScriptedOperation(isReady=True)
         self.assertEqual([operation.tryComplete(), operation.tryComplete(), operation.forceComplete()],
                          [True, False, False])  # fmt: skip
         self.assertEqual(operation.told, ["complete"])
 
     def test_completesOnceFromWithin(self) -> None:
-        """
-        Completing it while it completes does nothing.
-        """
+        """Completing it while it completes does nothing."""
         nested: list[bool] = []
         operation = ScriptedOperation(complete=lambda each: nested.append(each.forceComplete()))
         self.assertEqual((operation.forceComplete(), nested, operation.told), (True, [False], ["complete"]))
 
     def test_expire(self) -> None:
-        """
-        An operation that is over does not expire.
-        """
+        """An operation that is over does not expire."""
         operation, completed = ScriptedOperation(), ScriptedOperation()
         operation.expire()
         completed.forceComplete()
@@ -68,18 +56,13 @@ class DelayedOperationTests(SynchronousTestCase):
         self.assertEqual((operation.told, completed.told), (["complete", "expire"], ["complete"]))
 
     def test_failedCompletion(self) -> None:
-        """
-        What C{onComplete} raises goes to the caller, and the operation is over
-        all the same.
-        """
+        """What C{onComplete} raises goes to the caller, and the operation is over all the same."""
         operation = ScriptedOperation(complete=lambda _: 1 // 0)
         self.assertRaises(ZeroDivisionError, operation.forceComplete)
         self.assertEqual((operation.completed, operation.forceComplete()), (True, False))
 
     def test_slots(self) -> None:
-        """
-        A subclass with slots has no dictionary: there may be millions.
-        """
+        """A subclass with slots has no dictionary: there may be millions."""
 
         class Bare(DelayedOperation):
             __slots__ = ()
@@ -88,58 +71,42 @@ class DelayedOperationTests(SynchronousTestCase):
 
 
 class WaitForTests(SynchronousTestCase):
-    """
-    L{waitFor}, in a purgatory on a wheel.
-    """
+    """L{waitFor}, in a purgatory on a wheel."""
 
     def setUp(self) -> None:
-        """
-        Make a purgatory.
-        """
+        """Make a purgatory."""
         self.clock = Clock()
         self.purgatory = self.buildPurgatory()
         self.isTrue = False
         self.asked = 0
 
     def buildPurgatory(self) -> IPurgatory:
-        """
-        Make the purgatory.
-        """
+        """Make the purgatory."""
         return WheelPurgatory(TimingWheel(self.clock))
 
     def condition(self) -> bool:
-        """
-        What is waited for.
-        """
+        """What is waited for."""
         self.asked += 1
         return self.isTrue
 
     def wait(self, *keys: str, condition: Callable[[], bool] | None = None) -> Deferred[None]:
-        """
-        Wait for 5 seconds at most.
-        """
+        """Wait for 5 seconds at most."""
         return waitFor(self.purgatory, keys or ("key",), condition or self.condition, 5.0)
 
     def assertNothingLeft(self) -> None:
-        """
-        Nobody waits, and there is no timer.
-        """
+        """Nobody waits, and there is no timer."""
         self.assertEqual((self.purgatory.watched, self.purgatory.delayed), (0, 0))
         self.assertEqual(list(self.clock.getDelayedCalls()), [])
 
     def test_trueAtOnce(self) -> None:
-        """
-        What is true need not be waited for.
-        """
+        """What is true need not be waited for."""
         self.isTrue = True
         self.assertIs(self.successResultOf(self.wait()), None)
         self.assertEqual(self.asked, 1)
         self.assertNothingLeft()
 
     def test_becomesTrue(self) -> None:
-        """
-        It fires in the check that finds the condition true, be it of any key.
-        """
+        """It fires in the check that finds the condition true, be it of any key."""
         deferred = self.wait("a", "b")
         self.assertEqual(self.purgatory.checkAndComplete("a"), 0)
         self.assertNoResult(deferred)
@@ -150,10 +117,7 @@ class WaitForTests(SynchronousTestCase):
         self.assertNothingLeft()
 
     def test_timeout(self) -> None:
-        """
-        It fails when the time is up, although the condition may have become
-        true unnoticed.
-        """
+        """It fails when the time is up, although the condition may have become true unnoticed."""
         deferred = self.wait()
         self.clock.advance(4.99)
         self.assertNoResult(deferred)
@@ -164,9 +128,7 @@ class WaitForTests(SynchronousTestCase):
         self.assertNothingLeft()
 
     def test_conditionRaises(self) -> None:
-        """
-        What the condition raises, now or later, is what it fails with.
-        """
+        """What the condition raises, now or later, is what it fails with."""
 
         def condition() -> bool:
             if self.isTrue:
@@ -182,10 +144,7 @@ class WaitForTests(SynchronousTestCase):
         self.assertNothingLeft()
 
     def test_cancel(self) -> None:
-        """
-        Cancelling takes the operation out: the condition is not asked any
-        more.
-        """
+        """Cancelling takes the operation out: the condition is not asked any more."""
         deferred = self.wait("a", "b")
         deferred.cancel()
         self.failureResultOf(deferred, CancelledError)
@@ -195,9 +154,7 @@ class WaitForTests(SynchronousTestCase):
         self.assertEqual((self.asked, self.purgatory.expirations), (asked, 0))
 
     def test_cancelledForKey(self) -> None:
-        """
-        It fails when its operation is cancelled, under all its keys.
-        """
+        """It fails when its operation is cancelled, under all its keys."""
         deferred = self.wait("a", "b")
         self.assertEqual(len(self.purgatory.cancelForKey("a")), 1)
         self.failureResultOf(deferred, CancelledError)
@@ -205,10 +162,7 @@ class WaitForTests(SynchronousTestCase):
         self.assertNothingLeft()
 
     def test_shutdown(self) -> None:
-        """
-        It fails when the purgatory is shut down, or has been: nobody waits for
-        ever.
-        """
+        """It fails when the purgatory is shut down, or has been: nobody waits for ever."""
         before = self.wait()
         self.purgatory.shutdown()
         after = self.wait()
@@ -217,9 +171,7 @@ class WaitForTests(SynchronousTestCase):
         self.assertNothingLeft()
 
     def test_parkedAgain(self) -> None:
-        """
-        Whoever parks a cancelled operation again gets nothing out of it.
-        """
+        """Whoever parks a cancelled operation again gets nothing out of it."""
         deferred = self.wait()
         [operation] = self.purgatory.cancelForKey("key")
         self.failureResultOf(deferred, CancelledError)
@@ -229,18 +181,13 @@ class WaitForTests(SynchronousTestCase):
         self.assertNothingLeft()
 
     def test_wrongArguments(self) -> None:
-        """
-        Without a key, or with a timeout that is not a finite number, it raises
-        at once.
-        """
+        """Without a key, or with a timeout that is not a finite number, it raises at once."""
         self.assertRaises(ValueError, waitFor, self.purgatory, [], self.condition, 5.0)
         self.assertRaises(ValueError, waitFor, self.purgatory, ["key"], self.condition, float("nan"))
         self.assertNothingLeft()
 
     def test_waitAgain(self) -> None:
-        """
-        A callback may wait for the next time within the check.
-        """
+        """A callback may wait for the next time within the check."""
         times: list[Any] = []
 
         def again(_: object) -> None:
@@ -255,10 +202,7 @@ class WaitForTests(SynchronousTestCase):
         self.assertEqual((len(times), self.purgatory.watched), (3, 1))
 
     def test_noCycle(self) -> None:
-        """
-        Once it has fired, however that came about, nothing is left for the
-        garbage collector to find.
-        """
+        """Once it has fired, however that came about, nothing is left for the garbage collector to find."""
 
         class Condition:
             answer: Callable[[], bool] = bool
@@ -290,24 +234,16 @@ class WaitForTests(SynchronousTestCase):
 
 
 class PlainWaitForTests(WaitForTests):
-    """
-    L{waitFor}, in a plain purgatory.
-    """
+    """L{waitFor}, in a plain purgatory."""
 
     def buildPurgatory(self) -> IPurgatory:
-        """
-        Make the purgatory.
-        """
+        """Make the purgatory."""
         return CallLaterPurgatory(self.clock)
 
 
 class ListWaitForTests(WaitForTests):
-    """
-    L{waitFor}, in a purgatory that knows of operations what the contract says.
-    """
+    """L{waitFor}, in a purgatory that knows of operations what the contract says."""
 
     def buildPurgatory(self) -> IPurgatory:
-        """
-        Make the purgatory.
-        """
+        """Make the purgatory."""
         return ListPurgatory(self.clock)

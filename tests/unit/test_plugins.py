@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.plugins}.
-"""
+"""Tests for L{admission.plugins}."""
 
 from __future__ import annotations
 
@@ -53,21 +51,15 @@ CONTEXT = PolicyContext(Clock(), lambda: 0.0)
 
 
 class ILoudSpeakerFactory(IPolicyFactory):
-    """
-    A kind of policy that nobody but these tests has.
-    """
+    """A kind of policy that nobody but these tests has."""
 
 
 class IEarPlugFactory(IPolicyFactory):
-    """
-    Another one.
-    """
+    """Another one."""
 
 
 def buildEcho(context: PolicyContext, amount: str, unit: str = "B", flavour: str | None = None) -> tuple[Any, ...]:
-    """
-    An implementation that shows what it was built with.
-    """
+    """An implementation that shows what it was built with."""
     if not amount.isdigit():
         raise ValueError(f"{amount!r} is not an amount")
     return context, amount, unit, flavour
@@ -77,42 +69,30 @@ THREE = 3
 
 
 def buildNothing() -> None:
-    """
-    An implementation that has no place for the context.
-    """
+    """An implementation that has no place for the context."""
 
 
 def buildSize(size: str) -> None:
-    """
-    Another one.
-    """
+    """Another one."""
 
 
 def buildAbbreviated(c: PolicyContext, size: str) -> None:
-    """
-    One that has.
-    """
+    """One that has."""
 
 
 @implementer(IQuotaPolicy)
 class Half:
-    """
-    Says that it is a policy, and lacks most of one.
-    """
+    """Says that it is a policy, and lacks most of one."""
 
     isShadow = False
 
 
 class Unfinished(QuotaPolicy):
-    """
-    A policy whose author has yet to write its methods.
-    """
+    """A policy whose author has yet to write its methods."""
 
 
 def echoFactory(name: str = "echo", kind: type[IPolicyFactory] = ILoudSpeakerFactory) -> PolicyFactory:
-    """
-    A factory for L{buildEcho}.
-    """
+    """A factory for L{buildEcho}."""
     return PolicyFactory(
         kind,
         name=name,
@@ -123,14 +103,10 @@ def echoFactory(name: str = "echo", kind: type[IPolicyFactory] = ILoudSpeakerFac
 
 
 class ParseDescriptionTests(SynchronousTestCase):
-    """
-    L{parseDescription} follows the grammar of Twisted's endpoints.
-    """
+    """L{parseDescription} follows the grammar of Twisted's endpoints."""
 
     def test_arguments(self) -> None:
-        """
-        Colons separate, an equals sign makes a keyword, a backslash quotes.
-        """
+        """Colons separate, an equals sign makes a keyword, a backslash quotes."""
         self.assertEqual(parseDescription("name"), ("name", [], {}))
         self.assertEqual(parseDescription("name:1:b=2:3"), ("name", ["1", "3"], {"b": "2"}))
         self.assertEqual(parseDescription("n:a\\:b:c\\=d:e=f=g\\\\"), ("n", ["a:b", "c=d"], {"e": "f=g\\"}))
@@ -171,37 +147,27 @@ class ParseDescriptionTests(SynchronousTestCase):
 
 
 class PolicyFactoryTests(SynchronousTestCase):
-    """
-    L{PolicyFactory} stands for a policy without importing it.
-    """
+    """L{PolicyFactory} stands for a policy without importing it."""
 
     def test_interfaces(self) -> None:
-        """
-        It provides the interface of its kind, and L{IPlugin}.
-        """
+        """It provides the interface of its kind, and L{IPlugin}."""
         factory = echoFactory(kind=IEarPlugFactory)
         verifyObject(IEarPlugFactory, factory)
         self.assertTrue(IPlugin.providedBy(factory))
         self.assertFalse(IMemoryPoolFactory.providedBy(factory))
 
     def test_build(self) -> None:
-        """
-        Its implementation gets the context and the arguments.
-        """
+        """Its implementation gets the context and the arguments."""
         self.assertEqual(echoFactory().build(CONTEXT, "1", flavour="mint"), (CONTEXT, "1", "B", "mint"))
 
     def test_lazy(self) -> None:
-        """
-        Making and listing it does not import the implementation.
-        """
+        """Making and listing it does not import the implementation."""
         factory = PolicyFactory(IEarPlugFactory, "x", "", "x", "no_such_module.build")
         self.assertEqual(factory.name, "x")
         self.assertRaises(ModuleNotFoundError, factory.resolve)
 
     def test_mistakes(self) -> None:
-        """
-        A kind, a name and an implementation that cannot be one are refused with what to write.
-        """
+        """A kind, a name and an implementation that cannot be one are refused with what to write."""
         for kwargs, words in (
             ({"kind": IQuotaPolicy}, "IQuotaPolicy> is no interface of factories; write one of IMemoryPoolFactory, "),
             ({"kind": QuotaPolicy}, "QuotaPolicy'> is no interface of factories; write one of IMemoryPoolFactory, "),
@@ -223,9 +189,7 @@ class PolicyFactoryTests(SynchronousTestCase):
 
 
 class FakeEntryPoint:
-    """
-    An entry point of a distribution that is not installed.
-    """
+    """An entry point of a distribution that is not installed."""
 
     def __init__(self, name: str, loaded: Any) -> None:
         self.name = name
@@ -234,37 +198,27 @@ class FakeEntryPoint:
         self._loaded = loaded
 
     def load(self) -> Any:
-        """
-        Return the object, or raise it.
-        """
+        """Return the object, or raise it."""
         if isinstance(self._loaded, Exception):
             raise self._loaded
         return self._loaded
 
 
 class InstalledTestCase(SynchronousTestCase):
-    """
-    Lets tests install drop-ins and entry points.
-    """
+    """Lets tests install drop-ins and entry points."""
 
     def setUp(self) -> None:
-        """
-        Start without any entry points.
-        """
+        """Start without any entry points."""
         self.entryPoints()
         self.logged: list[str] = []
         self.patch(plugins, "_log", self)
 
     def warn(self, format: str, **values: Any) -> None:
-        """
-        Stand in for the module's logger.
-        """
+        """Stand in for the module's logger."""
         self.logged.append(format.format(**values))
 
     def entryPoints(self, *entries: FakeEntryPoint) -> None:
-        """
-        Have these be the entry points of our group.
-        """
+        """Have these be the entry points of our group."""
 
         def find(group: str) -> tuple[FakeEntryPoint, ...]:
             self.assertEqual(group, "admission.policies")
@@ -274,9 +228,7 @@ class InstalledTestCase(SynchronousTestCase):
         self.patch(plugins, "_loaded", {})
 
     def dropin(self, name: str, source: str) -> None:
-        """
-        Put a module into a C{twisted/plugins} directory of its own.
-        """
+        """Put a module into a C{twisted/plugins} directory of its own."""
         directory = Path(self.mktemp()).absolute()
         directory.mkdir()
         directory.joinpath(f"{name}.py").write_text(textwrap.dedent(source))
@@ -285,51 +237,37 @@ class InstalledTestCase(SynchronousTestCase):
         self.addCleanup(vars(twisted.plugins).pop, name, None)
 
     def echoDropin(self, module: str, name: str = "echo") -> None:
-        """
-        Install L{echoFactory} as a drop-in.
-        """
+        """Install L{echoFactory} as a drop-in."""
         self.dropin(module, f"from tests.unit.test_plugins import echoFactory\nfactory = echoFactory({name!r})\n")
 
 
 class ListFactoriesTests(InstalledTestCase):
-    """
-    L{listFactories} merges drop-ins and entry points.
-    """
+    """L{listFactories} merges drop-ins and entry points."""
 
     def names(self, kind: type[IPolicyFactory] = ILoudSpeakerFactory) -> list[tuple[str, str]]:
-        """
-        What is installed, by name and provider.
-        """
+        """What is installed, by name and provider."""
         return [(each.name, each.providedBy) for each in listFactories(kind)]
 
     def test_defaults(self) -> None:
-        """
-        The default pools are found, and C{getPlugins} finds them as well.
-        """
+        """The default pools are found, and C{getPlugins} finds them as well."""
         module = "twisted.plugins.admission_policies"
         self.assertLessEqual({("bounded", module), ("unbounded", module)}, set(self.names(IMemoryPoolFactory)))
         self.assertLessEqual({"bounded", "fair", "unbounded"}, {each.name for each in getPlugins(IMemoryPoolFactory)})
 
     def test_dropin(self) -> None:
-        """
-        A third party's drop-in is listed with its module, under its kind only.
-        """
+        """A third party's drop-in is listed with its module, under its kind only."""
         self.echoDropin("acme_dropin")
         self.assertIn(("echo", "twisted.plugins.acme_dropin"), self.names())
         self.assertNotIn("echo", [name for name, _ in self.names(IEarPlugFactory)])
 
     def test_entryPoint(self) -> None:
-        """
-        An entry point is listed with what it points to, under its kind only.
-        """
+        """An entry point is listed with what it points to, under its kind only."""
         self.entryPoints(FakeEntryPoint("acme", echoFactory()))
         self.assertIn(("echo", "entry point acme (acme.policies:factory)"), self.names())
         self.assertNotIn("echo", [name for name, _ in self.names(IEarPlugFactory)])
 
     def test_distributionIsNamed(self) -> None:
-        """
-        The provider of a real entry point names the distribution.
-        """
+        """The provider of a real entry point names the distribution."""
         directory = Path(self.mktemp())
         information = directory / "acme-1.0.dist-info"
         information.mkdir(parents=True)
@@ -342,18 +280,13 @@ class ListFactoriesTests(InstalledTestCase):
         self.assertIn(("installed", "entry point echo (tests.unit.test_plugins:INSTALLED) of acme"), self.names())
 
     def test_sameObjectTwice(self) -> None:
-        """
-        One factory found in two ways is one factory.
-        """
+        """One factory found in two ways is one factory."""
         factory = echoFactory()
         self.entryPoints(FakeEntryPoint("one", factory), FakeEntryPoint("two", factory))
         self.assertEqual([name for name, _ in self.names() if name == "echo"], ["echo"])
 
     def test_brokenEntryPoint(self) -> None:
-        """
-        An entry point that cannot be loaded is left out, and the log says so;
-        the others are there.
-        """
+        """An entry point that cannot be loaded is left out, and the log says so; the others are there."""
         self.entryPoints(
             FakeEntryPoint("bad", ImportError("no module named acme")), FakeEntryPoint("ok", echoFactory())
         )
@@ -383,9 +316,7 @@ class ListFactoriesTests(InstalledTestCase):
             self.assertTrue(str(error).endswith(sentence), error)
 
     def test_moduleOfItsName(self) -> None:
-        """
-        A factory that has the name of the module that implements it is found as often as it is looked for.
-        """
+        """A factory that has the name of the module that implements it is found as often as it is looked for."""
         directory = Path(self.mktemp()).absolute()
         package, information = directory / "acme_echo", directory / "acme_echo-1.0.dist-info"
         for each in (package, information):
@@ -409,9 +340,7 @@ class ListFactoriesTests(InstalledTestCase):
         self.assertEqual(self.logged, [])
 
     def test_factoryWithoutName(self) -> None:
-        """
-        A provider that lacks an attribute of its interface is left out, and the log says so.
-        """
+        """A provider that lacks an attribute of its interface is left out, and the log says so."""
         factory = echoFactory()
         del factory.format
         self.entryPoints(FakeEntryPoint("bad", factory))
@@ -445,18 +374,13 @@ class ListFactoriesTests(InstalledTestCase):
         self.assertNotEqual(self.flushLoggedErrors(RuntimeError, SystemExit, ImportError, ValueError), [])
 
     def test_noKind(self) -> None:
-        """
-        What is no interface of factories is refused, wherever it is asked for.
-        """
+        """What is no interface of factories is refused, wherever it is asked for."""
         for kind in (IQuotaPolicy, QuotaPolicy, IPolicyFactory, "quota"):
             for use in (listFactories, lambda kind: buildPolicy(kind, "x", CONTEXT)):
                 self.assertIn("is no interface of factories", str(self.assertRaises(ValueError, use, kind)))
 
     def test_dropinThatBrokeSince(self) -> None:
-        """
-        A drop-in that lacks what Twisted's cache says it has is left out, and
-        the log says so.
-        """
+        """A drop-in that lacks what Twisted's cache says it has is left out, and the log says so."""
         self.echoDropin("fickle_dropin")
         self.names()
         del vars(sys.modules["twisted.plugins.fickle_dropin"])["factory"]
@@ -465,34 +389,23 @@ class ListFactoriesTests(InstalledTestCase):
 
 
 class BuildPolicyTests(InstalledTestCase):
-    """
-    L{buildPolicy} makes policies and explains what is wrong with a description.
-    """
+    """L{buildPolicy} makes policies and explains what is wrong with a description."""
 
     def setUp(self) -> None:
-        """
-        Install L{echoFactory}.
-        """
+        """Install L{echoFactory}."""
         super().setUp()
         self.entryPoints(FakeEntryPoint("acme", echoFactory()))
 
     def refusal(self, description: str) -> str:
-        """
-        The message with which C{description} is refused.
-        """
+        """The message with which C{description} is refused."""
         return str(self.assertRaises(PolicyError, buildPolicy, ILoudSpeakerFactory, description, CONTEXT))
 
     def test_built(self) -> None:
-        """
-        Arguments arrive as strings after the context.
-        """
+        """Arguments arrive as strings after the context."""
         self.assertEqual(buildPolicy(ILoudSpeakerFactory, "echo:5:flavour=a\\:b", CONTEXT), (CONTEXT, "5", "B", "a:b"))
 
     def test_badArguments(self) -> None:
-        """
-        Too few, too many and unknown arguments are each explained in one
-        sentence that ends in the right form.
-        """
+        """Too few, too many and unknown arguments are each explained in one sentence that ends in the right form."""
         form = "; expected echo:AMOUNT[:UNIT][:flavour=WORD]"
         for description, complaint in [
             ("echo", "missing a required argument: 'amount'"),
@@ -503,28 +416,20 @@ class BuildPolicyTests(InstalledTestCase):
             self.assertEqual(self.refusal(description), f"{description!r}: {complaint}{form}")
 
     def test_badValue(self) -> None:
-        """
-        What the implementation refuses is reported with the description.
-        """
+        """What the implementation refuses is reported with the description."""
         self.assertEqual(self.refusal("echo:much"), "'echo:much': 'much' is not an amount")
 
     def test_unknownName(self) -> None:
-        """
-        An unknown name is answered with what is installed.
-        """
+        """An unknown name is answered with what is installed."""
         self.assertEqual(self.refusal("ekko:1"), "no loud speaker is called 'ekko'; installed: echo")
 
     def test_nothingInstalled(self) -> None:
-        """
-        That nothing is installed is said as well.
-        """
+        """That nothing is installed is said as well."""
         self.entryPoints()
         self.assertTrue(self.refusal("echo:1").endswith("installed: nothing"))
 
     def test_twoProviders(self) -> None:
-        """
-        A name that two provide is refused, naming both.
-        """
+        """A name that two provide is refused, naming both."""
         self.echoDropin("acme_dropin")
         self.assertEqual(
             self.refusal("echo:1"),
@@ -533,9 +438,7 @@ class BuildPolicyTests(InstalledTestCase):
         )
 
     def test_twiceInOne(self) -> None:
-        """
-        A name that one module has twice is refused, naming it once.
-        """
+        """A name that one module has twice is refused, naming it once."""
         self.dropin(
             "acme_dropin",
             "from tests.unit.test_plugins import echoFactory\none, two = echoFactory('two'), echoFactory('two')\n",
@@ -543,9 +446,7 @@ class BuildPolicyTests(InstalledTestCase):
         self.assertEqual(self.refusal("two:1"), "'two' is given twice in twisted.plugins.acme_dropin; keep one of them")
 
     def test_missingImplementation(self) -> None:
-        """
-        An implementation that cannot be imported or called is refused with its factory's provider and the reason.
-        """
+        """An implementation that cannot be imported or called is refused with its factory's provider and the reason."""
         for implementation, reason in (
             ("no_such_module.build", "ModuleNotFoundError: No module named 'no_such_module'"),
             (f"{__name__}.buildMuch", f"AttributeError: module '{__name__}' has no attribute 'buildMuch'"),
@@ -576,9 +477,7 @@ class BuildPolicyTests(InstalledTestCase):
         self.assertIn("too many positional arguments", self.refusal("odd:1:2"))
 
     def test_notBuilt(self) -> None:
-        """
-        An implementation that returns no policy of its kind is named, with what it returned.
-        """
+        """An implementation that returns no policy of its kind is named, with what it returned."""
         remedy = "is no IQuotaPolicy; return an object of a class with @implementer(IQuotaPolicy)"
         for built, words in (
             (None, f"returned None, which {remedy}"),
@@ -594,9 +493,7 @@ class BuildPolicyTests(InstalledTestCase):
         self.assertNotIn("isShadow, ", str(error))
 
     def test_raising(self) -> None:
-        """
-        What an implementation raises, other than its refusal of an argument, is named and chained.
-        """
+        """What an implementation raises, other than its refusal of an argument, is named and chained."""
         for raising, words in (
             (lambda context: {}["size"], "raised KeyError: 'size'"),
             (lambda context: Unfinished(), "raised TypeError: Can't instantiate abstract class Unfinished with "),
@@ -608,17 +505,12 @@ class BuildPolicyTests(InstalledTestCase):
             self.assertIsInstance(error.__cause__, (KeyError, TypeError))
 
     def install(self, kind: type[IPolicyFactory], build: str) -> None:
-        """
-        Have one policy installed, C{odd}, which this function of this module builds.
-        """
+        """Have one policy installed, C{odd}, which this function of this module builds."""
         implementation = f"{__name__}.{build}"
         self.entryPoints(FakeEntryPoint("acme", PolicyFactory(kind, "odd", "", "odd[:SIZE]", implementation)))
 
     def test_ownFactoryClass(self) -> None:
-        """
-        A factory need not be a L{PolicyFactory}: the parameters of its
-        C{build} count.
-        """
+        """A factory need not be a L{PolicyFactory}: the parameters of its C{build} count."""
 
         class Own:
             name = "own"
@@ -635,24 +527,18 @@ class BuildPolicyTests(InstalledTestCase):
         self.assertEqual(self.refusal("own"), "'own': missing a required argument: 'size'; expected own:SIZE")
 
     def test_checkOnly(self) -> None:
-        """
-        L{checkPolicy} finds a wrong form and builds nothing.
-        """
+        """L{checkPolicy} finds a wrong form and builds nothing."""
         checkPolicy(ILoudSpeakerFactory, "echo:much")
         self.assertRaises(PolicyError, checkPolicy, ILoudSpeakerFactory, "echo")
 
     def test_findFactory(self) -> None:
-        """
-        L{findFactory} gives the factory with its texts.
-        """
+        """L{findFactory} gives the factory with its texts."""
         found = findFactory(ILoudSpeakerFactory, "echo")
         self.assertEqual((found.name, found.format), ("echo", "echo:AMOUNT[:UNIT][:flavour=WORD]"))
 
 
 class ExampleOptions(PolicyOptionsMixin, Options):
-    """
-    A command with one kind that is chosen once and one that may come often.
-    """
+    """A command with one kind that is chosen once and one that may come often."""
 
     policyKinds = (
         PolicyKind("speaker", ILoudSpeakerFactory),
@@ -661,14 +547,10 @@ class ExampleOptions(PolicyOptionsMixin, Options):
 
 
 class PolicyOptionsTests(InstalledTestCase):
-    """
-    L{PolicyOptionsMixin} adds three options for each kind.
-    """
+    """L{PolicyOptionsMixin} adds three options for each kind."""
 
     def setUp(self) -> None:
-        """
-        Install one loud speaker and one ear plug, and catch the output.
-        """
+        """Install one loud speaker and one ear plug, and catch the output."""
         super().setUp()
         self.entryPoints(
             FakeEntryPoint("acme", echoFactory()), FakeEntryPoint("brand", echoFactory("slow", IEarPlugFactory))
@@ -677,50 +559,37 @@ class PolicyOptionsTests(InstalledTestCase):
         self.patch(sys, "stdout", self.output)
 
     def parse(self, *arguments: str) -> ExampleOptions:
-        """
-        The options after parsing C{arguments}.
-        """
+        """The options after parsing C{arguments}."""
         options = ExampleOptions()
         options.parseOptions(arguments)
         return options
 
     def test_default(self) -> None:
-        """
-        Without the option the value is L{None}, or an empty list that is not shared.
-        """
+        """Without the option the value is L{None}, or an empty list that is not shared."""
         options = self.parse()
         self.assertIs(options["speaker"], None)
         self.assertEqual(options["plug"], [])
         self.assertIsNot(options["plug"], self.parse()["plug"])
 
     def test_descriptions(self) -> None:
-        """
-        Descriptions are kept as written, those of a repeatable option in order.
-        """
+        """Descriptions are kept as written, those of a repeatable option in order."""
         options = self.parse("--speaker", "echo:1", "--plug=slow:1", "--plug", "slow:2:B")
         self.assertEqual(options["speaker"], "echo:1")
         self.assertEqual(options["plug"], ["slow:1", "slow:2:B"])
 
     def test_singleTwice(self) -> None:
-        """
-        An option that is not repeatable may come twice only with the same value.
-        """
+        """An option that is not repeatable may come twice only with the same value."""
         self.assertEqual(self.parse("--speaker=echo:1", "--speaker=echo:1")["speaker"], "echo:1")
         error = self.assertRaises(UsageError, self.parse, "--speaker=echo:1", "--speaker=echo:2")
         self.assertEqual(str(error), "--speaker is given twice: 'echo:1' and 'echo:2'")
 
     def test_checked(self) -> None:
-        """
-        A description that cannot be right is refused while parsing.
-        """
+        """A description that cannot be right is refused while parsing."""
         error = self.assertRaises(UsageError, self.parse, "--speaker=ekko")
         self.assertEqual(str(error), "--speaker: no loud speaker is called 'ekko'; installed: echo")
 
     def test_list(self) -> None:
-        """
-        C{--help-speaker} shows name, format and provider of each and exits
-        with success.
-        """
+        """C{--help-speaker} shows name, format and provider of each and exits with success."""
         self.assertEqual(self.assertRaises(SystemExit, self.parse, "--help-speaker").code, 0)
         self.assertEqual(
             self.output.getvalue(),
@@ -737,9 +606,7 @@ class PolicyOptionsTests(InstalledTestCase):
         )
 
     def test_explain(self) -> None:
-        """
-        C{--help-plug-type} shows the long help of one and exits with success.
-        """
+        """C{--help-plug-type} shows the long help of one and exits with success."""
         self.assertEqual(self.assertRaises(SystemExit, self.parse, "--help-plug-type", "slow").code, 0)
         self.assertEqual(
             self.output.getvalue(),
@@ -756,16 +623,12 @@ class PolicyOptionsTests(InstalledTestCase):
         )
 
     def test_explainUnknown(self) -> None:
-        """
-        Asking for help on what is not installed lists what is.
-        """
+        """Asking for help on what is not installed lists what is."""
         error = self.assertRaises(UsageError, self.parse, "--help-plug-type", "fast")
         self.assertEqual(str(error), "--help-plug-type: no ear plug is called 'fast'; installed: slow")
 
     def test_usage(self) -> None:
-        """
-        C{--help} explains all three options.
-        """
+        """C{--help} explains all three options."""
         usage = " ".join(str(ExampleOptions()).split())
         self.assertIn("--speaker= The loud speaker to use, as NAME[:ARGUMENTS]; see --help-speaker.", usage)
         self.assertIn("see --help-plug. May be given several times.", usage)
@@ -774,14 +637,10 @@ class PolicyOptionsTests(InstalledTestCase):
 
 
 class TransportAdaptersTests(SynchronousTestCase):
-    """
-    L{registerTransportAdapters} makes Twisted's transports mutable.
-    """
+    """L{registerTransportAdapters} makes Twisted's transports mutable."""
 
     def test_registers(self) -> None:
-        """
-        A transport that had no adapter has one afterwards.
-        """
+        """A transport that had no adapter has one afterwards."""
         for interface in (ITransport, ISSLTransport):
             globalRegistry.unregister([interface], ITransportMutability, "")
         transport = StringTransport()

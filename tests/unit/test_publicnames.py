@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.lazynames} and the packages that publish names by it.
-"""
+"""Tests for L{admission.lazynames} and the packages that publish names by it."""
 
 from __future__ import annotations
 
@@ -35,9 +33,7 @@ HEAVY = ("twisted.internet", "kio", "pyarrow", "pyspark", "lmdb", "OpenSSL", "rb
 
 
 def announced(package: str) -> Iterator[str]:
-    """
-    The names that a package tells type checkers of.
-    """
+    """The names that a package tells type checkers of."""
     path = import_module(package).__file__
     assert path is not None
     for node in ast.parse(Path(path).read_text(encoding="utf-8")).body:
@@ -50,14 +46,10 @@ def announced(package: str) -> Iterator[str]:
 
 
 class DocumentsTests(SynchronousTestCase):
-    """
-    The manual and the examples show what users may rely on.
-    """
+    """The manual and the examples show what users may rely on."""
 
     def test_publicOnly(self) -> None:
-        """
-        They import public names only, and the function that is the command.
-        """
+        """They import public names only, and the function that is the command."""
         found = [
             f"{path.relative_to(ROOT)}: from {module} import {name}"
             for pattern in ("README.md", "docs/*.md", "examples/**/*.py")
@@ -72,14 +64,10 @@ class DocumentsTests(SynchronousTestCase):
 
 
 class PublicNamesTests(SynchronousTestCase):
-    """
-    The front door and the side doors.
-    """
+    """The front door and the side doors."""
 
     def test_everyName(self) -> None:
-        """
-        Each can be imported, and is what type checkers take it for.
-        """
+        """Each can be imported, and is what type checkers take it for."""
         for package in PACKAGES:
             door = import_module(package)
             found = []
@@ -91,18 +79,14 @@ class PublicNamesTests(SynchronousTestCase):
             self.assertEqual(dir(door), door.__all__)
 
     def test_missing(self) -> None:
-        """
-        A name that is not there is refused as that of any module.
-        """
+        """A name that is not there is refused as that of any module."""
         with self.assertRaisesRegex(AttributeError, "module 'admission' has no attribute 'Kafka'"):
             _ = import_module("admission").Kafka
         with self.assertRaisesRegex(ImportError, "cannot import name 'Kafka' from 'admission'"):
             exec("from admission import Kafka")
 
     def test_light(self) -> None:
-        """
-        Importing the packages imports none of their modules.
-        """
+        """Importing the packages imports none of their modules."""
         program = (
             f"import sys, {', '.join(PACKAGES)}\n"
             f"print([name for name in sys.modules if name.startswith({HEAVY!r})])\n"

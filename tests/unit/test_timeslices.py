@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.timeslices}.
-"""
+"""Tests for L{admission.timeslices}."""
 
 from __future__ import annotations
 
@@ -20,23 +18,17 @@ STEP_SECONDS = 0.0005
 
 
 class TimeSlicesTests(SynchronousTestCase):
-    """
-    L{TimeSlices} does work in slices.
-    """
+    """L{TimeSlices} does work in slices."""
 
     def setUp(self) -> None:
-        """
-        Share the time of a clock that only work moves.
-        """
+        """Share the time of a clock that only work moves."""
         self.clock = Clock()
         self.slices = TimeSlices(self.clock, SLICE_SECONDS)
         self.done: list[str] = []
         self.closed: list[str] = []
 
     def work(self, name: str, stepCount: int, then: Callable[[], Any] = lambda: None) -> Steps[Any]:
-        """
-        Work of steps that take half a millisecond each.
-        """
+        """Work of steps that take half a millisecond each."""
         try:
             for _ in range(stepCount):
                 # Not by advance(), which would run the next slice in the middle of this one.
@@ -48,9 +40,7 @@ class TimeSlicesTests(SynchronousTestCase):
             self.closed.append(name)
 
     def run_(self, name: str, stepCount: int, holder: str = "", then: Callable[[], Any] = lambda: None) -> Any:
-        """
-        Do work that returns its name.
-        """
+        """Do work that returns its name."""
         return self.slices.run(holder or name, self.work(name, stepCount, then))
 
     def turn(self) -> list[str]:
@@ -69,31 +59,23 @@ class TimeSlicesTests(SynchronousTestCase):
         return list(self.done)
 
     def spend(self) -> None:
-        """
-        Use up what may be done at once.
-        """
+        """Use up what may be done at once."""
         self.run_("spent", int(SLICE_SECONDS / STEP_SECONDS))
         while self.clock.calls:
             self.turn()
         self.closed.clear()
 
     def test_short(self) -> None:
-        """
-        Short work is done at once.
-        """
+        """Short work is done at once."""
         self.assertEqual(self.run_("a", 3, then=lambda: "result"), "result")
         self.assertEqual((self.done, self.closed, self.clock.calls), (["a"] * 3, ["a"], []))
 
     def test_raises(self) -> None:
-        """
-        What it raises then, it raises to whoever asked.
-        """
+        """What it raises then, it raises to whoever asked."""
         self.assertRaises(ZeroDivisionError, self.run_, "a", 3, then=lambda: 1 // 0)
 
     def test_long(self) -> None:
-        """
-        Long work is done a slice in each turn.
-        """
+        """Long work is done a slice in each turn."""
         result = self.run_("a", 50, then=lambda: "result")
         self.assertEqual(len(self.done), 20)
         self.assertEqual(len(self.turn()), 20)
@@ -102,9 +84,7 @@ class TimeSlicesTests(SynchronousTestCase):
         self.assertEqual((self.successResultOf(result), self.clock.calls), ("result", []))
 
     def test_credit(self) -> None:
-        """
-        What was done at once is earned again in twice the time.
-        """
+        """What was done at once is earned again in twice the time."""
         self.spend()
         self.clock.advance(2 * STEP_SECONDS * 4)
         result = self.run_("a", 6)
@@ -113,9 +93,7 @@ class TimeSlicesTests(SynchronousTestCase):
         self.successResultOf(result)
 
     def test_fails(self) -> None:
-        """
-        Work that raises later fails, and other work goes on.
-        """
+        """Work that raises later fails, and other work goes on."""
         self.spend()
         failing, other = self.run_("a", 3, then=lambda: 1 // 0), self.run_("b", 30)
         self.turn()
@@ -124,9 +102,7 @@ class TimeSlicesTests(SynchronousTestCase):
         self.successResultOf(other)
 
     def test_holders(self) -> None:
-        """
-        Holders have equal shares, whatever they ask for; each has a millisecond at a time.
-        """
+        """Holders have equal shares, whatever they ask for; each has a millisecond at a time."""
         self.spend()
         for _ in range(5):
             self.run_("many", 100, "greedy")
@@ -134,18 +110,14 @@ class TimeSlicesTests(SynchronousTestCase):
         self.assertEqual(self.turn(), (["many"] * 2 + ["one"] * 2) * 5)
 
     def test_leastTime(self) -> None:
-        """
-        Of the work of one holder that which has had the least time is done first.
-        """
+        """Of the work of one holder that which has had the least time is done first."""
         self.spend()
         for name in ("long", "longer", "short"):
             self.run_(name, 3 if name == "short" else 100, "holder")
         self.assertEqual(self.turn()[:9], ["long"] * 2 + ["longer"] * 2 + ["short"] * 2 + ["long"] * 2 + ["longer"])
 
     def test_cancel(self) -> None:
-        """
-        Work that is cancelled is closed, and not done any more.
-        """
+        """Work that is cancelled is closed, and not done any more."""
         self.spend()
         result = self.run_("a", 30)
         self.turn()
@@ -154,9 +126,7 @@ class TimeSlicesTests(SynchronousTestCase):
         self.assertEqual((self.closed, self.turn(), self.clock.calls), (["a"], [], []))
 
     def test_cancelsItself(self) -> None:
-        """
-        Work may be cancelled by what it does.
-        """
+        """Work may be cancelled by what it does."""
         self.spend()
         results: list[Deferred[Any]] = []
 
@@ -175,9 +145,7 @@ class TimeSlicesTests(SynchronousTestCase):
         self.assertEqual(self.closed, ["a"])
 
     def test_waits(self) -> None:
-        """
-        Work that yields a Deferred goes on as soon as that fires, within that, and takes no time meanwhile.
-        """
+        """Work that yields a Deferred goes on as soon as that fires, within that, and takes no time meanwhile."""
         for isSpent in (False, True):
             if isSpent:
                 self.spend()
@@ -199,9 +167,7 @@ class TimeSlicesTests(SynchronousTestCase):
             self.assertEqual(self.successResultOf(result), "result")
 
     def test_waitsInVain(self) -> None:
-        """
-        If what it waits for fails, it fails; if it is cancelled, so is what it waits for.
-        """
+        """If what it waits for fails, it fails; if it is cancelled, so is what it waits for."""
         for end, error in (
             (lambda awaited, result: awaited.errback(OSError()), OSError),
             (_cancelSecond, CancelledError),
@@ -221,9 +187,7 @@ class TimeSlicesTests(SynchronousTestCase):
             self.assertEqual((self.closed.pop(), awaited.called), ("a", True))
 
     def test_resultIsAwaited(self) -> None:
-        """
-        If work returns a Deferred, its result is waited for, and cancelled in its place.
-        """
+        """If work returns a Deferred, its result is waited for, and cancelled in its place."""
         self.spend()
         for isCancelled in (False, True):
             inner: Deferred[str] = Deferred()
@@ -238,9 +202,7 @@ class TimeSlicesTests(SynchronousTestCase):
                 self.assertEqual(self.successResultOf(result), "result")
 
     def test_usedSeconds(self) -> None:
-        """
-        How much time work has had is told before its result.
-        """
+        """How much time work has had is told before its result."""
         told: list[float] = []
         result = self.slices.run("a", self.work("a", 30), told.append)
         self.run_("b", 30)
@@ -250,9 +212,7 @@ class TimeSlicesTests(SynchronousTestCase):
         self.assertAlmostEqual(told.pop(), 30 * STEP_SECONDS)
 
     def test_close(self) -> None:
-        """
-        Closing cancels the work that is not done.
-        """
+        """Closing cancels the work that is not done."""
         self.spend()
         results = [self.run_(name, 30) for name in "ab"]
         self.turn()

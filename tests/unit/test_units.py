@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.units}.
-"""
+"""Tests for L{admission.units}."""
 
 from __future__ import annotations
 
@@ -20,14 +18,10 @@ from admission.units import (
 
 
 class ParseBytesTests(SynchronousTestCase):
-    """
-    L{parseBytes} reads sizes exactly and refuses what is not one.
-    """
+    """L{parseBytes} reads sizes exactly and refuses what is not one."""
 
     def test_units(self) -> None:
-        """
-        Letters alone are powers of ten, with C{i} they are powers of two.
-        """
+        """Letters alone are powers of ten, with C{i} they are powers of two."""
         expected = {
             "65536": 65536,
             "0": 0,
@@ -44,24 +38,18 @@ class ParseBytesTests(SynchronousTestCase):
         self.assertEqual({text: parseBytes(text) for text in expected}, expected)
 
     def test_fractionIsExact(self) -> None:
-        """
-        A fraction is fine if it names whole bytes, also where floats would miss.
-        """
+        """A fraction is fine if it names whole bytes, also where floats would miss."""
         self.assertEqual(parseBytes("0.1k"), 100)
         self.assertEqual(parseBytes("1.5GiB"), 3 << 29)
         self.assertEqual(parseBytes("9007199254740993"), 2**53 + 1)
         self.assertEqual(parseBytes("9007199.254740993G"), 2**53 + 1)
 
     def test_fractionOfByte(self) -> None:
-        """
-        Half a byte is refused.
-        """
+        """Half a byte is refused."""
         self.assertIn("whole number of bytes", str(self.assertRaises(ValueError, parseBytes, "0.5")))
 
     def test_refused(self) -> None:
-        """
-        Anything else is refused in one sentence that quotes it and shows the form.
-        """
+        """Anything else is refused in one sentence that quotes it and shows the form."""
         for text in ("", "-1", "+1", "4m", "4Mb", "1e3", "nan", "64 Mi B", "1.", ".5", "\u0664", "9" * 41, "1_0"):
             message = str(self.assertRaises(ValueError, parseBytes, text))
             self.assertTrue(message.startswith(f"{text!r} is not a size: "), message)
@@ -69,46 +57,33 @@ class ParseBytesTests(SynchronousTestCase):
 
     @given(st.integers(min_value=0, max_value=2**63))
     def test_roundTrip(self, sizeBytes: int) -> None:
-        """
-        What L{formatBytes} writes is read back, to the byte.
-        """
+        """What L{formatBytes} writes is read back, to the byte."""
         self.assertEqual(parseBytes(formatBytes(sizeBytes)), sizeBytes)
 
     @given(st.integers(min_value=0, max_value=2000), st.sampled_from([1, 1000, 1024, 10**6, 2**20, 10**9, 2**30]))
     def test_roundTripOfRoundNumbers(self, count: int, factor: int) -> None:
-        """
-        Sizes that have a short form are read back as well, and it is no
-        longer than the digits.
-        """
+        """Sizes that have a short form are read back as well, and it is no longer than the digits."""
         text = formatBytes(count * factor)
         self.assertEqual(parseBytes(text), count * factor)
         self.assertLessEqual(len(text), len(str(count * factor)))
 
 
 class ParseSecondsTests(SynchronousTestCase):
-    """
-    L{parseSeconds} reads durations.
-    """
+    """L{parseSeconds} reads durations."""
 
     def test_units(self) -> None:
-        """
-        Every unit counts as it should, and gives the float Python would write.
-        """
+        """Every unit counts as it should, and gives the float Python would write."""
         expected = {"1us": 1e-6, "1ms": 0.001, "30s": 30.0, "5m": 300.0, "1h": 3600.0, "7d": 604800.0, "1.5h": 5400.0}
         self.assertEqual({text: parseSeconds(text) for text in expected}, expected)
 
     def test_bareNumber(self) -> None:
-        """
-        A bare number counts seconds, or what the caller says.
-        """
+        """A bare number counts seconds, or what the caller says."""
         self.assertEqual(parseSeconds("500"), 500.0)
         self.assertEqual(parseSeconds("500", defaultUnit="ms"), 0.5)
         self.assertEqual(parseSeconds("500s", defaultUnit="ms"), 500.0)
 
     def test_refused(self) -> None:
-        """
-        Anything else is refused in one sentence that quotes it and shows the form.
-        """
+        """Anything else is refused in one sentence that quotes it and shows the form."""
         for text in ("", "-1s", "1 min", "4M", "inf", "1e3", "s"):
             message = str(self.assertRaises(ValueError, parseSeconds, text))
             self.assertTrue(message.startswith(f"{text!r} is not a duration: "), message)
@@ -116,29 +91,20 @@ class ParseSecondsTests(SynchronousTestCase):
 
     @given(st.floats(min_value=1e-9, max_value=1e15) | st.integers(min_value=0, max_value=10**7).map(float))
     def test_roundTrip(self, seconds: float) -> None:
-        """
-        What L{formatSeconds} writes is read back as the same float.
-        """
+        """What L{formatSeconds} writes is read back as the same float."""
         self.assertEqual(parseSeconds(formatSeconds(seconds)), seconds)
 
 
 class ParseRateTests(SynchronousTestCase):
-    """
-    L{parseRate} reads amounts per time.
-    """
+    """L{parseRate} reads amounts per time."""
 
     def test_rates(self) -> None:
-        """
-        Without a slash an amount is per second; after a slash stands a
-        duration, or a unit for one of it.
-        """
+        """Without a slash an amount is per second; after a slash stands a duration, or a unit for one of it."""
         expected = {"4M": 4e6, "4M/s": 4e6, "64KiB": 65536.0, "100/1h": 100 / 3600, "100/h": 100 / 3600, "3/500ms": 6.0}
         self.assertEqual({text: parseRate(text) for text in expected}, expected)
 
     def test_refused(self) -> None:
-        """
-        Anything else, no time at all included, is refused with the form.
-        """
+        """Anything else, no time at all included, is refused with the form."""
         for text in ("", "/s", "4M/", "4M/0s", "4M/x", "4M/s/s", "-1"):
             message = str(self.assertRaises(ValueError, parseRate, text))
             self.assertTrue(message.startswith(f"{text!r} is not a rate: "), message)
@@ -146,22 +112,15 @@ class ParseRateTests(SynchronousTestCase):
 
 
 class FormatTests(SynchronousTestCase):
-    """
-    The shortest exact form is chosen.
-    """
+    """The shortest exact form is chosen."""
 
     def test_bytes(self) -> None:
-        """
-        A unit is used where it shortens, binary before decimal; a negative
-        size keeps its sign.
-        """
+        """A unit is used where it shortens, binary before decimal; a negative size keeps its sign."""
         expected = {0: "0", 999: "999", 1000: "1k", 1024: "1KiB", 1048588: "1048588", 64 << 20: "64MiB", -4096: "-4KiB"}
         self.assertEqual({sizeBytes: formatBytes(sizeBytes) for sizeBytes in expected}, expected)
 
     def test_seconds(self) -> None:
-        """
-        A unit is used where it shortens; a negative duration keeps its sign.
-        """
+        """A unit is used where it shortens; a negative duration keeps its sign."""
         expected = {
             0.0: "0s",
             0.001: "1ms",
@@ -175,14 +134,10 @@ class FormatTests(SynchronousTestCase):
 
 
 class RoundedTests(SynchronousTestCase):
-    """
-    Three or four digits are enough for people.
-    """
+    """Three or four digits are enough for people."""
 
     def test_bytes(self) -> None:
-        """
-        Sizes have the binary unit in which they are a number below 1024.
-        """
+        """Sizes have the binary unit in which they are a number below 1024."""
         expected = {
             0: "0 B",
             1023: "1023 B",
@@ -196,9 +151,7 @@ class RoundedTests(SynchronousTestCase):
         self.assertEqual({sizeBytes: roundedBytes(sizeBytes) for sizeBytes in expected}, expected)
 
     def test_seconds(self) -> None:
-        """
-        Durations have one unit up to 100 seconds, and then two.
-        """
+        """Durations have one unit up to 100 seconds, and then two."""
         expected = {
             0: "0 s",
             0.00021: "0.21 ms",
@@ -214,9 +167,7 @@ class RoundedTests(SynchronousTestCase):
         self.assertEqual({seconds: roundedSeconds(seconds) for seconds in expected}, expected)
 
     def test_amounts(self) -> None:
-        """
-        Amounts have a decimal unit from ten thousand on, and never a power of ten.
-        """
+        """Amounts have a decimal unit from ten thousand on, and never a power of ten."""
         expected = {
             0: "0",
             0.25: "0.25",

@@ -1,6 +1,4 @@
-"""
-No client is told where a node really is.
-"""
+"""No client is told where a node really is."""
 
 from __future__ import annotations
 
@@ -32,14 +30,10 @@ RECORDS = 200
 
 
 class EveryVersionTests(GatewayTestCase):
-    """
-    All requests whose responses have addresses, in each version that is offered.
-    """
+    """All requests whose responses have addresses, in each version that is offered."""
 
     def setUp(self) -> None:
-        """
-        Make a topic whose partitions have one replica each: nodes 1, 2 and 3.
-        """
+        """Make a topic whose partitions have one replica each: nodes 1, 2 and 3."""
         super().setUp()
         self.cluster.createTopic(self.topic, replicas=[[1], [2], [3]], min_insync_replicas=1)
         self.secrets = [self.cluster.address(nodeId).split(":")[0].encode() for nodeId in self.cluster.nodeIds]
@@ -66,9 +60,7 @@ class EveryVersionTests(GatewayTestCase):
                 self.assertHidden(apiKey, version, *connection.ask(request))
 
     def assertHidden(self, apiKey: int, version: int, content: bytes, answer: Any) -> None:
-        """
-        The bytes of a response have no real address, unless they come from the node directly.
-        """
+        """The bytes of a response have no real address, unless they come from the node directly."""
         told = [secret for secret in self.secrets if secret in content]
         if IS_DIRECT:
             # Or the test would look at responses that have no addresses.  A node tells in ShareAcknowledge only when it
@@ -80,28 +72,20 @@ class EveryVersionTests(GatewayTestCase):
             self.assertEqual(told, [], f"version {version} of API {apiKey}: {answer}")
 
     def versions(self, apiKey: int, oldest: int) -> Iterator[int]:
-        """
-        Those that are offered and that we can write.
-        """
+        """Those that are offered and that we can write."""
         first, last = self.offered.get(apiKey, (0, -1))
         return iter(range(max(first, oldest), last + 1))
 
     def named(self, version: int, firstById: int, field: str) -> dict[str, Any]:
-        """
-        The topic, as requests of a version say it.
-        """
+        """The topic, as requests of a version say it."""
         return {"topic_id": self.topicId} if version >= firstById else {field: self.topic}
 
     def test_metadata(self) -> None:
-        """
-        Metadata.
-        """
+        """Metadata."""
         self.check(METADATA, 0, lambda version: {"topics": None if version else [], "allow_auto_topic_creation": False})
 
     def test_findCoordinator(self) -> None:
-        """
-        FindCoordinator, once there is one.
-        """
+        """FindCoordinator, once there is one."""
         # The topic of the groups may have to be made before.
         FAMILIES["confluent-kafka"].produce(self.address, self.topic, [b"1.0"])
         FAMILIES["confluent-kafka"].consume(self.address, self.topic, 1)
@@ -112,15 +96,11 @@ class EveryVersionTests(GatewayTestCase):
         )
 
     def test_describeCluster(self) -> None:
-        """
-        DescribeCluster.
-        """
+        """DescribeCluster."""
         self.check(DESCRIBE_CLUSTER, 0, lambda version: {"endpoint_type": 1} if version else {})
 
     def test_produce(self) -> None:
-        """
-        Produce to a node that does not lead the partition.
-        """
+        """Produce to a node that does not lead the partition."""
         batch = batchOf(b"value", timestampMs=int(time.time() * 1000))
 
         def fields(version: int) -> dict[str, Any]:
@@ -131,9 +111,7 @@ class EveryVersionTests(GatewayTestCase):
         self.check(PRODUCE, 10, fields)
 
     def test_fetch(self) -> None:
-        """
-        Fetch from a node that has nothing of the partition.
-        """
+        """Fetch from a node that has nothing of the partition."""
 
         def fields(version: int) -> dict[str, Any]:
             partitions = [{"partition": 1, "partition_max_bytes": 1 << 20}]
@@ -144,9 +122,7 @@ class EveryVersionTests(GatewayTestCase):
         self.check(FETCH, 16, fields)
 
     def test_share(self) -> None:
-        """
-        ShareFetch and ShareAcknowledge likewise, in a session that the former begins.
-        """
+        """ShareFetch and ShareAcknowledge likewise, in a session that the former begins."""
         # As Kafka writes it.
         memberId = urlsafe_b64encode(uuid4().bytes).rstrip(b"=").decode()
         fetched = {"partition_index": 1, "acknowledgement_batches": []}
@@ -171,14 +147,10 @@ class EveryVersionTests(GatewayTestCase):
 
 @longForm
 class LeaderMoveTests(GatewayTestCase):
-    """
-    What real clients are told while leaders move, which all passes a network that looks into it.
-    """
+    """What real clients are told while leaders move, which all passes a network that looks into it."""
 
     def test_move(self) -> None:
-        """
-        They are told no real address, whatever they ask, and all that they produce is stored.
-        """
+        """They are told no real address, whatever they ask, and all that they produce is stored."""
         addresses = (
             [self.cluster.address(nodeId) for nodeId in self.cluster.nodeIds] if IS_DIRECT else self.gateway.addresses
         )

@@ -1,6 +1,4 @@
-"""
-Nodes come, and move.
-"""
+"""Nodes come, and move."""
 
 from __future__ import annotations
 
@@ -22,23 +20,17 @@ KNOWN_SECONDS = 10.0
 
 @longForm
 class ChangingClusterTests(GatewayTestCase):
-    """
-    A cluster whose nodes do not stay what they were.
-    """
+    """A cluster whose nodes do not stay what they were."""
 
     def makeCluster(self) -> KafkaCluster:
-        """
-        One that nobody else has.
-        """
+        """One that nobody else has."""
         cluster = KafkaCluster()
         self.addCleanup(cluster.remove)
         cluster.start()
         return cluster
 
     def makeGateway(self) -> GatewayProcess:
-        """
-        One that nobody else has.
-        """
+        """One that nobody else has."""
         gateway = GatewayProcess(self.cluster.bootstrap, *self.gatewayOptions)
         self.addCleanup(gateway.remove)
         gateway.start()
@@ -73,9 +65,7 @@ class ChangingClusterTests(GatewayTestCase):
         self.assertEqual(self.cluster.values(self.topic), [b"value"] * 2)
 
     def isReached(self, nodeId: int) -> bool:
-        """
-        Whether a node answers.
-        """
+        """Whether a node answers."""
         time.sleep(0.05)
         try:
             with Connection(self.nodeAddress(nodeId), 1.0) as connection:
@@ -85,9 +75,7 @@ class ChangingClusterTests(GatewayTestCase):
             return False
 
     def produce(self, client: Producer, topic: str) -> None:
-        """
-        Have one more record.
-        """
+        """Have one more record."""
         errors: list[object] = []
         client.produce(topic, b"value", on_delivery=lambda error, message: errors.append(error))
         self.assertEqual(client.flush(PATIENCE_SECONDS), 0)

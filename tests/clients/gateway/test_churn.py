@@ -1,6 +1,4 @@
-"""
-Nodes and clients come and go, for long.
-"""
+"""Nodes and clients come and go, for long."""
 
 from __future__ import annotations
 
@@ -53,9 +51,7 @@ class Visitors:
             thread.start()
 
     def stop(self) -> None:
-        """
-        Wait until the last of them has left.
-        """
+        """Wait until the last of them has left."""
         self._isOver = True
         for thread in self._threads:
             thread.join(2 * PATIENCE_SECONDS)
@@ -108,16 +104,12 @@ class Visitors:
 
 @longForm
 class ChurnTests(GatewayTestCase):
-    """
-    Twenty minutes of it.
-    """
+    """Twenty minutes of it."""
 
     timeout: ClassVar[float] = 60.0 * (MINUTES + 10)
 
     def makeGateway(self) -> MeasuredGateway:
-        """
-        With TLS as well, and all kinds of limits, none of which is reached.
-        """
+        """With TLS as well, and all kinds of limits, none of which is reached."""
         self.tlsPort = freePort(count=NODES + 2)
         gateway = MeasuredGateway(
             self.cluster.bootstrap,

@@ -1,6 +1,4 @@
-"""
-Nodes and gateways end under load.
-"""
+"""Nodes and gateways end under load."""
 
 from __future__ import annotations
 
@@ -26,14 +24,10 @@ GRACE_SECONDS = 30.0
 
 @longForm
 class NodeTests(GatewayTestCase):
-    """
-    A node ends while clients produce by the gateway, and one without it beside them.
-    """
+    """A node ends while clients produce by the gateway, and one without it beside them."""
 
     def disturb(self, isKilled: bool) -> None:
-        """
-        End the node that leads a partition, and start it again.
-        """
+        """End the node that leads a partition, and start it again."""
         self.cluster.createTopic(self.topic)
         direct = ConfluentLoad(self.cluster.bootstrap, self.topic, PER_SECOND, "direct")
         loads = [
@@ -67,30 +61,22 @@ class NodeTests(GatewayTestCase):
         self.disturb(isKilled=True)
 
     def test_stopped(self) -> None:
-        """
-        So it is when a node is asked to end.
-        """
+        """So it is when a node is asked to end."""
         self.disturb(isKilled=False)
 
 
 class GatewayEndTests(GatewayTestCase):
-    """
-    The gateway ends, and is started again.
-    """
+    """The gateway ends, and is started again."""
 
     def makeGateway(self) -> GatewayProcess:
-        """
-        One of its own.
-        """
+        """One of its own."""
         gateway = GatewayProcess(self.cluster.bootstrap, *self.gatewayOptions)
         self.addCleanup(gateway.remove)
         gateway.start()
         return gateway
 
     def disturb(self, isKilled: bool) -> None:
-        """
-        End it under load, and start it again.
-        """
+        """End it under load, and start it again."""
         gateway = self.gateway
         self.cluster.createTopic(self.topic)
         loads = [ConfluentLoad(self.address, self.topic, PER_SECOND), JavaLoad(self.address, self.topic, PER_SECOND)]
@@ -113,15 +99,11 @@ class GatewayEndTests(GatewayTestCase):
         self.assertLess(endSeconds, GRACE_SECONDS)
 
     def test_stopped(self) -> None:
-        """
-        When it is asked to end, it does so in time, and everything acknowledged is stored, once.
-        """
+        """When it is asked to end, it does so in time, and everything acknowledged is stored, once."""
         self.disturb(isKilled=False)
 
     def test_killed(self) -> None:
-        """
-        When it is killed, everything acknowledged is stored, once.
-        """
+        """When it is killed, everything acknowledged is stored, once."""
         self.disturb(isKilled=True)
 
     if IS_DIRECT:

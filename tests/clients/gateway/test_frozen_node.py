@@ -1,6 +1,4 @@
-"""
-A node that does nothing any more, and clients that send to it all the same.
-"""
+"""A node that does nothing any more, and clients that send to it all the same."""
 
 from __future__ import annotations
 
@@ -55,9 +53,7 @@ class Flood:
         self._thread.start()
 
     def stop(self) -> None:
-        """
-        Hang up.
-        """
+        """Hang up."""
         self._isOver = True
         self._thread.join(PATIENCE_SECONDS)
         self._connection.__exit__()
@@ -88,16 +84,12 @@ class Flood:
 
 @longForm
 class FrozenNodeTests(GatewayTestCase):
-    """
-    One node is stopped by SIGSTOP and flooded.
-    """
+    """One node is stopped by SIGSTOP and flooded."""
 
     gatewayOptions = SMALL_POOL
 
     def test_others(self) -> None:
-        """
-        Producers to the other nodes hardly notice, and whoever sends to the frozen one is let go in time.
-        """
+        """Producers to the other nodes hardly notice, and whoever sends to the frozen one is let go in time."""
         far = f"{self.topic}.far"
         # One replica each, so that no leader waits for the frozen node.
         self.cluster.createTopic(self.topic, replicas=[[1], [3]], min_insync_replicas=1)
@@ -127,9 +119,7 @@ class FrozenNodeTests(GatewayTestCase):
                 self.assertIsNotNone(flood.closedSeconds, f"{flood.sentBytes} bytes were taken, and then nothing")
 
     def p99Seconds(self, producer: Producer) -> float:
-        """
-        How long records take, sent one after the other to both nodes that work.
-        """
+        """How long records take, sent one after the other to both nodes that work."""
         taken = []
         for number in range(SAMPLES):
             begin = time.monotonic()

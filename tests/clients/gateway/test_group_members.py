@@ -1,6 +1,4 @@
-"""
-Groups of every protocol, with the clients that speak it.
-"""
+"""Groups of every protocol, with the clients that speak it."""
 
 from __future__ import annotations
 
@@ -21,21 +19,15 @@ RECORDS = 50
 
 
 class GroupTestCase(GatewayTestCase):
-    """
-    A test with a topic and a group of the same name.
-    """
+    """A test with a topic and a group of the same name."""
 
     def setUp(self) -> None:
-        """
-        Make the topic.
-        """
+        """Make the topic."""
         super().setUp()
         self.cluster.createTopic(self.topic, PARTITIONS)
 
     def produce(self) -> None:
-        """
-        Have some more records in each partition.
-        """
+        """Have some more records in each partition."""
         producer = Producer({"bootstrap.servers": self.address, "linger.ms": 5, "log_level": 0})
         for number in range(RECORDS * PARTITIONS):
             # Members of groupclients read how long to work on it.
@@ -43,9 +35,7 @@ class GroupTestCase(GatewayTestCase):
         self.assertEqual(producer.flush(PATIENCE_SECONDS), 0)
 
     def waitUntil(self, condition: Callable[[], bool]) -> None:
-        """
-        Wait until something holds.
-        """
+        """Wait until something holds."""
 
         def holds() -> bool:
             time.sleep(0.05)
@@ -55,14 +45,10 @@ class GroupTestCase(GatewayTestCase):
 
 
 class GroupTests(GroupTestCase):
-    """
-    Members share a topic, and commit.
-    """
+    """Members share a topic, and commit."""
 
     def share(self, name: str) -> None:
-        """
-        Join, have a second member join, read and commit everything, and have the first one leave.
-        """
+        """Join, have a second member join, read and commit everything, and have the first one leave."""
         everything = set(range(PARTITIONS))
         first = GROUPS[name](self.address, self.topic, self.topic)
         self.addCleanup(first.leave)
@@ -83,51 +69,35 @@ class GroupTests(GroupTestCase):
         self.waitUntil(lambda: self.cluster.committed(self.topic, self.topic) == dict.fromkeys(everything, 2 * RECORDS))
 
     def test_classicJava(self) -> None:
-        """
-        The classic protocol, with Kafka's own consumer.
-        """
+        """The classic protocol, with Kafka's own consumer."""
         self.share("classic, Java")
 
     def test_classicConfluent(self) -> None:
-        """
-        The classic protocol, with librdkafka.
-        """
+        """The classic protocol, with librdkafka."""
         self.share("classic, confluent-kafka")
 
     def test_classicKafkaPython(self) -> None:
-        """
-        The classic protocol, with kafka-python.
-        """
+        """The classic protocol, with kafka-python."""
         self.share("classic, kafka-python")
 
     def test_classicAiokafka(self) -> None:
-        """
-        The classic protocol, with aiokafka.
-        """
+        """The classic protocol, with aiokafka."""
         self.share("classic, aiokafka")
 
     def test_consumerJava(self) -> None:
-        """
-        The consumer protocol (KIP-848), with Kafka's own consumer.
-        """
+        """The consumer protocol (KIP-848), with Kafka's own consumer."""
         self.share("consumer, Java")
 
     def test_consumerConfluent(self) -> None:
-        """
-        The consumer protocol (KIP-848), with librdkafka.
-        """
+        """The consumer protocol (KIP-848), with librdkafka."""
         self.share("consumer, confluent-kafka")
 
 
 class ShareGroupTests(GroupTestCase):
-    """
-    A share group (KIP-932), which only Kafka's own clients have.
-    """
+    """A share group (KIP-932), which only Kafka's own clients have."""
 
     def test_share(self) -> None:
-        """
-        Two members get records, and each record is acknowledged once.
-        """
+        """Two members get records, and each record is acknowledged once."""
         members = [ShareMember(self.address, self.topic, self.topic) for _ in range(2)]
 
         def acknowledgedCount() -> int:

@@ -1,6 +1,4 @@
-"""
-Logins that a gateway passes on, with TLS on both sides of it.
-"""
+"""Logins that a gateway passes on, with TLS on both sides of it."""
 
 from __future__ import annotations
 
@@ -42,18 +40,14 @@ from tests.kit.kafkacluster import PASSWORD, USER, KafkaCluster
 
 @cache
 def securedCluster() -> KafkaCluster:
-    """
-    One that wants logins and TLS, for all tests of this module.
-    """
+    """One that wants logins and TLS, for all tests of this module."""
     cluster = KafkaCluster(sasl=True, tls=True)
     cluster.start()
     return cluster
 
 
 def whyUnhealthy(statusPort: int) -> str:
-    """
-    What the gateway says when it is asked whether it is healthy, and is not.
-    """
+    """What the gateway says when it is asked whether it is healthy, and is not."""
     try:
         urlopen(f"http://127.0.0.1:{statusPort}/healthz", timeout=PATIENCE_SECONDS).close()
     except HTTPError as error:
@@ -63,17 +57,13 @@ def whyUnhealthy(statusPort: int) -> str:
 
 
 class LoginTests(SynchronousTestCase):
-    """
-    A cluster that wants logins and TLS, behind a gateway that speaks TLS with its clients, too.
-    """
+    """A cluster that wants logins and TLS, behind a gateway that speaks TLS with its clients, too."""
 
     if IS_DIRECT:
         skip = "this is about the gateway, and ADMISSION_GATEWAY_DIRECT leaves it out"
 
     def setUp(self) -> None:
-        """
-        Have a cluster, and what the gateway is to trust.
-        """
+        """Have a cluster, and what the gateway is to trust."""
         self.cluster = securedCluster()
         self.directory = Path(tempfile.mkdtemp(prefix="admission-gateway-"))
         self.addCleanup(shutil.rmtree, self.directory)
@@ -104,9 +94,7 @@ class LoginTests(SynchronousTestCase):
         return gateway
 
     def settings(self, mechanism: str, password: str = PASSWORD) -> dict[str, Any]:
-        """
-        How a client logs in.
-        """
+        """How a client logs in."""
         return {
             "bootstrap.servers": f"127.0.0.1:{self.port}",
             "security.protocol": "SASL_SSL",
@@ -118,18 +106,14 @@ class LoginTests(SynchronousTestCase):
         }
 
     def admission(self, *arguments: str) -> str:
-        """
-        What the command says.
-        """
+        """What the command says."""
         command = [sys.executable, "-m", "admission", *arguments]
         ran = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
         self.assertEqual(ran.returncode, 0, ran.stderr)
         return ran.stdout
 
     def explained(self, *arguments: str) -> Any:
-        """
-        The limits of a client, as the gateway explains them.
-        """
+        """The limits of a client, as the gateway explains them."""
         status = f"http://127.0.0.1:{self.statusPort}"
         return json.loads(self.admission("explain", "--json", "--status", status, *arguments))
 
@@ -170,9 +154,7 @@ class LoginTests(SynchronousTestCase):
         self.assertEqual(gateway.complaints(), [])
 
     def test_wrongPassword(self) -> None:
-        """
-        The node's own refusal reaches the client, and nobody is known by the name that it claimed.
-        """
+        """The node's own refusal reaches the client, and nobody is known by the name that it claimed."""
         gateway = self.start(certificates().authority)
         admin = AdminClient({**self.settings("PLAIN", "wrong"), "socket.timeout.ms": 5000})
         errors: list[str] = []
@@ -183,9 +165,7 @@ class LoginTests(SynchronousTestCase):
         self.assertEqual(gateway.complaints(), [])
 
     def test_strangeCertificate(self) -> None:
-        """
-        Nodes whose certificates nobody vouches for are not connected to, which the log and the health say.
-        """
+        """Nodes whose certificates nobody vouches for are not connected to, which the log and the health say."""
         gateway = self.start(Path(strangersAuthority()))
         line = gateway.waitForLog("does not say which nodes it has")
         self.assertIn("certificate verify failed", line)
@@ -196,14 +176,10 @@ class LoginTests(SynchronousTestCase):
 
 
 class ExpiredTests(SynchronousTestCase):
-    """
-    A node whose certificate has expired.
-    """
+    """A node whose certificate has expired."""
 
     def test_expired(self) -> None:
-        """
-        It is not connected to: one sentence in the log, and the gateway is not healthy.
-        """
+        """It is not connected to: one sentence in the log, and the gateway is not healthy."""
         directory = Path(tempfile.mkdtemp(prefix="admission-gateway-"))
         self.addCleanup(shutil.rmtree, directory)
         authority = Authority()
@@ -228,9 +204,7 @@ class ExpiredTests(SynchronousTestCase):
 
 
 def _shakeHands(listening: socket.socket, context: ssl.SSLContext) -> None:
-    """
-    Speak TLS with whoever connects, until nobody can.
-    """
+    """Speak TLS with whoever connects, until nobody can."""
     while True:
         try:
             connection, _ = listening.accept()

@@ -1,6 +1,4 @@
-"""
-More producers of large records than there is memory for.
-"""
+"""More producers of large records than there is memory for."""
 
 from __future__ import annotations
 
@@ -23,16 +21,12 @@ MARGIN_BYTES = 8 << 20
 
 
 class ManyProducersTests(GatewayTestCase):
-    """
-    All of them send at once.
-    """
+    """All of them send at once."""
 
     gatewayOptions = SMALL_POOL
 
     def test_memory(self) -> None:
-        """
-        All records arrive, though they are many times what the gateway has memory for.
-        """
+        """All records arrive, though they are many times what the gateway has memory for."""
         self.cluster.createTopic(self.topic, max_message_bytes=2 * RECORD_BYTES)
         errors: list[Any] = []
 
@@ -59,9 +53,7 @@ class ManyProducersTests(GatewayTestCase):
 
     @contextmanager
     def growth(self) -> Iterator[list[int]]:
-        """
-        How much more memory the gateway has had than at the beginning, while the block runs.
-        """
+        """How much more memory the gateway has had than at the beginning, while the block runs."""
         peak = [0]
         if IS_DIRECT:
             yield peak
@@ -82,9 +74,7 @@ class ManyProducersTests(GatewayTestCase):
             watching.join()
 
     def makeGateway(self) -> GatewayProcess:
-        """
-        One of its own, which has not taken memory for others.
-        """
+        """One of its own, which has not taken memory for others."""
         gateway = GatewayProcess(self.cluster.bootstrap, *self.gatewayOptions)
         self.addCleanup(gateway.remove)
         gateway.start()

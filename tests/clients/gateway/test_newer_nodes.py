@@ -1,6 +1,4 @@
-"""
-A cluster and clients that are newer than the gateway.
-"""
+"""A cluster and clients that are newer than the gateway."""
 
 from __future__ import annotations
 
@@ -31,9 +29,7 @@ class NewerNodes(RecordingProxy):
     """
 
     def altered(self, apiKey: int, apiVersion: int, frame: bytes) -> bytes:
-        """
-        See L{RecordingProxy.altered}.
-        """
+        """See L{RecordingProxy.altered}."""
         if apiKey != API_VERSIONS:
             return frame
         responseType: Any = load_response_schema(apiKey, apiVersion)
@@ -52,17 +48,13 @@ def _isLatest(each: Any) -> bool:
 
 
 class NewerTests(GatewayTestCase):
-    """
-    The gateway stands between them.
-    """
+    """The gateway stands between them."""
 
     if IS_DIRECT:
         skip = "this is about the gateway, and ADMISSION_GATEWAY_DIRECT leaves it out"
 
     def makeGateway(self) -> GatewayProcess:
-        """
-        One before such a cluster.
-        """
+        """One before such a cluster."""
         self.nodes = NewerNodes([self.cluster.address(nodeId) for nodeId in self.cluster.nodeIds], [])
         self.addCleanup(self.nodes.stop)
         gateway = GatewayProcess(self.nodes.of(self.cluster.bootstrap))
@@ -96,9 +88,7 @@ class NewerTests(GatewayTestCase):
         )
 
     def test_clients(self) -> None:
-        """
-        Real clients work.
-        """
+        """Real clients work."""
         for name, family in FAMILIES.items():
             topic = f"{self.topic}.{name}"
             self.cluster.createTopic(topic)

@@ -1,6 +1,4 @@
-"""
-Policies in front of a cluster: what real clients of it notice, and what the cluster never sees.
-"""
+"""Policies in front of a cluster: what real clients of it notice, and what the cluster never sees."""
 
 from __future__ import annotations
 
@@ -35,17 +33,13 @@ TRIED_BYTES_PER_SECOND = 50_000
 
 
 class PolicyTestCase(GatewayTestCase):
-    """
-    A gateway with limits of its own, and a port for its status.
-    """
+    """A gateway with limits of its own, and a port for its status."""
 
     if IS_DIRECT:
         skip = "this is about the gateway, and ADMISSION_GATEWAY_DIRECT leaves it out"
 
     def makeGateway(self) -> GatewayProcess:
-        """
-        One for each test, since meters remember.
-        """
+        """One for each test, since meters remember."""
         self.statusPort = freePort()
         self.directory = tempfile.mkdtemp(prefix="admission-recording-")
         self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
@@ -59,31 +53,23 @@ class PolicyTestCase(GatewayTestCase):
         return gateway
 
     def status(self) -> Any:
-        """
-        What the page shows.
-        """
+        """What the page shows."""
         with urlopen(f"http://127.0.0.1:{self.statusPort}/status.json", timeout=PATIENCE_SECONDS) as response:
             return json.load(response)
 
     def throttledBy(self, whom: str) -> int:
-        """
-        How many responses told clients to wait because C{"ours"} or C{"theirs"} was the longer delay.
-        """
+        """How many responses told clients to wait because C{"ours"} or C{"theirs"} was the longer delay."""
         return sum(each["throttled"][whom] for each in self.status()["nodes"])
 
     def admission(self, *arguments: str) -> None:
-        """
-        Run the command.
-        """
+        """Run the command."""
         command = [sys.executable, "-m", "admission", *arguments]
         ran = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
         self.assertEqual(ran.returncode, 0, ran.stderr)
 
 
 class ProducerIdTests(PolicyTestCase):
-    """
-    A limit on new producer ids.
-    """
+    """A limit on new producer ids."""
 
     gatewayOptions = ("--quota", f"producer-ids:rate={RATE}")
 
@@ -106,9 +92,7 @@ class ProducerIdTests(PolicyTestCase):
         self.assertEqual(codes, [*[ErrorCode.none] * 2 * RATE, ErrorCode.throttling_quota_exceeded])
 
     def produce(self, producerIds: Iterable[int], sequence: int) -> list[ErrorCode]:
-        """
-        Have each of some producers send a record.
-        """
+        """Have each of some producers send a record."""
         codes = []
         with Connection(self.nodeAddress(self.cluster.leaders(self.topic)[0])) as connection:
             for producerId in producerIds:
@@ -127,16 +111,12 @@ class ProducerIdTests(PolicyTestCase):
 
 @longForm
 class ByteTests(PolicyTestCase):
-    """
-    A limit on what is produced.
-    """
+    """A limit on what is produced."""
 
     gatewayOptions = ("--quota", f"client-bytes:produce={BYTES_PER_SECOND}")
 
     def test_wholeCluster(self) -> None:
-        """
-        A client gets what the limit says from all nodes together, and is told to wait.
-        """
+        """A client gets what the limit says from all nodes together, and is told to wait."""
         self.cluster.createTopic(self.topic, 3)
         waits: list[float] = []
 
@@ -184,9 +164,7 @@ class ByteTests(PolicyTestCase):
 
 
 class ShadowTests(PolicyTestCase):
-    """
-    A policy is tried, put in force, and replayed.
-    """
+    """A policy is tried, put in force, and replayed."""
 
     gatewayOptions = (
         *("--set=super.users=User:ANONYMOUS", "--quota", "client-bytes", "--quota", "request-time"),
@@ -244,16 +222,12 @@ class ShadowTests(PolicyTestCase):
 
 
 class OtherThrottleTests(PolicyTestCase):
-    """
-    The cluster has limits of its own.
-    """
+    """The cluster has limits of its own."""
 
     gatewayOptions = ("--quota", f"client-bytes:produce={100 * BYTES_PER_SECOND}")
 
     def test_nodesThrottle(self) -> None:
-        """
-        A client is told the longer delay, which is the node's here, and the page says who wanted it.
-        """
+        """A client is told the longer delay, which is the node's here, and the page says who wanted it."""
         self.cluster.createTopic(self.topic, 1)
         node = self.cluster.address(1)
         limit = ("--broker", node, "--client-id", "test")
@@ -270,16 +244,12 @@ class OtherThrottleTests(PolicyTestCase):
 
 
 class NodeIdTests(PolicyTestCase):
-    """
-    A cluster has more nodes than the gateway has ports.
-    """
+    """A cluster has more nodes than the gateway has ports."""
 
     gatewayOptions = ("--node-ids", "0-2")
 
     def test_outside(self) -> None:
-        """
-        The log and the health say so in a sentence, and the other nodes are served.
-        """
+        """The log and the health say so in a sentence, and the other nodes are served."""
         self.gateway.waitForLog("node 3 of the cluster has no port here")
         with self.assertRaises(HTTPError) as raised:
             urlopen(f"http://127.0.0.1:{self.statusPort}/healthz", timeout=PATIENCE_SECONDS)

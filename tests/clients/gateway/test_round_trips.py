@@ -1,6 +1,4 @@
-"""
-Every client produces and consumes.
-"""
+"""Every client produces and consumes."""
 
 from __future__ import annotations
 
@@ -12,14 +10,10 @@ RECORDS = sized(1000, 10_000)
 
 
 class RoundTripTests(GatewayTestCase):
-    """
-    What a client produces, all clients could consume; each consumes its own.
-    """
+    """What a client produces, all clients could consume; each consumes its own."""
 
     def roundTrip(self, name: str) -> None:
-        """
-        Produce to all partitions, and consume as the only member of a group.
-        """
+        """Produce to all partitions, and consume as the only member of a group."""
         family = FAMILIES[name]
         self.cluster.createTopic(self.topic)
         # Kafka's tool numbers values behind a number and a dot.
@@ -28,25 +22,17 @@ class RoundTripTests(GatewayTestCase):
         self.assertEqual(sorted(family.consume(self.address, self.topic, RECORDS)), sorted(values))
 
     def test_java(self) -> None:
-        """
-        Kafka's own clients get back all they sent, once.
-        """
+        """Kafka's own clients get back all they sent, once."""
         self.roundTrip("Java")
 
     def test_confluent(self) -> None:
-        """
-        So does librdkafka.
-        """
+        """So does librdkafka."""
         self.roundTrip("confluent-kafka")
 
     def test_kafkaPython(self) -> None:
-        """
-        So does kafka-python.
-        """
+        """So does kafka-python."""
         self.roundTrip("kafka-python")
 
     def test_aiokafka(self) -> None:
-        """
-        So does aiokafka, idempotent.
-        """
+        """So does aiokafka, idempotent."""
         self.roundTrip("aiokafka")

@@ -1,6 +1,4 @@
-"""
-Transactions.
-"""
+"""Transactions."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ RECORDS = sized(1000, 10_000)
 
 
 class TransactionTests(GatewayTestCase):
-    """
-    What was committed is visible to those who want no other, and what was aborted is not.
-    """
+    """What was committed is visible to those who want no other, and what was aborted is not."""
 
     def test_java(self) -> None:
         """
@@ -44,9 +40,7 @@ class TransactionTests(GatewayTestCase):
         self.assertEqual(self.cluster.committed(output, self.topic), {0: RECORDS})
 
     def test_confluent(self) -> None:
-        """
-        librdkafka commits a transaction, aborts one, and commits one over several partitions again.
-        """
+        """librdkafka commits a transaction, aborts one, and commits one over several partitions again."""
         self.cluster.createTopic(self.topic)
         producer = Producer({"bootstrap.servers": self.address, "transactional.id": self.topic, "log_level": 0})
         producer.init_transactions(PATIENCE_SECONDS)
@@ -66,15 +60,11 @@ class TransactionTests(GatewayTestCase):
         self.assertEqual(len(self.cluster.values(self.topic)), 3 * RECORDS)
 
     def consumed(self, count: int) -> list[bytes]:
-        """
-        What a client that wants only what was committed gets, which is librdkafka's default.
-        """
+        """What a client that wants only what was committed gets, which is librdkafka's default."""
         return sorted(FAMILIES["confluent-kafka"].consume(self.address, self.topic, count))
 
     def test_features(self) -> None:
-        """
-        Clients are told all features of the cluster, without which Kafka's own would use transactions otherwise.
-        """
+        """Clients are told all features of the cluster, without which Kafka's own would use transactions otherwise."""
 
         def features(address: str) -> dict[str, Any]:
             request = build(

@@ -1,6 +1,4 @@
-"""
-Producers that want no acknowledgements, and so get no responses.
-"""
+"""Producers that want no acknowledgements, and so get no responses."""
 
 from __future__ import annotations
 
@@ -22,21 +20,15 @@ AT_ONCE = 100
 
 
 class UnacknowledgedTests(GatewayTestCase):
-    """
-    Everything arrives all the same, and responses are to the requests that they are to.
-    """
+    """Everything arrives all the same, and responses are to the requests that they are to."""
 
     def setUp(self) -> None:
-        """
-        Make a topic.
-        """
+        """Make a topic."""
         super().setUp()
         self.cluster.createTopic(self.topic, 1)
 
     def assertArrived(self, count: int) -> None:
-        """
-        All values are in the topic, in order, as soon as the nodes have had the time.
-        """
+        """All values are in the topic, in order, as soon as the nodes have had the time."""
         arrived: list[bytes] = []
 
         def isThere() -> bool:
@@ -48,9 +40,7 @@ class UnacknowledgedTests(GatewayTestCase):
         self.assertEqual(arrived, [b"%d" % number for number in range(count)])
 
     def test_confluent(self) -> None:
-        """
-        librdkafka, in many small batches, is answered afterwards.
-        """
+        """librdkafka, in many small batches, is answered afterwards."""
         settings = {"bootstrap.servers": self.address, "acks": 0, "linger.ms": 0, "batch.num.messages": 10}
         producer = Producer({**settings, "log_level": 0, "queue.buffering.max.messages": 2 * RECORDS})
         for number in range(RECORDS):
@@ -60,9 +50,7 @@ class UnacknowledgedTests(GatewayTestCase):
         self.assertArrived(RECORDS)
 
     def test_kafkaPython(self) -> None:
-        """
-        kafka-python likewise.
-        """
+        """kafka-python likewise."""
         # With more in flight, it does not promise to keep their order.
         settings: dict[str, Any] = {"acks": 0, "max_in_flight_requests_per_connection": 1, "batch_size": 1000}
         with closing(KafkaProducer(bootstrap_servers=self.address, enable_idempotence=False, **settings)) as producer:
@@ -72,9 +60,7 @@ class UnacknowledgedTests(GatewayTestCase):
         self.assertArrived(RECORDS)
 
     def test_inStep(self) -> None:
-        """
-        On one connection, responses to other requests in between come in order, and all of them.
-        """
+        """On one connection, responses to other requests in between come in order, and all of them."""
         leader = self.cluster.leaders(self.topic)[0]
         metadata = requestOf("Metadata", 12, topics=[{"topic_id": None, "name": self.topic}])
         with Connection(self.nodeAddress(leader)) as connection:

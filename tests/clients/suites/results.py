@@ -1,6 +1,4 @@
-"""
-What the suites have found, and the page that is made of it.
-"""
+"""What the suites have found, and the page that is made of it."""
 
 from __future__ import annotations
 
@@ -31,9 +29,7 @@ What is refused is refused at once, with an error that says why where the protoc
 
 
 class Outcome(Enum):
-    """
-    What became of it.
-    """
+    """What became of it."""
 
     WORKS = "works"
     REFUSED = "refused"
@@ -87,9 +83,7 @@ class Suite:
 
 
 def page() -> Iterator[str]:
-    """
-    The page, in parts.
-    """
+    """The page, in parts."""
     yield _BEFORE
     for path in sorted(_DIRECTORY.glob("*.json")):
         suite = json.loads(path.read_text("utf-8"))

@@ -1,6 +1,4 @@
-"""
-A suite: other people's software with a broker of its own.
-"""
+"""A suite: other people's software with a broker of its own."""
 
 from __future__ import annotations
 
@@ -61,9 +59,7 @@ class SuiteCase(SynchronousTestCase):
     properties: ClassVar[Sequence[str]] = ("group.initial.rebalance.delay.ms=0",)
 
     def setUp(self) -> None:
-        """
-        See what is there; start a broker; find nothing yet.
-        """
+        """See what is there; start a broker; find nothing yet."""
         self.prepare()
         self.broker = BrokerProcess(*(word for each in self.properties for word in ("--set", each)))
         self.addCleanup(self.broker.remove)
@@ -114,22 +110,16 @@ class SuiteCase(SynchronousTestCase):
         self._findings.append(Finding(what, outcome.value, looks))
 
     def foundAll(self, printed: str, wanted: Mapping[str, Outcome]) -> None:
-        """
-        The same for a program that says what it does, in lines of the form C{what: what one sees}.
-        """
+        """The same for a program that says what it does, in lines of the form C{what: what one sees}."""
         for each, outcome in wanted.items():
             self.assertIn(each, printed)
             what, _, looks = each.partition(": ")
             self._findings.append(Finding(what, outcome.value, looks))
 
     def note(self, what: str, outcome: Outcome, looks: str = "") -> None:
-        """
-        Note what was found otherwise.
-        """
+        """Note what was found otherwise."""
         self._findings.append(Finding(what, outcome.value, looks))
 
     def check(self) -> None:
-        """
-        See whether it is what the results say.
-        """
+        """See whether it is what the results say."""
         self.suite.check(self._findings)

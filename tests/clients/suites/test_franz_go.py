@@ -1,6 +1,4 @@
-"""
-franz-go, a client of Go.
-"""
+"""franz-go, a client of Go."""
 
 from __future__ import annotations
 
@@ -16,16 +14,12 @@ BUILD_SECONDS: Final = 600.0
 
 
 class FranzGoTests(SuiteCase):
-    """
-    A program with it.
-    """
+    """A program with it."""
 
     suite = Suite("franz_go", f"franz-go {VERSION}", "Go")
 
     def prepare(self) -> None:
-        """
-        See L{SuiteCase.prepare}.
-        """
+        """See L{SuiteCase.prepare}."""
         module = "github.com/twmb/franz-go"
         commands = (
             ["go", "mod", "init", "franz"],
@@ -35,9 +29,7 @@ class FranzGoTests(SuiteCase):
         self.directory = prepared(f"franz-go-{VERSION}", "franz.go", commands, "franz-go")
 
     def test_program(self) -> None:
-        """
-        Everything is as the results say.
-        """
+        """Everything is as the results say."""
         built, isBuilt = self.ran(["go", "build", "-o", "franz", "."], cwd=self.directory, seconds=BUILD_SECONDS)
         self.assertTrue(isBuilt, built)
         printed, isWell = self.ran([str(self.directory / "franz"), self.broker.address, "events"])

@@ -1,6 +1,4 @@
-"""
-Java's clients of all times, and Kafka Streams.
-"""
+"""Java's clients of all times, and Kafka Streams."""
 
 from __future__ import annotations
 
@@ -16,16 +14,12 @@ _LOGGER: Final = "org.slf4j:slf4j-simple:1.7.36"
 
 
 class JavaClientsTests(SuiteCase):
-    """
-    Programs as people write them.
-    """
+    """Programs as people write them."""
 
     suite = Suite("java_clients", f"Java clients from 0.10 to {VERSION}, and Kafka Streams {VERSION}", "Java and Maven")
 
     def prepare(self) -> None:
-        """
-        See L{SuiteCase.prepare}.
-        """
+        """See L{SuiteCase.prepare}."""
         classPath()
 
     def program(self, jars: str, name: str, *arguments: str) -> str:
@@ -41,9 +35,7 @@ class JavaClientsTests(SuiteCase):
         return printed
 
     def test_clients(self) -> None:
-        """
-        Everything is as the results say.
-        """
+        """Everything is as the results say."""
         for version in CLIENTS:
             artifacts = [f"org.apache.kafka:kafka-clients:{version}", _LOGGER]
             jars = fetched(f"Kafka's clients of {version}", f"kafka-clients-{version}", artifacts)

@@ -1,6 +1,4 @@
-"""
-Apache Kafka's own tools.
-"""
+"""Apache Kafka's own tools."""
 
 from __future__ import annotations
 
@@ -34,16 +32,12 @@ _MAIN_CLASSES = {
 
 
 class JavaToolsTests(SuiteCase):
-    """
-    What its users do with a topic, a group, a limit and a user.
-    """
+    """What its users do with a topic, a group, a limit and a user."""
 
     suite = Suite("java_tools", f"Apache Kafka {VERSION}: its tools", "Java and Maven")
 
     def prepare(self) -> None:
-        """
-        See L{SuiteCase.prepare}.
-        """
+        """See L{SuiteCase.prepare}."""
         classPath()
 
     def tried(self, what: str, wanted: str, outcome: Outcome = Outcome.WORKS, input: str = "", shown: str = "") -> None:
@@ -70,18 +64,14 @@ class JavaToolsTests(SuiteCase):
         self.found(shown or what, printed, wanted, outcome)
 
     def file(self, contents: str) -> str:
-        """
-        A file that a tool reads.
-        """
+        """A file that a tool reads."""
         path = self.mktemp()
         with open(path, "w", encoding="utf-8") as stream:
             stream.write(contents)
         return path
 
     def test_tools(self) -> None:
-        """
-        Everything is as the results say.
-        """
+        """Everything is as the results say."""
         self._topics()
         self._configs()
         self._records()

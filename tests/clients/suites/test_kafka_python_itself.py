@@ -1,6 +1,4 @@
-"""
-The integration tests of kafka-python, as it ships them.
-"""
+"""The integration tests of kafka-python, as it ships them."""
 
 from __future__ import annotations
 
@@ -62,9 +60,7 @@ class SpawnedService:
 
 
 class KafkaPythonTests(SuiteCase):
-    """
-    They are run against a broker that is there.
-    """
+    """They are run against a broker that is there."""
 
     suite = Suite("kafka_python_itself", f"kafka-python {VERSION}: its own integration tests", "Python")
 
@@ -77,9 +73,7 @@ class KafkaPythonTests(SuiteCase):
     )
 
     def prepare(self) -> None:
-        """
-        See L{SuiteCase.prepare}.
-        """
+        """See L{SuiteCase.prepare}."""
         self.directory = ROOT / "build" / f"kafka-python-{VERSION}"
         if self.directory.exists():
             return
@@ -129,9 +123,7 @@ class KafkaPythonTests(SuiteCase):
         return outcomes
 
     def test_integration(self) -> None:
-        """
-        All pass, but for those of which the results say why not.
-        """
+        """All pass, but for those of which the results say why not."""
         outcomes = self.outcomes("test/integration")
         failed = sorted(name for name, hasPassed in outcomes.items() if not hasPassed and name not in DOES_NOT_APPLY)
         if failed:

@@ -1,6 +1,4 @@
-"""
-kafkajs, the client of Node.js.
-"""
+"""kafkajs, the client of Node.js."""
 
 from __future__ import annotations
 
@@ -13,23 +11,17 @@ VERSION: Final = "2.2.4"
 
 
 class KafkaJSTests(SuiteCase):
-    """
-    A program with it.
-    """
+    """A program with it."""
 
     suite = Suite("kafkajs", f"kafkajs {VERSION}", "Node.js and npm")
 
     def prepare(self) -> None:
-        """
-        See L{SuiteCase.prepare}.
-        """
+        """See L{SuiteCase.prepare}."""
         install = ["npm", "install", "--silent", "--no-audit", "--no-fund", f"kafkajs@{VERSION}"]
         self.directory = prepared(f"kafkajs-{VERSION}", "kafkajs.js", [install], "kafkajs")
 
     def test_program(self) -> None:
-        """
-        Everything is as the results say.
-        """
+        """Everything is as the results say."""
         printed, isWell = self.ran(["node", "kafkajs.js", self.broker.address, "events"], cwd=self.directory)
         self.assertTrue(isWell, printed)
         looks = {

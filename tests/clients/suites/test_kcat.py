@@ -1,6 +1,4 @@
-"""
-kcat, the command.
-"""
+"""kcat, the command."""
 
 from __future__ import annotations
 
@@ -13,16 +11,12 @@ from tests.clients.suites.suitecase import SuiteCase
 
 
 class KcatTests(SuiteCase):
-    """
-    What its users do with a topic.
-    """
+    """What its users do with a topic."""
 
     suite = Suite("kcat", "kcat 1.7", "kcat, as Debian has it")
 
     def prepare(self) -> None:
-        """
-        See L{SuiteCase.prepare}.
-        """
+        """See L{SuiteCase.prepare}."""
         if shutil.which("kcat") is None:
             raise SkipTest("kcat is not installed")
 
@@ -39,9 +33,7 @@ class KcatTests(SuiteCase):
         self.found(what, printed, wanted)
 
     def test_commands(self) -> None:
-        """
-        Everything is as the results say.
-        """
+        """Everything is as the results say."""
         self.tried("kcat -P -t events -K : -z lz4", "", "key:first\nkey:second\n")
         self.tried("kcat -L -t events", 'topic "events" with 1 partitions')
         self.tried("kcat -C -t events -o beginning -e -q", "first\nsecond")

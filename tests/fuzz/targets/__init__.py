@@ -1,3 +1,1 @@
-"""
-The targets, a module each; L{tests.fuzz.target} says what is in one.
-"""
+"""The targets, a module each; L{tests.fuzz.target} says what is in one."""

@@ -64,9 +64,7 @@ def _compressed(batch: bytes, codec: int) -> bytes:
 
 
 def _repaired(batch: bytearray) -> bytes:
-    """
-    A batch with the length and the checksum that it must have.
-    """
+    """A batch with the length and the checksum that it must have."""
     if len(batch) >= HEADER_BYTES:
         batch[8:12] = (len(batch) - 12).to_bytes(4, "big")
         batch[17:21] = crc32c(memoryview(batch)[21:]).to_bytes(4, "big")
@@ -110,9 +108,7 @@ def check(data: bytes) -> None:
 
 
 def _checkStored(value: bytearray) -> None:
-    """
-    What the broker does with a batch that it accepts.
-    """
+    """What the broker does with a batch that it accepts."""
     before = readHeader(value)
     assignOffset(value, 10, 3)
     batch = readBatch(value)
@@ -134,9 +130,7 @@ def _checkStored(value: bytearray) -> None:
 
 
 def _checkTaken(value: bytes) -> None:
-    """
-    What a consumer does with bytes that may be batches.
-    """
+    """What a consumer does with bytes that may be batches."""
     if len(value) > HEADER_BYTES:
         codec, payload = value[22] & 7, memoryview(value)[HEADER_BYTES:]
         try:

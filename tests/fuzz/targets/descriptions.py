@@ -177,9 +177,7 @@ def _checkPolicy(interface: type[IPolicyFactory]) -> Callable[[str], None]:
 
 
 def _ask(interface: type[IPolicyFactory], policy: Any) -> None:
-    """
-    Have a policy do a little of what it is for.
-    """
+    """Have a policy do a little of what it is for."""
     if interface is IQuotaPolicyFactory:
         for now in (0.0, 1.0, 1e6):
             assert policy.decide(_REQUEST, now).delaySeconds >= 0

@@ -48,9 +48,7 @@ def _refuse(sizeBytes: int, head: bytes) -> str | None:
 
 
 def _expected(stream: bytes, headBytes: int) -> tuple[list[bytes], bool]:
-    """
-    The whole frames of a stream, and whether what follows them is refused.
-    """
+    """The whole frames of a stream, and whether what follows them is refused."""
     frames: list[bytes] = []
     at = 0
     while at + 4 <= len(stream):

@@ -58,9 +58,7 @@ def _contents(root: str) -> Mapping[str, bytes]:
 
 
 def _compare(root: str, report: LogReport) -> None:
-    """
-    Start with the log.
-    """
+    """Start with the log."""
     clock = TurnClock()
     log = SegmentLog(root, clock, lambda: 1e9, maybeDeferred, retentionSeconds=None)
     try:

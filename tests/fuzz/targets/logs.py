@@ -50,9 +50,7 @@ _FRAME_BYTES: Final = 16
 
 
 def logRoot() -> str:
-    """
-    The directory of the log.
-    """
+    """The directory of the log."""
     return os.path.join(scratch(), "log")
 
 
@@ -109,9 +107,7 @@ def _filesIn(disk: SimulatedDisk, directory: str) -> Iterator[tuple[str, bytes]]
 
 @cache
 def undamagedLog(isClean: bool) -> UndamagedLog:
-    """
-    A log with two topics, of several segments, producers, groups and limits.
-    """
+    """A log with two topics, of several segments, producers, groups and limits."""
     with patch("os.urandom", Random(0).randbytes):
         # Ids are the same in every run.
         return _made(isClean)
@@ -186,9 +182,7 @@ def check(data: bytes) -> None:
 
 
 def damagedLog(data: bytes) -> DamagedLog | None:
-    """
-    What an input says of a log; L{None} if it says nothing.
-    """
+    """What an input says of a log; L{None} if it says nothing."""
     if len(data) < 2:
         return None
     isClean, isRepaired, choice, contents = bool(data[0] & _CLEAN), bool(data[0] & _REPAIRED), data[1], data[2:]
@@ -214,9 +208,7 @@ def damagedLog(data: bytes) -> DamagedLog | None:
 
 
 def _repaired(path: str, contents: bytes) -> bytes:
-    """
-    Give everything but checkpoints the checksum that it must have.
-    """
+    """Give everything but checkpoints the checksum that it must have."""
     repaired = bytearray(contents)
     if path.endswith(".log"):
         at = 0
@@ -276,9 +268,7 @@ def _checkLog(image: UndamagedLog, files: Mapping[str, bytes], changed: str | No
 
 
 def _contents(log: SegmentLog) -> Mapping[int, Sequence[bytes] | str]:
-    """
-    What can be read of each partition, by its number.
-    """
+    """What can be read of each partition, by its number."""
     return {partition.number: _read(log, partition) for topic in log.topics.values() for partition in topic.partitions}
 
 
@@ -314,9 +304,7 @@ def _compare(
     changed: str | None,
     found: Mapping[int, Sequence[bytes] | str],
 ) -> None:
-    """
-    Compare with what was there before the damage.
-    """
+    """Compare with what was there before the damage."""
     for number, batches in found.items():
         if isinstance(batches, str):
             assert changed is not None and changed.endswith(".log"), batches
@@ -340,9 +328,7 @@ def _compare(
 
 
 def _loadTables(log: SegmentLog) -> None:
-    """
-    Read what others keep with the log.
-    """
+    """Read what others keep with the log."""
     try:
         GroupStore(log).load(GroupTotals())
         control = AdmissionControl([], 1.0)
@@ -353,9 +339,7 @@ def _loadTables(log: SegmentLog) -> None:
 
 
 def _use(log: SegmentLog, clock: TurnClock) -> None:
-    """
-    Have the log do what brokers ask of it.
-    """
+    """Have the log do what brokers ask of it."""
     try:
         for topic in list(log.topics.values()):
             for partition in topic.partitions:

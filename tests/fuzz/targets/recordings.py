@@ -51,9 +51,7 @@ def _directory() -> Path:
 
 @cache
 def _whole() -> bytes:
-    """
-    A segment with all kinds of records.
-    """
+    """A segment with all kinds of records."""
     path = _directory() / "whole.segment"
     writer = SegmentWriter(str(path), SMALLEST_SEGMENT_BYTES)
     writer.begin(Header(Origin("3", "boot", 17, ("bandwidth", "ids")), 1, 100.0, 1_700_000_000.0))

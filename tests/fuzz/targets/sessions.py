@@ -80,9 +80,7 @@ _PROPERTIES: Final = (
 
 @cache
 def _secrets() -> str:
-    """
-    The path of a password file.
-    """
+    """The path of a password file."""
     path = os.path.join(scratch(), "users")
     users = Users(bytes(32))
     users.secretsByName["alice"] = {
@@ -99,9 +97,7 @@ def _settings() -> Settings:
 
 
 def _repaired(piece: bytes) -> bytes:
-    """
-    Give the batches in a Produce request the sizes and the checksums that they must have.
-    """
+    """Give the batches in a Produce request the sizes and the checksums that they must have."""
     frame = bytearray(piece)
     try:
         header = parseRequestHeader(piece)
@@ -117,9 +113,7 @@ def _repaired(piece: bytes) -> bytes:
 
 
 class _Connection:
-    """
-    @ivar expected: the requests that were sent and not answered yet; L{None} when nobody knows what was sent.
-    """
+    """@ivar expected: the requests that were sent and not answered yet; L{None} when nobody knows what was sent."""
 
     def __init__(self, rig: _Rig) -> None:
         protocol = rig.factory.buildProtocol(IPv4Address("TCP", "192.0.2.1", 50_000))
@@ -144,9 +138,7 @@ class _Connection:
         self.transport.peerSends(framed(_repaired(piece) if self._rig.isRepairing else piece))
 
     def read(self) -> None:
-        """
-        Check the answers that have come.
-        """
+        """Check the answers that have come."""
         received = self.transport.received
         while len(received) >= 4:
             (sizeBytes,) = struct.unpack_from(">i", received)
@@ -184,9 +176,7 @@ class _Rig:
     """
 
     def __init__(self, flags: int, disk: SimulatedDisk | None = None) -> None:
-        """
-        @param disk: that of a former broker; L{None} for a new one.
-        """
+        """@param disk: that of a former broker; L{None} for a new one."""
         hasLogins, self.isRepairing = bool(flags & _WITH_LOGINS), bool(flags & _REPAIRED)
         self.poolBytes = _SMALL_POOL_BYTES if flags & _SMALL_POOL else _POOL_BYTES
         self.clock = Clock()
@@ -231,9 +221,7 @@ class _Rig:
         return _WALL_SECONDS + self.clock.seconds()
 
     def turn(self) -> None:
-        """
-        Let everything happen that takes no time.
-        """
+        """Let everything happen that takes no time."""
         for _ in range(1000):
             if not any(call.getTime() <= self.clock.seconds() for call in self.clock.getDelayedCalls()):
                 return
@@ -261,9 +249,7 @@ class _Rig:
                 self.turn()
 
     def serveAnother(self) -> None:
-        """
-        Whatever the two clients do, a third one is served.
-        """
+        """Whatever the two clients do, a third one is served."""
         other = _Connection(self)
         entityType: Any = load_request_schema(API_VERSIONS, 0)
         other.send(requestHeader(entityType, 1), isFramed=True)
@@ -323,9 +309,7 @@ def _joining(memberId: str) -> dict[str, Any]:
 
 
 def _memberId(opening: Sequence[bytes]) -> str:
-    """
-    The member id that the first client gets which begins with these requests: the same each time.
-    """
+    """The member id that the first client gets which begins with these requests: the same each time."""
     with patch("os.urandom", Random(0).randbytes):
         rig = _Rig(0)
         try:
@@ -429,9 +413,7 @@ def seeds() -> Iterator[bytes]:
 
 
 def _play(data: bytes, isMeasured: bool) -> int:
-    """
-    @return: the most memory that was used at a time beyond what was leased for frames, if that is measured.
-    """
+    """@return: the most memory that was used at a time beyond what was leased for frames, if that is measured."""
     usedBytes = 0
     with patch("os.urandom", Random(0).randbytes):
         rig = _Rig(data[0])

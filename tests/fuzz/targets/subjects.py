@@ -83,9 +83,7 @@ def _described(attribute: x509.NameAttribute[str]) -> tuple[str, str]:
 
 
 def _read(name: str) -> list[set[tuple[str, str]]]:
-    """
-    What stands in a name by RFC 2253.
-    """
+    """What stands in a name by RFC 2253."""
     components: list[set[tuple[str, str]]] = []
     rest, isNext = name, True
     while rest:

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.commands.brokerconnection}, without a broker.
-"""
+"""Tests for L{admission.commands.brokerconnection}, without a broker."""
 
 from __future__ import annotations
 
@@ -28,14 +26,10 @@ from tests.kit.commandcases import CommandTestCase, StandInConnection
 
 
 class ConnectionOptionsTests(CommandTestCase):
-    """
-    Where the broker is, and who we are.
-    """
+    """Where the broker is, and who we are."""
 
     def test_mistakes(self) -> None:
-        """
-        Mistakes are found before anybody is asked for a password.
-        """
+        """Mistakes are found before anybody is asked for a password."""
         self.assertMistakes(
             [
                 ("quotas describe --broker nowhere", "write HOST:PORT"),
@@ -54,18 +48,14 @@ class ConnectionOptionsTests(CommandTestCase):
         )
 
     def test_place(self) -> None:
-        """
-        The broker is on this machine unless said otherwise.
-        """
+        """The broker is on this machine unless said otherwise."""
         given = self.parse("quotas", "describe").subOptions
         self.assertEqual((given["host"], given["port"], given["timeoutSeconds"]), ("127.0.0.1", 9092, 10.0))
         given = self.parse("quotas", "describe", "--broker", "[2001:db8::1]:1", "--timeout", "500ms").subOptions
         self.assertEqual((given["host"], given["port"], given["timeoutSeconds"]), ("2001:db8::1", 1, 0.5))
 
     def settings(self, line: str, password: str = "secret") -> Any:
-        """
-        What is asked of a connection.
-        """
+        """What is asked of a connection."""
         self.prompts: list[str] = []
 
         def askPassword(prompt: str) -> str:
@@ -76,43 +66,33 @@ class ConnectionOptionsTests(CommandTestCase):
         return connectionSettings(given, askPassword)
 
     def test_nobody(self) -> None:
-        """
-        Without a login nobody is asked for a password, and there is no TLS.
-        """
+        """Without a login nobody is asked for a password, and there is no TLS."""
         settings = self.settings("--timeout 3s")
         self.assertEqual((settings.tls, settings.credentials, self.prompts), (None, None, []))
         self.assertEqual((settings.connectTimeoutSeconds, settings.requestTimeoutSeconds), (3.0, 3.0))
 
     def test_prompt(self) -> None:
-        """
-        A password is asked for, once.
-        """
+        """A password is asked for, once."""
         settings = self.settings("--login alice")
         self.assertEqual(settings.credentials, Credentials(SCRAM_SHA_512, "alice", "secret"))
         self.assertEqual(self.prompts, ["Password of alice: "])
 
     def test_passwordFile(self) -> None:
-        """
-        Or it is the first line of a file, without the end of the line.
-        """
+        """Or it is the first line of a file, without the end of the line."""
         path = self.file("s\u00e9cret \r\nmore\n".encode())
         settings = self.settings(f"--login alice --password-file {path} --sasl-mechanism PLAIN")
         self.assertEqual(settings.credentials, Credentials(PLAIN, "alice", "s\u00e9cret "))
         self.assertEqual(self.prompts, [])
 
     def test_badPasswordFile(self) -> None:
-        """
-        A password file that is not there, or no text, is said to be so; what is in it is not told.
-        """
+        """A password file that is not there, or no text, is said to be so; what is in it is not told."""
         for path, words in (("/no/such/file", "No such file"), (self.file(b"\xffsecret"), "is not UTF-8")):
             error = self.assertRaises(CommandFailed, self.settings, f"--login alice --password-file {path}")
             self.assertIn(words, str(error))
             self.assertNotIn("secret", str(error))
 
     def test_tls(self) -> None:
-        """
-        With certificates each host gets options of its own; several authorities may share a file.
-        """
+        """With certificates each host gets options of its own; several authorities may share a file."""
         files = makeCertificates(Path(self.mktemp()))
         both = self.file(files.authority.read_bytes() * 2)
         for line in (
@@ -123,9 +103,7 @@ class ConnectionOptionsTests(CommandTestCase):
             self.assertIsNot(tls("localhost"), tls("127.0.0.1"))
 
     def test_badCertificates(self) -> None:
-        """
-        Files that are no certificates are named.
-        """
+        """Files that are no certificates are named."""
         files = makeCertificates(Path(self.mktemp()))
         nonsense = self.file(b"-----BEGIN CERTIFICATE-----\nnonsense\n-----END CERTIFICATE-----\n")
         for line, words in (
@@ -140,14 +118,10 @@ class ConnectionOptionsTests(CommandTestCase):
 
 
 class ConversationTests(CommandTestCase):
-    """
-    One question is asked on one connection.
-    """
+    """One question is asked on one connection."""
 
     def test_closes(self) -> None:
-        """
-        The connection is closed after the answer, and after a failure.
-        """
+        """The connection is closed after the answer, and after a failure."""
 
         def answers(connection: Any) -> Generator[Deferred[Any], Any, str]:
             yield succeed(None)
@@ -165,9 +139,7 @@ class ConversationTests(CommandTestCase):
         self.assertTrue(connection.isClosed)
 
     def test_explained(self) -> None:
-        """
-        What goes wrong comes with what would help.
-        """
+        """What goes wrong comes with what would help."""
         refused = Disconnected("cannot connect to a:1: refused.")
         refused.__cause__ = ConnectionRefusedError()
         bare = self.parse("quotas", "describe").subOptions

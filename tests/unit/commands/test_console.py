@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.commands.console}.
-"""
+"""Tests for L{admission.commands.console}."""
 
 from io import StringIO
 
@@ -10,9 +8,7 @@ from admission.commands.console import Progress
 
 
 class Stream(StringIO):
-    """
-    A terminal, or none.
-    """
+    """A terminal, or none."""
 
     def __init__(self, isTerminal: bool) -> None:
         super().__init__()
@@ -24,9 +20,7 @@ class Stream(StringIO):
 
 class ProgressTests(SynchronousTestCase):
     def progress(self, isTerminal: bool) -> None:
-        """
-        Take a second for each of 25 steps.
-        """
+        """Take a second for each of 25 steps."""
         self.seconds = 0.0
         self.stream = Stream(isTerminal)
         with Progress("reading", 25 << 20, self.stream, lambda: self.seconds) as progress:
@@ -35,25 +29,19 @@ class ProgressTests(SynchronousTestCase):
                 progress(1 << 20)
 
     def test_terminal(self) -> None:
-        """
-        On a terminal one line is written again and again, and gone at the end.
-        """
+        """On a terminal one line is written again and again, and gone at the end."""
         self.progress(True)
         lines = self.stream.getvalue().split("\r")
         self.assertIn("reading: 5 MiB of 25 MiB, 20%", lines)
         self.assertEqual(["", ""], [lines[-2].strip(), lines[-1]])
 
     def test_file(self) -> None:
-        """
-        Elsewhere a line is written now and then.
-        """
+        """Elsewhere a line is written now and then."""
         self.progress(False)
         self.assertEqual("reading: 10 MiB of 25 MiB, 40%\nreading: 20 MiB of 25 MiB, 80%\n", self.stream.getvalue())
 
     def test_short(self) -> None:
-        """
-        Short work says nothing.
-        """
+        """Short work says nothing."""
         stream = Stream(True)
         with Progress("reading", 0, stream, lambda: 0.0) as progress:
             progress(100)

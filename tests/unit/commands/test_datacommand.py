@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.commands.datacommand}.
-"""
+"""Tests for L{admission.commands.datacommand}."""
 
 import os
 import shutil
@@ -20,24 +18,18 @@ from tests.kit.oldlog import OldLogWriter
 
 
 class DataTestCase(CommandTestCase, LogTestCase):
-    """
-    A log, and the command.
-    """
+    """A log, and the command."""
 
     limits = {"retentionSeconds": None, "segmentBytes": 2000}
 
     def fill(self, count: int = 10) -> None:
-        """
-        Append batches of two records.
-        """
+        """Append batches of two records."""
         for number in range(count):
             self.append(self.partition(), number, number, valueBytes=200)
             self.settle()
 
     def close(self) -> None:
-        """
-        Close the log.
-        """
+        """Close the log."""
         self.successResultOf(self.log.close())
 
     def run_(self, *arguments: str) -> str:
@@ -62,9 +54,7 @@ class DataTestCase(CommandTestCase, LogTestCase):
         return sentence
 
     def damage(self) -> None:
-        """
-        Flip bits in the first segment.
-        """
+        """Flip bits in the first segment."""
         segment = min(Path(self.path, "partitions").rglob("*.log"))
         contents = bytearray(segment.read_bytes())
         contents[100] ^= 0xFF
@@ -73,9 +63,7 @@ class DataTestCase(CommandTestCase, LogTestCase):
 
 class CheckTests(DataTestCase):
     def test_whole(self) -> None:
-        """
-        A log without damage is listed, partition by partition.
-        """
+        """A log without damage is listed, partition by partition."""
         self.fill()
         self.close()
         written = self.run_("check", self.path)
@@ -84,9 +72,7 @@ class CheckTests(DataTestCase):
         self.assertIn("Nothing is lost: 1 topics, 1 partitions, 20 records", written)
 
     def test_damaged(self) -> None:
-        """
-        Damage makes the command fail, with the file, the bytes and the offsets.
-        """
+        """Damage makes the command fail, with the file, the bytes and the offsets."""
         self.fill()
         self.close()
         self.damage()
@@ -98,9 +84,7 @@ class CheckTests(DataTestCase):
         )
 
     def test_tornTail(self) -> None:
-        """
-        A torn end is named, and no failure.
-        """
+        """A torn end is named, and no failure."""
         self.fill()
         copy = self.mktemp()
         shutil.copytree(self.path, copy)
@@ -110,7 +94,8 @@ class CheckTests(DataTestCase):
 
     def test_missingEnd(self) -> None:
         """
-        That a group has committed more than there is says that records may be missing, also if the whole directory is.
+        That a group has committed more than there is says that records may be missing, also if the
+        whole directory is.
         """
         self.fill()
         number = self.partition().number
@@ -124,9 +109,7 @@ class CheckTests(DataTestCase):
         self.assertRegex(self.run_("check", self.path), words)
 
     def test_refusals(self) -> None:
-        """
-        What cannot be checked is refused in a sentence that says what would help.
-        """
+        """What cannot be checked is refused in a sentence that says what would help."""
         self.assertIn(f"is in use by process {os.getpid()}: stop the broker first", self.failed("check", self.path))
         self.close()
         self.assertIn("is not there", self.failed("check", self.path + "-not"))
@@ -138,9 +121,7 @@ class CheckTests(DataTestCase):
         self.assertIn(f"admission data migrate {empty}", self.failed("check", empty))
 
     def test_mistakes(self) -> None:
-        """
-        Mistakes on the command line are refused.
-        """
+        """Mistakes on the command line are refused."""
         self.assertMistakes(
             [
                 ("data", "check, backup, restore or migrate"),
@@ -154,9 +135,7 @@ class CheckTests(DataTestCase):
 
 class BackupTests(DataTestCase):
     def test_thereAndBack(self) -> None:
-        """
-        A broker that runs is backed up, and its backup restored.
-        """
+        """A broker that runs is backed up, and its backup restored."""
         self.fill()
         expected = self.read(self.partition(), 0)
         backup, restored = self.mktemp(), self.mktemp()
@@ -172,17 +151,13 @@ class BackupTests(DataTestCase):
         self.assertEqual(expected, self.read(self.partition(), 0))
 
     def test_damagedSource(self) -> None:
-        """
-        A copy that is damaged is not called a backup.
-        """
+        """A copy that is damaged is not called a backup."""
         self.fill()
         self.damage()
         self.assertIn("something is lost", self.failed("backup", self.path, self.mktemp()))
 
     def test_damagedBackup(self) -> None:
-        """
-        A damaged backup is restored only if that is asked for.
-        """
+        """A damaged backup is restored only if that is asked for."""
         self.fill()
         self.close()
         self.damage()
@@ -195,9 +170,7 @@ class BackupTests(DataTestCase):
         self.assertEqual(20, self.partition().nextOffset)
 
     def test_refusals(self) -> None:
-        """
-        Nothing is overwritten, nothing is copied into itself, and only a log is copied.
-        """
+        """Nothing is overwritten, nothing is copied into itself, and only a log is copied."""
         other = self.mktemp()
         os.mkdir(other)
         self.assertIn("is not the directory of a broker", self.failed("backup", other, self.mktemp()))
@@ -210,9 +183,7 @@ class BackupTests(DataTestCase):
 
 class MigrateTests(DataTestCase):
     def old(self) -> str:
-        """
-        Write a log of the earlier version.
-        """
+        """Write a log of the earlier version."""
         path = self.mktemp()
         writer = OldLogWriter(path)
         writer.topic("events", UUID(int=1), [4], {})
@@ -222,9 +193,7 @@ class MigrateTests(DataTestCase):
         return path
 
     def test_migrates(self) -> None:
-        """
-        The new directory is one for this version.
-        """
+        """The new directory is one for this version."""
         self.close()
         old, self.path = self.old(), self.mktemp()
         written = self.run_("migrate", old, self.path)
@@ -234,9 +203,7 @@ class MigrateTests(DataTestCase):
         self.assertEqual(2, self.partition().nextOffset)
 
     def test_refusals(self) -> None:
-        """
-        Only an old log is migrated, into a new directory.
-        """
+        """Only an old log is migrated, into a new directory."""
         self.assertIn("of this version already", self.failed("migrate", self.path, self.mktemp()))
         self.assertIn("no log of an earlier version", self.failed("migrate", os.path.dirname(self.path), self.mktemp()))
         old = self.old()
@@ -246,9 +213,7 @@ class MigrateTests(DataTestCase):
         self.assertIn("is inside", self.failed("migrate", old, os.path.join(old, "new")))
 
     def test_withoutExtra(self) -> None:
-        """
-        Without lmdb the command says which extra has it.
-        """
+        """Without lmdb the command says which extra has it."""
         old = self.old()
         with mock.patch.dict(sys.modules, {"lmdb": None}):
             sys.modules.pop("admission.kafka.broker.log.lmdbmigration", None)

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.commands.explaincommand}, without a broker.
-"""
+"""Tests for L{admission.commands.explaincommand}, without a broker."""
 
 from __future__ import annotations
 
@@ -17,14 +15,10 @@ from tests.kit.commandcases import CommandTestCase
 
 
 class ExplainTests(CommandTestCase):
-    """
-    C{admission explain}.
-    """
+    """C{admission explain}."""
 
     def limit(self, **values: Any) -> dict[str, Any]:
-        """
-        A limit as the status port tells it.
-        """
+        """A limit as the status port tells it."""
         return {
             "policy": "client-bytes",
             "isShadow": False,
@@ -39,9 +33,7 @@ class ExplainTests(CommandTestCase):
         }
 
     def client(self, **values: Any) -> dict[str, Any]:
-        """
-        A client as the status port tells it.
-        """
+        """A client as the status port tells it."""
         return {
             "user": "alice",
             "clientId": "reports",
@@ -83,9 +75,7 @@ class ExplainTests(CommandTestCase):
         return stdout.getvalue()
 
     def test_question(self) -> None:
-        """
-        What was given is asked, encoded as it must be.
-        """
+        """What was given is asked, encoded as it must be."""
         self.explain("--client-id 'a b&c' --user alice --timeout 3s")
         self.assertEqual(self.url, "http://127.0.0.1:9090/explain?clientId=a+b%26c&user=alice")
         self.assertEqual(self.timeoutSeconds, 3.0)
@@ -93,9 +83,7 @@ class ExplainTests(CommandTestCase):
         self.assertEqual(self.url, "https://broker.example/explain?clientId=&ip=%3A%3A1")
 
     def test_mistakes(self) -> None:
-        """
-        What cannot be asked is refused.
-        """
+        """What cannot be asked is refused."""
         self.assertMistakes(
             [
                 ("explain", "say which client: --client-id, --user, --ip"),
@@ -109,18 +97,14 @@ class ExplainTests(CommandTestCase):
         )
 
     def test_nobody(self) -> None:
-        """
-        A client without limits is not throttled by any.
-        """
+        """A client without limits is not throttled by any."""
         self.assertEqual(
             self.explain("-c reports"),
             "client id 'reports' of user 'alice' is not throttled\nno limit holds for it\n",
         )
 
     def test_neverSeen(self) -> None:
-        """
-        Of a client that is not here, and has used nothing, that is said; its limits are told all the same.
-        """
+        """Of a client that is not here, and has used nothing, that is said; its limits are told all the same."""
         unknown = (
             "client id 'reports' of user 'alice' is not known: it has no connection, and has used none of its limits "
             "lately"
@@ -134,16 +118,12 @@ class ExplainTests(CommandTestCase):
         self.assertNotIn("not known", self.explain("-c reports", self.limit(used=1.0), clients=[]))
 
     def test_together(self) -> None:
-        """
-        A limit that all clients share is said to be one.
-        """
+        """A limit that all clients share is said to be one."""
         entity = {"user": None, "clientId": None, "ip": None}
         self.assertIn("all clients together", self.explain("-c reports", self.limit(entity=entity)))
 
     def test_free(self) -> None:
-        """
-        Whose limits are not used up is told so; a shadow policy throttles nobody.
-        """
+        """Whose limits are not used up is told so; a shadow policy throttles nobody."""
         output = self.explain(
             "-c reports",
             self.limit(used=0.0, usedFraction=0.0),
@@ -160,9 +140,7 @@ class ExplainTests(CommandTestCase):
         self.assertTrue(trial.startswith("client-bytes (shadow)  producer_byte_rate=1M"), trial)
 
     def test_throttled(self) -> None:
-        """
-        The policy that would hold a client back longest is named, with when that ends.
-        """
+        """The policy that would hold a client back longest is named, with when that ends."""
         output = self.explain(
             "-c reports",
             self.limit(delaySeconds=2.0, delayEndsAtSeconds=1e9),
@@ -195,9 +173,7 @@ class ExplainTests(CommandTestCase):
             )
 
     def test_several(self) -> None:
-        """
-        Where several clients match, they are listed, those that wait longest first.
-        """
+        """Where several clients match, they are listed, those that wait longest first."""
         clients = [self.client(clientId="loader", delaySeconds=4.2, connections=0), self.client(clientId="", user="")]
         lines = self.explain("--ip 192.0.2.1", clients=clients).splitlines()
         self.assertEqual(lines[0], "2 clients match; the slowest first:")
@@ -209,16 +185,12 @@ class ExplainTests(CommandTestCase):
         self.assertIn("99 clients match; the 2 slowest are:", self.explain("--ip 192.0.2.1", clients=clients, count=99))
 
     def test_json(self) -> None:
-        """
-        Programs get what the port tells.
-        """
+        """Programs get what the port tells."""
         document = json.loads(self.explain("-c reports --json", self.limit()))
         self.assertEqual(document["limits"], [self.limit()])
 
     def test_terminal(self) -> None:
-        """
-        A name does not reach the terminal as a command to it.
-        """
+        """A name does not reach the terminal as a command to it."""
         output = self.explain(
             "-c a",
             self.limit(entity={"user": "\x1b[2J", "clientId": None, "ip": None}),
@@ -229,9 +201,7 @@ class ExplainTests(CommandTestCase):
         self.assertNotIn("\x07", output)
 
     def test_nonsense(self) -> None:
-        """
-        Something else than a status port is recognised.
-        """
+        """Something else than a status port is recognised."""
         for answer in (
             b"<html>",
             b"\xff",

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.commands.limitsyntax}.
-"""
+"""Tests for L{admission.commands.limitsyntax}."""
 
 from __future__ import annotations
 
@@ -13,14 +11,10 @@ from tests.kit.commandcases import CommandTestCase
 
 
 class LimitSyntaxTests(CommandTestCase):
-    """
-    Limits and their entities are written as they are read.
-    """
+    """Limits and their entities are written as they are read."""
 
     def test_amounts(self) -> None:
-        """
-        Rates have units; other limits are numbers; what is written reads back.
-        """
+        """Rates have units; other limits are numbers; what is written reads back."""
         for name, text, amount in (
             ("producer_byte_rate", "4M", 4e6),
             ("consumer_byte_rate", "64KiB", 65536.0),
@@ -48,9 +42,7 @@ class LimitSyntaxTests(CommandTestCase):
             self.assertRaises(ValueError, parseAmount, name, text)
 
     def test_asArguments(self) -> None:
-        """
-        Names are quoted for a shell, so that they read back.
-        """
+        """Names are quoted for a shell, so that they read back."""
         entity = QuotaEntity(user="it's me", clientId=DEFAULT)
         given = self.parse("quotas", "describe", *shlex.split(asArguments(entity))).subOptions
         self.assertEqual(given["entity"], entity)

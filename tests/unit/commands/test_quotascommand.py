@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.commands.quotascommand}, without a broker.
-"""
+"""Tests for L{admission.commands.quotascommand}, without a broker."""
 
 from __future__ import annotations
 
@@ -26,9 +24,7 @@ DEFAULT_CLIENT = QuotaEntity(clientId=DEFAULT)
 
 
 class QuotasTestCase(CommandTestCase):
-    """
-    A test that runs C{admission quotas}.
-    """
+    """A test that runs C{admission quotas}."""
 
     def quotas(self, line: str, connection: StandInConnection) -> str:
         """
@@ -47,14 +43,10 @@ class QuotasTestCase(CommandTestCase):
 
 
 class QuotasOptionsTests(CommandTestCase):
-    """
-    Whom it is about, and which limits.
-    """
+    """Whom it is about, and which limits."""
 
     def test_entities(self) -> None:
-        """
-        An entity is what the options name.
-        """
+        """An entity is what the options name."""
         for line, entity in (
             ("", QuotaEntity()),
             ("--user alice", QuotaEntity(user="alice")),
@@ -67,9 +59,7 @@ class QuotasOptionsTests(CommandTestCase):
             self.assertEqual(self.parse("quotas", "describe", *line.split()).subOptions["entity"], entity)
 
     def test_mistakes(self) -> None:
-        """
-        What makes no sense is refused with what would.
-        """
+        """What makes no sense is refused with what would."""
         self.assertMistakes(
             [
                 ("quotas describe --user a --user-default", "--user and --user-default are both given; keep one"),
@@ -97,14 +87,10 @@ class QuotasOptionsTests(CommandTestCase):
 
 
 class DescribeTests(QuotasTestCase):
-    """
-    C{admission quotas describe}.
-    """
+    """C{admission quotas describe}."""
 
     def setUp(self) -> None:
-        """
-        A broker with limits.
-        """
+        """A broker with limits."""
         self.connection = StandInConnection(
             {
                 DEFAULT_CLIENT: {"producer_byte_rate": 4e6, "request_percentage": 50.0},
@@ -114,9 +100,7 @@ class DescribeTests(QuotasTestCase):
         )
 
     def test_table(self) -> None:
-        """
-        Each line has what C{set} would take; no name reaches the terminal as a command to it.
-        """
+        """Each line has what C{set} would take; no name reaches the terminal as a command to it."""
         self.assertEqual(
             self.quotas("describe", self.connection).splitlines(),
             [
@@ -128,9 +112,7 @@ class DescribeTests(QuotasTestCase):
         )
 
     def test_json(self) -> None:
-        """
-        Programs get everything as it is.
-        """
+        """Programs get everything as it is."""
         document = json.loads(self.quotas("describe --json", self.connection))
         self.assertEqual(
             document["quotas"][0],
@@ -144,16 +126,12 @@ class DescribeTests(QuotasTestCase):
         self.assertEqual(len(document["quotas"]), 3)
 
     def test_nothing(self) -> None:
-        """
-        That there is nothing is said, too.
-        """
+        """That there is nothing is said, too."""
         self.assertEqual(self.quotas("describe --user bob", StandInConnection()), "no limits are set there\n")
         self.assertEqual(json.loads(self.quotas("describe --json", StandInConnection())), {"quotas": []})
 
     def test_filter(self) -> None:
-        """
-        The broker is asked for those that are about what was named, others being welcome.
-        """
+        """The broker is asked for those that are about what was named, others being welcome."""
         self.quotas("describe", self.connection)
         self.quotas("describe --user alice --client-id-default", self.connection)
         self.assertEqual(
@@ -174,9 +152,7 @@ class DescribeTests(QuotasTestCase):
         )
 
     def test_refused(self) -> None:
-        """
-        A refusal is a failure.
-        """
+        """A refusal is a failure."""
         self.connection.refusal = ErrorCode.cluster_authorization_failed, "not you"
         connecting: Deferred[Any] = succeed(self.connection)
         asked = converse(
@@ -185,9 +161,7 @@ class DescribeTests(QuotasTestCase):
         self.assertEqual(self.failureResultOf(asked, BrokerRefused).value.message, "not you")
 
     def test_unknownEntity(self) -> None:
-        """
-        A kind of entity that we do not know is not passed over.
-        """
+        """A kind of entity that we do not know is not passed over."""
         self.connection.unknownKind = "planet"
         connecting: Deferred[Any] = succeed(self.connection)
         asked = converse(
@@ -197,14 +171,10 @@ class DescribeTests(QuotasTestCase):
 
 
 class AlterTests(QuotasTestCase):
-    """
-    C{admission quotas set} and C{admission quotas remove}.
-    """
+    """C{admission quotas set} and C{admission quotas remove}."""
 
     def test_set(self) -> None:
-        """
-        Limits are set, and what is in force then is shown.
-        """
+        """Limits are set, and what is in force then is shown."""
         connection = StandInConnection({DEFAULT_CLIENT: {"request_percentage": 50.0}})
         self.assertEqual(
             self.quotas("set --client-id-default producer_byte_rate=4M", connection).splitlines(),
@@ -229,9 +199,7 @@ class AlterTests(QuotasTestCase):
         self.assertEqual(description[1]["strict"], True)
 
     def test_dryRun(self) -> None:
-        """
-        A dry run asks and changes nothing.
-        """
+        """A dry run asks and changes nothing."""
         connection = StandInConnection()
         output = self.quotas("set --dry-run --user alice --client-id reports producer_byte_rate=4M", connection)
         self.assertEqual(output, "the broker would do it; nothing was changed\n")
@@ -247,9 +215,7 @@ class AlterTests(QuotasTestCase):
         self.assertEqual(connection.limits, {})
 
     def test_remove(self) -> None:
-        """
-        Limits that are named are removed, and what is left is shown.
-        """
+        """Limits that are named are removed, and what is left is shown."""
         connection = StandInConnection(
             {QuotaEntity(user="alice"): {"request_percentage": 50.0, "producer_byte_rate": 1.0}}
         )
@@ -259,9 +225,7 @@ class AlterTests(QuotasTestCase):
         self.assertEqual((op["key"], op["remove"]), ("producer_byte_rate", True))
 
     def test_removeAll(self) -> None:
-        """
-        If none is named, all are removed.
-        """
+        """If none is named, all are removed."""
         connection = StandInConnection(
             {QuotaEntity(user="alice"): {"request_percentage": 50.0, "producer_byte_rate": 1.0}}
         )
@@ -270,17 +234,13 @@ class AlterTests(QuotasTestCase):
         self.assertEqual([name for name, _ in connection.requests].count("AlterClientQuotas"), 1)
 
     def test_removeNothing(self) -> None:
-        """
-        Where there is nothing to remove, nothing is altered.
-        """
+        """Where there is nothing to remove, nothing is altered."""
         connection = StandInConnection()
         self.assertEqual(self.quotas("remove --ip-default", connection), "no limits are set for --ip-default\n")
         self.assertEqual({name for name, _ in connection.requests}, {"DescribeClientQuotas"})
 
     def test_refused(self) -> None:
-        """
-        A refusal is a failure with the broker's words.
-        """
+        """A refusal is a failure with the broker's words."""
         connection: Any = StandInConnection()
         connection.refusal = ErrorCode.invalid_request, "no limit is called 'x'"
         altered = converse(

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.commands.topcommand}.
-"""
+"""Tests for L{admission.commands.topcommand}."""
 
 from __future__ import annotations
 
@@ -109,35 +107,25 @@ SEEN: dict[str, Any] = {
 
 
 class Terminal(io.StringIO):
-    """
-    Somebody who looks.
-    """
+    """Somebody who looks."""
 
     def isatty(self) -> bool:
-        """
-        At a terminal.
-        """
+        """At a terminal."""
         return True
 
 
 class TopTestCase(SynchronousTestCase):
-    """
-    A test that looks at a broker that there is not.
-    """
+    """A test that looks at a broker that there is not."""
 
     def setUp(self) -> None:
-        """
-        See it once.
-        """
+        """See it once."""
         self.seen = deepcopy(SEEN)
         self.asked: list[tuple[str, float]] = []
         self.slept: list[float] = []
         self.answers: list[Any] = [self.seen]
 
     def fetch(self, url: str, timeoutSeconds: float) -> bytes:
-        """
-        The next answer.
-        """
+        """The next answer."""
         self.asked.append((url, timeoutSeconds))
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
@@ -145,17 +133,13 @@ class TopTestCase(SynchronousTestCase):
         return json.dumps(answer).encode() if isinstance(answer, dict) else answer
 
     def sleep(self, seconds: float) -> None:
-        """
-        Until there is nothing more to see; then Ctrl-C is pressed.
-        """
+        """Until there is nothing more to see; then Ctrl-C is pressed."""
         self.slept.append(seconds)
         if not self.answers:
             raise KeyboardInterrupt
 
     def run_(self, line: str = "", stdout: io.StringIO | None = None) -> str:
-        """
-        What the command writes.
-        """
+        """What the command writes."""
         options = TopOptions()  # type: ignore[no-untyped-call]
         options.parseOptions(shlex.split(line))  # type: ignore[no-untyped-call]
         output = io.StringIO() if stdout is None else stdout
@@ -163,23 +147,17 @@ class TopTestCase(SynchronousTestCase):
         return output.getvalue()
 
     def screens(self, *answers: Any) -> Sequence[str]:
-        """
-        What a terminal shows, one look after the other.
-        """
+        """What a terminal shows, one look after the other."""
         self.answers = list(answers)
         written = self.run_(stdout=Terminal())
         return written.split("\x1b[H")[1:]
 
 
 class OnceTests(TopTestCase):
-    """
-    Where there is no terminal, it is written once.
-    """
+    """Where there is no terminal, it is written once."""
 
     def test_everything(self) -> None:
-        """
-        What there is to see is in it, with units; what is zero is left out.
-        """
+        """What there is to see is in it, with units; what is zero is left out."""
         lines = self.run_().splitlines()
         self.assertEqual(
             lines[:9],
@@ -200,9 +178,7 @@ class OnceTests(TopTestCase):
         self.assertEqual(self.slept, [])
 
     def test_tables(self) -> None:
-        """
-        Names cannot command the terminal, and there are only so many rows.
-        """
+        """Names cannot command the terminal, and there are only so many rows."""
         output = self.run_("--status http://[::1]:9191/ --timeout 3s")
         self.assertRegex(output, r"(?m)^  reports\\x1b\[2J alice +producer_byte_rate=4M +5M +125% +90 s$")
         self.assertRegex(output, r"(?m)^  readers +Stable +2 +12\.35k$")
@@ -212,9 +188,7 @@ class OnceTests(TopTestCase):
         self.assertEqual(self.asked, [("http://[::1]:9191/status.json", 3.0)])
 
     def test_longNames(self) -> None:
-        """
-        A client that calls itself by a long name hides no column from a terminal.
-        """
+        """A client that calls itself by a long name hides no column from a terminal."""
         self.seen["throttled"]["clients"][0].update(clientId="\x00" * 128, user="u" * 128)
         self.seen["groups"]["groups"][0]["groupId"] = "g" * 128
         self.seen["connections"]["largest"][0].update(clientId="c" * 128)
@@ -225,9 +199,7 @@ class OnceTests(TopTestCase):
         self.assertIn(f"  {'g' * 37}...  Stable ", output)
 
     def test_unwell(self) -> None:
-        """
-        What is wrong comes first.
-        """
+        """What is wrong comes first."""
         self.seen["health"] = {"status": "unavailable", "reasons": ["the disk is full"]}
         self.seen["listeners"] = []
         self.seen["pool"].update(sizeBytes=None, waiting=3)
@@ -236,9 +208,7 @@ class OnceTests(TopTestCase):
         self.assertIn("pool         3 MiB of no bound, 3 connections wait", lines)
 
     def test_unknown(self) -> None:
-        """
-        What is not known has a question mark.
-        """
+        """What is not known has a question mark."""
         self.seen["throttled"]["clients"][0].update(
             policy=None, limitName=None, limit=None, used=None, usedFraction=None
         )
@@ -254,16 +224,12 @@ class OnceTests(TopTestCase):
         self.assertRegex(self.run_(), r"(?m)alice +client-bytes +\? +\? +90 s$")
 
     def test_once(self) -> None:
-        """
-        At a terminal it is written once if that is wanted.
-        """
+        """At a terminal it is written once if that is wanted."""
         self.assertNotIn("\x1b", self.run_("--once", Terminal()))
         self.assertEqual(self.slept, [])
 
     def test_fails(self) -> None:
-        """
-        A port that does not answer, or not as ours does, is an error.
-        """
+        """A port that does not answer, or not as ours does, is an error."""
         self.answers = [CommandFailed("it does not answer")]
         self.assertRaises(CommandFailed, self.run_)
         for answer in (b"", b"<html>", b"[]", b"{}", b'{"health": 1}', b"7"):
@@ -273,14 +239,10 @@ class OnceTests(TopTestCase):
 
 
 class WatchTests(TopTestCase):
-    """
-    At a terminal it is written again and again.
-    """
+    """At a terminal it is written again and again."""
 
     def later(self, seconds: float, requests: int) -> dict[str, Any]:
-        """
-        The broker after a while.
-        """
+        """The broker after a while."""
         seen = deepcopy(SEEN)
         seen["uptimeSeconds"] += seconds
         seen["requests"]["read"] += requests
@@ -288,9 +250,7 @@ class WatchTests(TopTestCase):
         return seen
 
     def test_rates(self) -> None:
-        """
-        From the second look on, what happens each second is there; a look that is the same again changes nothing.
-        """
+        """From the second look on, what happens each second is there; a look that is the same again changes nothing."""
         first, second, third = self.screens(SEEN, self.later(2.0, 50), self.later(2.0, 50))
         self.assertIn("requests     1000 in all", first)
         for screen in (second, third):
@@ -298,25 +258,19 @@ class WatchTests(TopTestCase):
             self.assertIn("CPU 25%", screen)
 
     def test_restart(self) -> None:
-        """
-        A broker that was restarted counts anew, and has no rates at first.
-        """
+        """A broker that was restarted counts anew, and has no rates at first."""
         _, second = self.screens(self.later(2.0, 50), SEEN)
         self.assertIn("requests     1000 in all", second)
 
     def test_gone(self) -> None:
-        """
-        When the broker stops answering, that is said above what was seen last, until it answers again.
-        """
+        """When the broker stops answering, that is said above what was seen last, until it answers again."""
         first, second, third = self.screens(SEEN, CommandFailed("it does not answer"), self.later(2.0, 50))
         self.assertTrue(second.startswith("it does not answer; what follows is from before\x1b[K\n"))
         self.assertIn("requests     1000 in all", second)
         self.assertNotIn("does not answer", first + third)
 
     def test_size(self) -> None:
-        """
-        Lines are as long as the terminal is wide, and no more than fit.
-        """
+        """Lines are as long as the terminal is wide, and no more than fit."""
         self.patch(topcommand.shutil, "get_terminal_size", lambda: topcommand.shutil.os.terminal_size((20, 5)))
         (screen,) = self.screens(SEEN)
         lines = screen.removesuffix("\x1b[J\n").split("\x1b[K\n")
@@ -324,23 +278,17 @@ class WatchTests(TopTestCase):
         self.assertEqual(len(lines), 5)
 
     def test_interval(self) -> None:
-        """
-        It rests as long as it was told.
-        """
+        """It rests as long as it was told."""
         self.answers = [SEEN]
         self.run_("--interval 5s", Terminal())
         self.assertEqual(self.slept, [5.0])
 
 
 class OptionsTests(TopTestCase):
-    """
-    What makes no sense is refused in a sentence.
-    """
+    """What makes no sense is refused in a sentence."""
 
     def test_refused(self) -> None:
-        """
-        Each mistake names its option and the remedy.
-        """
+        """Each mistake names its option and the remedy."""
         for line, words in (
             ("--status 9090", "--status 9090: write a URL"),
             ("--interval soon", "--interval: "),

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.commands.userscommand}.
-"""
+"""Tests for L{admission.commands.userscommand}."""
 
 from __future__ import annotations
 
@@ -18,14 +16,10 @@ from admission.kafka.security.passwordfile import Users, formatUsers, readUsers
 
 
 class UsersCommandTests(SynchronousTestCase):
-    """
-    C{admission users} keeps a password file.
-    """
+    """C{admission users} keeps a password file."""
 
     def setUp(self) -> None:
-        """
-        The users are alice and bob.
-        """
+        """The users are alice and bob."""
         users = Users(b"k" * 32)
         for name in ("alice", "bob"):
             users.setPassword(name, "secret", MIN_ITERATIONS)
@@ -45,17 +39,13 @@ class UsersCommandTests(SynchronousTestCase):
         return stdout.getvalue()
 
     def password(self, name: str, password: str) -> bool:
-        """
-        Whether the password of C{name} is C{password}, for each mechanism.
-        """
+        """Whether the password of C{name} is C{password}, for each mechanism."""
         secrets = readUsers(self.path).secretsByName[name]
         self.assertEqual(list(secrets), list(HASHES))
         return all(secret.isPassword(password.encode()) for secret in secrets.values())
 
     def test_set(self) -> None:
-        """
-        A password is asked for twice.
-        """
+        """A password is asked for twice."""
         asked: list[str] = []
 
         def ask(prompt: str) -> str:
@@ -67,18 +57,14 @@ class UsersCommandTests(SynchronousTestCase):
         self.assertTrue(self.password("carol", "secret"))
 
     def test_differ(self) -> None:
-        """
-        Two passwords that differ change nothing.
-        """
+        """Two passwords that differ change nothing."""
         before = self.path.read_bytes()
         error = self.assertRaises(CommandFailed, self.users, "set", str(self.path), "alice", ask=lambda prompt: prompt)
         self.assertIn("differ", str(error))
         self.assertEqual(self.path.read_bytes(), before)
 
     def test_setFromInput(self) -> None:
-        """
-        With C{--password-stdin} the first line is the password, and nobody is asked.
-        """
+        """With C{--password-stdin} the first line is the password, and nobody is asked."""
 
         def ask(prompt: str) -> str:
             self.fail(f"asked {prompt}")
@@ -91,9 +77,7 @@ class UsersCommandTests(SynchronousTestCase):
         )
 
     def test_removeAndList(self) -> None:
-        """
-        The list has names, mechanisms and iterations, and nothing secret.
-        """
+        """The list has names, mechanisms and iterations, and nothing secret."""
         path = str(self.path)
         self.assertEqual(
             self.users("list", path).splitlines(),
@@ -103,9 +87,7 @@ class UsersCommandTests(SynchronousTestCase):
         self.assertEqual([line.split()[0] for line in self.users("list", path).splitlines()], ["bob"])
 
     def test_mistakes(self) -> None:
-        """
-        A mistake is answered with one sentence.
-        """
+        """A mistake is answered with one sentence."""
         path = str(self.path)
         for arguments, words in (
             ([], "say what to do: set, remove or list"),

@@ -1,6 +1,4 @@
-"""
-L{admission.connection.deadline}.
-"""
+"""L{admission.connection.deadline}."""
 
 from __future__ import annotations
 
@@ -29,9 +27,7 @@ class CountingClock(Clock):
         self.timerAheadSeconds = aheadSeconds
 
     def callLater(self, delay: float, callable: Any, *args: object, **kw: object) -> Any:
-        """
-        Count, and make a timer on the other time.
-        """
+        """Count, and make a timer on the other time."""
         self.made += 1
         call: Any = super().callLater(delay, callable, *args, **kw)
         ahead = self.timerAheadSeconds
@@ -40,9 +36,7 @@ class CountingClock(Clock):
         return call
 
     def advance(self, amount: float) -> None:
-        """
-        Run what is due, by its own time.
-        """
+        """Run what is due, by its own time."""
         self.rightNow += amount
         while True:
             due = [call for call in self.calls if call.getTime() <= self.rightNow + self.timerAheadSeconds]
@@ -55,9 +49,7 @@ class CountingClock(Clock):
 
 
 class DeadlineTests(SynchronousTestCase):
-    """
-    L{Deadline}.
-    """
+    """L{Deadline}."""
 
     def setUp(self) -> None:
         self.clock = Clock()
@@ -65,18 +57,14 @@ class DeadlineTests(SynchronousTestCase):
         self.deadline = Deadline(self.clock, lambda: self.expired.append(self.clock.seconds()))
 
     def test_expires(self) -> None:
-        """
-        It expires once, when it is due.
-        """
+        """It expires once, when it is due."""
         self.deadline.start(10)
         self.clock.pump([9, 1, 30])
         self.assertEqual((self.expired, self.deadline.dueSeconds), ([10.0], None))
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_moves(self) -> None:
-        """
-        Starting it again moves it, later or earlier.
-        """
+        """Starting it again moves it, later or earlier."""
         self.deadline.start(10)
         self.clock.advance(6)
         self.deadline.start(10)
@@ -88,9 +76,7 @@ class DeadlineTests(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_stops(self) -> None:
-        """
-        A stopped deadline does not expire, and may be started again.
-        """
+        """A stopped deadline does not expire, and may be started again."""
         self.deadline.start(10)
         self.deadline.stop()
         self.clock.advance(5)
@@ -101,9 +87,7 @@ class DeadlineTests(SynchronousTestCase):
         self.assertEqual(self.expired, [15.0])
 
     def test_closes(self) -> None:
-        """
-        A closed deadline leaves no timer behind, and closing it twice is fine.
-        """
+        """A closed deadline leaves no timer behind, and closing it twice is fine."""
         self.deadline.start(10)
         self.deadline.close()
         self.deadline.close()
@@ -111,9 +95,7 @@ class DeadlineTests(SynchronousTestCase):
         self.assertIs(self.deadline.dueSeconds, None)
 
     def test_startsFromItsOwnExpiry(self) -> None:
-        """
-        What it calls when it expires may start it again.
-        """
+        """What it calls when it expires may start it again."""
 
         def expired() -> None:
             self.expired.append(self.clock.seconds())
@@ -126,10 +108,7 @@ class DeadlineTests(SynchronousTestCase):
         self.assertEqual(self.expired, [1.0, 3.0, 5.0])
 
     def test_movingIsFree(self) -> None:
-        """
-        Moving a deadline on makes no timer, even if the timers are on another
-        time than the clock.
-        """
+        """Moving a deadline on makes no timer, even if the timers are on another time than the clock."""
         clock = CountingClock(aheadSeconds=1e9)
         deadline = Deadline(clock, lambda: self.expired.append(clock.seconds()))
         for _ in range(1000):

@@ -1,6 +1,4 @@
-"""
-L{admission.connection.debts}.
-"""
+"""L{admission.connection.debts}."""
 
 from __future__ import annotations
 
@@ -10,17 +8,13 @@ from admission.connection.debts import MAX_DEBTS, Debts
 
 
 class DebtsTests(SynchronousTestCase):
-    """
-    What is remembered of clients that were told to wait.
-    """
+    """What is remembered of clients that were told to wait."""
 
     def setUp(self) -> None:
         self.debts = Debts()
 
     def test_heldBack(self) -> None:
-        """
-        Only what is to hold new connections back does, and a later delay that is not does not end that.
-        """
+        """Only what is to hold new connections back does, and a later delay that is not does not end that."""
         self.debts.owes("alice", "app", "192.0.2.1", 10.0, isHeldBack=True)
         self.debts.owes("alice", "app", "192.0.2.2", 20.0, "client-bytes")
         self.assertEqual(self.debts.heldSeconds("alice", "app", 4.0), 6.0)
@@ -32,9 +26,7 @@ class DebtsTests(SynchronousTestCase):
         self.assertLessEqual(self.debts.heldSeconds("bob", "app", 4.0), 0.0)
 
     def test_bounded(self) -> None:
-        """
-        Of many clients, those are remembered that were told so last.
-        """
+        """Of many clients, those are remembered that were told so last."""
         self.debts.owes("first", "app", "192.0.2.1", 10.0)
         for number in range(MAX_DEBTS - 1):
             self.debts.owes(f"user-{number}", "app", "192.0.2.1", 10.0)
@@ -44,9 +36,7 @@ class DebtsTests(SynchronousTestCase):
         self.assertEqual((len(users), users[0], users[-2:]), (MAX_DEBTS, "user-1", ["first", "last"]))
 
     def test_forgiven(self) -> None:
-        """
-        When other limits hold, nobody owes anything.
-        """
+        """When other limits hold, nobody owes anything."""
         self.debts.owes("alice", "app", "192.0.2.1", 10.0, isHeldBack=True)
         self.debts.clear()
         self.assertLessEqual(self.debts.heldSeconds("alice", "app", 4.0), 0.0)

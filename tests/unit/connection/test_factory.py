@@ -1,6 +1,4 @@
-"""
-L{admission.connection.factory}.
-"""
+"""L{admission.connection.factory}."""
 
 from __future__ import annotations
 
@@ -39,21 +37,15 @@ from tests.kit.wrapped import wrapped
 
 
 def address(host: str = "192.0.2.1") -> IPv4Address:
-    """
-    Where a peer comes from.
-    """
+    """Where a peer comes from."""
     return IPv4Address("TCP", host, 50_000)
 
 
 class LimitsTests(SynchronousTestCase):
-    """
-    L{ConnectionLimits}.
-    """
+    """L{ConnectionLimits}."""
 
     def test_mistakes(self) -> None:
-        """
-        What would fail with the first connection, or keep the reactor busy, is refused at once by its name.
-        """
+        """What would fail with the first connection, or keep the reactor busy, is refused at once by its name."""
         mistakes: list[tuple[dict[str, Any], str]] = [
             ({"maxConnections": "5"}, "maxConnections='5': write a number, 0 or more"),
             ({"maxConnectionsPerAddress": -1}, "maxConnectionsPerAddress=-1: write a number, 0 or more"),
@@ -66,34 +58,26 @@ class LimitsTests(SynchronousTestCase):
             self.assertEqual(str(error), words)
 
     def test_extremes(self) -> None:
-        """
-        None at all, and for ever, are limits.
-        """
+        """None at all, and for ever, are limits."""
         limits = ConnectionLimits(maxConnections=0, idleSeconds=math.inf, closeGraceSeconds=0)
         self.assertEqual((limits.maxConnections, limits.idleSeconds, limits.closeGraceSeconds), (0, math.inf, 0))
 
 
 class NumberTests(SynchronousTestCase):
-    """
-    How many connections there may be.
-    """
+    """How many connections there may be."""
 
     def setUp(self) -> None:
         self.server = serve(self, limits=ConnectionLimits(maxConnections=3, maxConnectionsPerAddress=2))
         self.factory = self.server.factory
 
     def assertRefused(self, host: str) -> None:
-        """
-        A connection from C{host} is refused and gone.
-        """
+        """A connection from C{host} is refused and gone."""
         protocol, transport = self.server.connect(host=host)
         self.assertIsInstance(protocol, RefusedProtocol)
         self.assertTrue(transport.isLost)
 
     def test_perAddress(self) -> None:
-        """
-        From one address come so many and no more; others are not affected.
-        """
+        """From one address come so many and no more; others are not affected."""
         for _ in range(2):
             protocol, _ = self.server.connect(host="192.0.2.1")
             self.assertIsInstance(protocol, AdmittedProtocol)
@@ -102,9 +86,7 @@ class NumberTests(SynchronousTestCase):
         self.assertIsInstance(protocol, AdmittedProtocol)
 
     def test_inAll(self) -> None:
-        """
-        In all there are so many and no more, wherever they come from.
-        """
+        """In all there are so many and no more, wherever they come from."""
         for number in range(3):
             self.server.connect(host=f"192.0.2.{number}")
         self.assertRefused("192.0.2.9")
@@ -125,9 +107,7 @@ class NumberTests(SynchronousTestCase):
         self.assertRefused("192.0.2.1")
 
     def test_noAddress(self) -> None:
-        """
-        Peers without an address, as on UNIX sockets, are limited in all only.
-        """
+        """Peers without an address, as on UNIX sockets, are limited in all only."""
         for _ in range(3):
             protocol = self.factory.buildProtocol(None)
             self.assertIsInstance(protocol, AdmittedProtocol)
@@ -137,9 +117,7 @@ class NumberTests(SynchronousTestCase):
         self.assertIsInstance(self.factory.buildProtocol(None), RefusedProtocol)
 
     def test_refusalsSayWhy(self) -> None:
-        """
-        The log names the peer and the limit by its property.
-        """
+        """The log names the peer and the limit by its property."""
         with capturedLogs() as events:
             for _ in range(3):
                 self.server.connect(host="192.0.2.1")
@@ -152,10 +130,7 @@ class NumberTests(SynchronousTestCase):
         self.assertEqual(events[0]["peer"], "192.0.2.1:50002")
 
     def test_throughTLS(self) -> None:
-        """
-        A TLS factory gets a protocol for the connection too many as well, and
-        closes it.
-        """
+        """A TLS factory gets a protocol for the connection too many as well, and closes it."""
         authority = Authority()
         tls = TLSMemoryBIOFactory(authority.server().options(), False, self.factory, self.server.clock)
         for isRefused in (False, False, True):
@@ -169,9 +144,7 @@ class NumberTests(SynchronousTestCase):
 
 
 class RefusalLogTests(SynchronousTestCase):
-    """
-    What peers make us do goes to L{admission.connection.refusallog}.
-    """
+    """What peers make us do goes to L{admission.connection.refusallog}."""
 
     def test_limited(self) -> None:
         """
@@ -197,9 +170,7 @@ class RefusalLogTests(SynchronousTestCase):
 
 
 class IdleTests(SynchronousTestCase):
-    """
-    Connections that do nothing.
-    """
+    """Connections that do nothing."""
 
     def setUp(self) -> None:
         self.server = serve(self, limits=ConnectionLimits(idleSeconds=60.0, receiveSeconds=1e9))
@@ -208,16 +179,11 @@ class IdleTests(SynchronousTestCase):
         self.addCleanup(self.server.factory.stop)
 
     def pass_(self, seconds: int) -> None:
-        """
-        Let time pass, second by second.
-        """
+        """Let time pass, second by second."""
         self.clock.pump([1] * seconds)
 
     def test_idle(self) -> None:
-        """
-        A connection that is silent for the time is closed, one that sends now
-        and then is not.
-        """
+        """A connection that is silent for the time is closed, one that sends now and then is not."""
         _, idle = self.server.connect()
         _, busy = self.server.connect()
         self.pass_(40)
@@ -247,18 +213,14 @@ class IdleTests(SynchronousTestCase):
         self.assertEqual(len(protocol.requests), 2)
 
     def test_halfAFrameIsNotEnough(self) -> None:
-        """
-        A part of a length does not keep a connection open.
-        """
+        """A part of a length does not keep a connection open."""
         _, transport = self.server.connect()
         transport.peerSends(b"\0\0")
         self.pass_(64)
         self.assertTrue(transport.isLost)
 
     def test_handshakeThatNeverEnds(self) -> None:
-        """
-        Nor does a TLS handshake that was begun.
-        """
+        """Nor does a TLS handshake that was begun."""
         _, transport = self.server.connect(transport=FakeTLSTransport)
         self.pass_(64)
         self.assertTrue(transport.isLost)
@@ -310,10 +272,7 @@ class IdleTests(SynchronousTestCase):
             self.assertEqual(protocol.closeReason, "it was idle for too long")
 
     def test_answeredIsNotIdle(self) -> None:
-        """
-        A connection that has waited for nearly the time, and is answered, has
-        the whole time again.
-        """
+        """A connection that has waited for nearly the time, and is answered, has the whole time again."""
         self.server.behave = lambda protocol, request: protocol.park()
         protocol, transport = self.server.connect()
         self.server.send(transport, b"one")
@@ -326,10 +285,7 @@ class IdleTests(SynchronousTestCase):
         self.assertTrue(transport.isLost)
 
     def test_heldBackWhileParked(self) -> None:
-        """
-        As long as we keep it from going on for another reason as well, it is
-        not idle.
-        """
+        """As long as we keep it from going on for another reason as well, it is not idle."""
         self.server.behave = lambda protocol, request: protocol.park()
         protocol, transport = self.server.connect()
         self.server.send(transport, b"one")
@@ -338,9 +294,7 @@ class IdleTests(SynchronousTestCase):
         self.assertFalse(transport.isLost)
 
     def test_never(self) -> None:
-        """
-        With no limit nothing is ever idle.
-        """
+        """With no limit nothing is ever idle."""
         server = serve(self, limits=ConnectionLimits(idleSeconds=math.inf))
         server.factory.start()
         _, transport = server.connect()
@@ -349,9 +303,7 @@ class IdleTests(SynchronousTestCase):
         server.factory.stop()
 
     def test_failingClose(self) -> None:
-        """
-        A connection that fails to close does not keep the others open.
-        """
+        """A connection that fails to close does not keep the others open."""
 
         def fail() -> None:
             raise ZeroDivisionError
@@ -365,24 +317,17 @@ class IdleTests(SynchronousTestCase):
         self.assertGreater(len(self.flushLoggedErrors(ZeroDivisionError)), 0)
 
     def test_stop(self) -> None:
-        """
-        A factory that is stopped, twice if need be, looks no more.
-        """
+        """A factory that is stopped, twice if need be, looks no more."""
         self.server.factory.stop()
         self.server.factory.stop()
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
 
 class SweepTests(SynchronousTestCase):
-    """
-    The control of a factory is swept.
-    """
+    """The control of a factory is swept."""
 
     def test_nowAndThen(self) -> None:
-        """
-        From the start on to the stop, at the time that it is then, and no timer
-        is left.
-        """
+        """From the start on to the stop, at the time that it is then, and no timer is left."""
         policy = ScriptedQuota()
         server = Server(control=AdmissionControl([("scripted", policy)]))
         server.factory.start()
@@ -395,28 +340,19 @@ class SweepTests(SynchronousTestCase):
         self.assertEqual((policy.sweeps, server.clock.getDelayedCalls()), (3, []))
 
     def test_none(self) -> None:
-        """
-        A factory that is given none has one without policies.
-        """
+        """A factory that is given none has one without policies."""
         self.assertEqual(Server().factory.control.policyNames, ())
 
 
 class CloseAllTests(SynchronousTestCase):
-    """
-    C{AdmittedFactory.closeAll}.
-    """
+    """C{AdmittedFactory.closeAll}."""
 
     def test_none(self) -> None:
-        """
-        Without connections it is done at once.
-        """
+        """Without connections it is done at once."""
         self.assertIs(self.successResultOf(serve(self).factory.closeAll()), None)
 
     def test_all(self) -> None:
-        """
-        It is done when the last connection is gone, and whoever asked again
-        hears of it too.
-        """
+        """It is done when the last connection is gone, and whoever asked again hears of it too."""
         server = serve(self)
         server.connect()
         _, deaf = server.connect(isTLS=True)
@@ -443,22 +379,16 @@ class Port:
         self.calls: list[str] = []
 
     def pauseProducing(self) -> None:
-        """
-        Stop accepting.
-        """
+        """Stop accepting."""
         self.calls.append("pause")
 
     def resumeProducing(self) -> None:
-        """
-        Accept again.
-        """
+        """Accept again."""
         self.calls.append("resume")
 
 
 class PortTests(SynchronousTestCase):
-    """
-    When ports stop accepting.
-    """
+    """When ports stop accepting."""
 
     def setUp(self) -> None:
         self.server = serve(self, BoundedPool(1 << 20))
@@ -467,16 +397,12 @@ class PortTests(SynchronousTestCase):
             self.server.factory.addPort(port)
 
     def calls(self) -> list[str]:
-        """
-        What both ports were told.
-        """
+        """What both ports were told."""
         self.assertEqual(self.ports[0].calls, self.ports[1].calls)
         return list(self.ports[0].calls)
 
     def test_plain(self) -> None:
-        """
-        Plain connections can be muted at once, so ports go on accepting them.
-        """
+        """Plain connections can be muted at once, so ports go on accepting them."""
         _, transport = self.server.connect()
         lease = self.server.pool.tryAllocate(1 << 20)
         self.server.send(transport, b"one")
@@ -485,9 +411,7 @@ class PortTests(SynchronousTestCase):
         lease.release()
 
     def test_tls(self) -> None:
-        """
-        TLS connections cannot, so ports pause while somebody waits for memory.
-        """
+        """TLS connections cannot, so ports pause while somebody waits for memory."""
         _, transport = self.server.connect(isTLS=True)
         lease = self.server.pool.tryAllocate(1 << 20)
         self.server.send(transport, b"one")
@@ -498,9 +422,7 @@ class PortTests(SynchronousTestCase):
         self.assertEqual(transport.received, framed(b"one"))
 
     def test_tlsComesLater(self) -> None:
-        """
-        The first TLS connection pauses them if there is pressure already.
-        """
+        """The first TLS connection pauses them if there is pressure already."""
         _, transport = self.server.connect()
         lease = self.server.pool.tryAllocate(1 << 20)
         self.server.send(transport, b"one")
@@ -511,10 +433,7 @@ class PortTests(SynchronousTestCase):
         self.assertEqual(self.calls(), ["pause", "resume"])
 
     def test_notAfforded(self) -> None:
-        """
-        A TLS connection after which there is no memory for another pauses the
-        ports until there is.
-        """
+        """A TLS connection after which there is no memory for another pauses the ports until there is."""
         charge = self.server.pool.charge((1 << 20) - TLS_CONNECTION_BYTES, CONNECTIONS)
         self.server.connect(isTLS=True)
         self.assertEqual(self.calls(), ["pause"])
@@ -524,24 +443,18 @@ class PortTests(SynchronousTestCase):
 
 
 class UnusedTests(SynchronousTestCase):
-    """
-    Connections that nobody uses, while they take the memory of others.
-    """
+    """Connections that nobody uses, while they take the memory of others."""
 
     def setUp(self) -> None:
         self.server = serve(self, BoundedPool(16 * TLS_CONNECTION_BYTES))
 
     def pass_(self, seconds: float) -> None:
-        """
-        Let time pass, and everything happen then that takes none.
-        """
+        """Let time pass, and everything happen then that takes none."""
         self.server.clock.advance(seconds)
         self.server.settle()
 
     def used(self, count: int, host: str) -> list[FakeTransport]:
-        """
-        Connections that have asked for something.
-        """
+        """Connections that have asked for something."""
         transports = [self.server.connect(host=host, isTLS=True)[1] for _ in range(count)]
         for transport in transports:
             self.server.send(transport, b"one")
@@ -573,18 +486,14 @@ class UnusedTests(SynchronousTestCase):
         self.assertEqual(self.server.clock.getDelayedCalls(), [])
 
     def test_waiting(self) -> None:
-        """
-        Those that wait for an answer are not unused.
-        """
+        """Those that wait for an answer are not unused."""
         self.server.behave = lambda protocol, request: None
         transports = self.used(16, "192.0.2.2")
         self.pass_(2 * UNUSED_SECONDS)
         self.assertFalse(any(transport.isLost for transport in transports))
 
     def test_othersHoldIt(self) -> None:
-        """
-        Where it is not connections that hold the memory, none is closed.
-        """
+        """Where it is not connections that hold the memory, none is closed."""
         transports = self.used(4, "192.0.2.2")
         charge = self.server.pool.charge(12 * TLS_CONNECTION_BYTES, RESPONSES)
         transports += self.used(1, "192.0.2.3")
@@ -595,9 +504,7 @@ class UnusedTests(SynchronousTestCase):
 
 
 class StrangerTests(SynchronousTestCase):
-    """
-    Connections that have yet to introduce themselves.
-    """
+    """Connections that have yet to introduce themselves."""
 
     def setUp(self) -> None:
         self.server = self.serve()
@@ -605,28 +512,20 @@ class StrangerTests(SynchronousTestCase):
         self.server.factory.addPort(self.port)  # type: ignore[arg-type]
 
     def serve(self, poolBytes: int = 16 * HANDSHAKE_BYTES, **limits: Any) -> Server:
-        """
-        A server whose strangers may hold as much as four handshakes.
-        """
+        """A server whose strangers may hold as much as four handshakes."""
         return serve(self, BoundedPool(poolBytes), ConnectionLimits(**limits))
 
     def silent(self, count: int, kind: type[FakeTransport] = FakeTLSTransport) -> list[FakeTransport]:
-        """
-        Have peers connect that say nothing.
-        """
+        """Have peers connect that say nothing."""
         return [self.server.connect(transport=kind)[1] for _ in range(count)]
 
     def pass_(self, seconds: float) -> None:
-        """
-        Let time pass, and everything happen then that takes none.
-        """
+        """Let time pass, and everything happen then that takes none."""
         self.server.clock.advance(seconds)
         self.server.settle()
 
     def lost(self, transports: Sequence[FakeTransport]) -> list[bool]:
-        """
-        Which of C{transports} are gone.
-        """
+        """Which of C{transports} are gone."""
         return [transport.isLost for transport in transports]
 
     def test_handshakeDeadline(self) -> None:
@@ -651,15 +550,10 @@ class StrangerTests(SynchronousTestCase):
         self.assertEqual((self.server.used(), self.server.clock.getDelayedCalls()), ({}, []))
 
     def test_notTold(self) -> None:
-        """
-        Where nobody says that a handshake is over, the first bytes do, or else
-        its time limit finds out.
-        """
+        """Where nobody says that a handshake is over, the first bytes do, or else its time limit finds out."""
 
         class Untold(FakeTLSTransport):
-            """
-            As behind a wrapper that does not pass it on (twisted issue 12007).
-            """
+            """As behind a wrapper that does not pass it on (twisted issue 12007)."""
 
             def _takeTurn(self) -> None:
                 if self._hasFinishedArrived:
@@ -676,9 +570,7 @@ class StrangerTests(SynchronousTestCase):
         self.assertEqual((silent[0].isLost, silent[0].link.openBytes), (False, TLS_CONNECTION_BYTES))
 
     def test_forEver(self) -> None:
-        """
-        There may be no time limit for handshakes.
-        """
+        """There may be no time limit for handshakes."""
         self.server = self.serve(handshakeSeconds=math.inf)
         (transport,) = self.silent(1)
         self.pass_(100_000.0)
@@ -797,10 +689,7 @@ class StrangerTests(SynchronousTestCase):
         self.assertIsInstance(self.server.factory.buildProtocol(None), RefusedProtocol)
 
     def test_flood(self) -> None:
-        """
-        However many come in one turn, only so many at a time give way: their
-        sockets close in the next.
-        """
+        """However many come in one turn, only so many at a time give way: their sockets close in the next."""
         self.server = self.serve(maxConnections=100, poolBytes=1 << 30)
         silent = self.silent(100, FakeTransport)
         self.server.clock.advance(2.0)
@@ -817,19 +706,14 @@ class StrangerTests(SynchronousTestCase):
         self.assertEqual((sum(self.lost(silent)), len(factory.connections)), (MAX_LEAVING, 100))
 
     def test_stop(self) -> None:
-        """
-        A server that stops waits for no stranger.
-        """
+        """A server that stops waits for no stranger."""
         self.silent(5)
         self.server.factory.stop()
         self.server.close()
         self.assertEqual(self.server.clock.getDelayedCalls(), [])
 
     def test_lastLeavesWhileShort(self) -> None:
-        """
-        When the last stranger has left no timer waits for it, however short of
-        memory the pool is.
-        """
+        """When the last stranger has left no timer waits for it, however short of memory the pool is."""
         charge = self.server.pool.charge(16 * HANDSHAKE_BYTES, RESPONSES)
         _, transport = self.server.connect(transport=FakeTLSTransport)
         self.pass_(0.1)
@@ -861,14 +745,10 @@ class StrangerTests(SynchronousTestCase):
 
 
 class RefusedProtocolTests(SynchronousTestCase):
-    """
-    L{RefusedProtocol}.
-    """
+    """L{RefusedProtocol}."""
 
     def test_aborts(self) -> None:
-        """
-        It closes at once, on plain and TLS transports alike, and reads nothing.
-        """
+        """It closes at once, on plain and TLS transports alike, and reads nothing."""
         for transport in (FakeTransport, FakeTLSTransport):
             clock = Clock()
             protocol: Protocol = RefusedProtocol()

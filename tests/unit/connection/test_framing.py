@@ -1,6 +1,4 @@
-"""
-L{admission.connection.framing}.
-"""
+"""L{admission.connection.framing}."""
 
 from __future__ import annotations
 
@@ -17,22 +15,16 @@ from admission.testing.scriptedpool import ScriptedPool
 
 
 def framed(*bodies: bytes) -> bytes:
-    """
-    The stream that carries C{bodies}.
-    """
+    """The stream that carries C{bodies}."""
     return b"".join(pack(">i", len(body)) + body for body in bodies)
 
 
 def accept(sizeBytes: int, head: bytes) -> None:
-    """
-    Refuse nothing.
-    """
+    """Refuse nothing."""
 
 
 def body(lease: ILease | None) -> bytes:
-    """
-    What is in C{lease}, which is then given back.
-    """
+    """What is in C{lease}, which is then given back."""
     assert lease is not None and lease.buffer is not None
     read = bytes(lease.buffer)
     lease.release()
@@ -40,16 +32,12 @@ def body(lease: ILease | None) -> bytes:
 
 
 class CountedBytes(bytes):
-    """
-    Bytes that count what is copied out of them by slicing and joining.
-    """
+    """Bytes that count what is copied out of them by slicing and joining."""
 
     copiedBytes = 0
 
     def __getitem__(self, key: Any) -> Any:
-        """
-        Count, and slice.
-        """
+        """Count, and slice."""
         part = super().__getitem__(key)
         if isinstance(key, slice):
             CountedBytes.copiedBytes += len(part)
@@ -57,34 +45,26 @@ class CountedBytes(bytes):
         return part
 
     def __add__(self, other: bytes) -> CountedBytes:
-        """
-        Count, and join.
-        """
+        """Count, and join."""
         CountedBytes.copiedBytes += len(self) + len(other)
         return CountedBytes(super().__add__(other))
 
 
 class CountedBuffer:
-    """
-    A buffer that counts what is copied into it, and keeps nothing.
-    """
+    """A buffer that counts what is copied into it, and keeps nothing."""
 
     def __init__(self) -> None:
         self.copiedBytes = 0
 
     def __setitem__(self, key: slice, value: bytes | memoryview) -> None:
-        """
-        Count.
-        """
+        """Count."""
         assert key.stop - key.start == len(value)
         assert key.start == self.copiedBytes, "copied out of order"
         self.copiedBytes += len(value)
 
 
 class CountedLease:
-    """
-    A lease of a L{CountedBuffer}.
-    """
+    """A lease of a L{CountedBuffer}."""
 
     def __init__(self, sizeBytes: int) -> None:
         self.sizeBytes = sizeBytes
@@ -92,18 +72,14 @@ class CountedLease:
 
 
 class FramerTests(SynchronousTestCase):
-    """
-    L{Framer}.
-    """
+    """L{Framer}."""
 
     def setUp(self) -> None:
         self.pool = ScriptedPool()
         self.framer = Framer(self.pool.tryAllocate, accept)
 
     def test_oneFrame(self) -> None:
-        """
-        A frame comes out as a lease of exactly its body, once.
-        """
+        """A frame comes out as a lease of exactly its body, once."""
         self.framer.feed(framed(b"hello"))
         lease = self.framer.advance()
         assert lease is not None
@@ -112,10 +88,7 @@ class FramerTests(SynchronousTestCase):
         self.assertEqual((self.framer.bufferedBytes, self.framer.lease), (0, None))
 
     def test_memoryIsAskedForFirst(self) -> None:
-        """
-        The pool is asked as soon as the length is known, for exactly that
-        much, and not before.
-        """
+        """The pool is asked as soon as the length is known, for exactly that much, and not before."""
         self.framer.feed(b"\0\0\1")
         self.assertIs(self.framer.advance(), None)
         self.assertEqual(self.pool.requested, [])
@@ -126,10 +99,7 @@ class FramerTests(SynchronousTestCase):
         self.assertEqual((self.framer.lease.sizeBytes, self.framer.filledBytes), (256, 0))
 
     def test_emptyFrame(self) -> None:
-        """
-        A frame without a body asks for no memory, and its lease is released
-        once like any other.
-        """
+        """A frame without a body asks for no memory, and its lease is released once like any other."""
         self.framer.feed(framed(b"", b"x"))
         lease = self.framer.advance()
         assert lease is not None and lease.buffer is not None
@@ -156,9 +126,7 @@ class FramerTests(SynchronousTestCase):
         self.assertEqual([body(self.framer.advance()), body(self.framer.advance())], [b"first", b"second"])
 
     def test_grantOfAnotherSize(self) -> None:
-        """
-        A lease that was not asked for is not filled.
-        """
+        """A lease that was not asked for is not filled."""
         self.pool.refuse()
         self.framer.feed(framed(b"first"))
         self.framer.advance()
@@ -186,9 +154,7 @@ class FramerTests(SynchronousTestCase):
         self.assertEqual(body(framer.advance()), b"hello")
 
     def test_negativeLength(self) -> None:
-        """
-        A negative length is refused without asking anybody, each time.
-        """
+        """A negative length is refused without asking anybody, each time."""
         for sizeBytes in (-1, -(2**31)):
             asked: list[int] = []
             framer = Framer(self.pool.tryAllocate, lambda size, head, asked=asked: asked.append(size))  # type: ignore[misc]
@@ -225,18 +191,13 @@ class FramerTests(SynchronousTestCase):
         self.assertEqual(shown, [(6, b""), (6, b"abc"), (2, b"xy"), (0, b"")])
 
     def test_refusedBeforeTheHead(self) -> None:
-        """
-        A length that is refused as such needs no head to be refused.
-        """
+        """A length that is refused as such needs no head to be refused."""
         framer = Framer(self.pool.tryAllocate, lambda sizeBytes, head: "too large", headBytes=4)
         framer.feed(pack(">i", 1000))
         self.assertRaises(FrameRefused, framer.advance)
 
     def test_discard(self) -> None:
-        """
-        Discarding gives back the lease that is being filled, forgets what is
-        buffered, and can be done twice.
-        """
+        """Discarding gives back the lease that is being filled, forgets what is buffered, and can be done twice."""
         self.framer.feed(framed(b"x" * 10)[:9])
         self.framer.advance()
         self.assertEqual(len(self.pool.leases), 1)
@@ -247,9 +208,7 @@ class FramerTests(SynchronousTestCase):
         self.assertEqual((self.framer.lease, self.framer.filledBytes, self.framer.wantedBytes), (None, 0, None))
 
     def test_discardWhileWaiting(self) -> None:
-        """
-        Discarding while memory is waited for leaves nothing wanted.
-        """
+        """Discarding while memory is waited for leaves nothing wanted."""
         self.pool.refuse()
         self.framer.feed(framed(b"hello"))
         self.framer.advance()
@@ -257,10 +216,7 @@ class FramerTests(SynchronousTestCase):
         self.assertEqual((self.framer.wantedBytes, self.framer.bufferedBytes), (None, 0))
 
     def test_incompleteLengthKeepsNoChunk(self) -> None:
-        """
-        A few bytes of the next frame do not keep the large chunk alive at
-        whose end they came.
-        """
+        """A few bytes of the next frame do not keep the large chunk alive at whose end they came."""
         self.framer.feed(framed(b"x" * 60_000) + b"\0\0")
         self.assertEqual(len(body(self.framer.advance())), 60_000)
         self.assertIs(self.framer.advance(), None)
@@ -338,9 +294,7 @@ class FramerTests(SynchronousTestCase):
         chunkBytes=st.integers(1, 60),
     )
     def test_discardAnywhere(self, sizes: list[int], cut: int, chunkBytes: int) -> None:
-        """
-        Wherever the stream stops, discarding leaves the pool whole.
-        """
+        """Wherever the stream stops, discarding leaves the pool whole."""
         stream = framed(*map(bytes, sizes))[:cut]
         pool = ScriptedPool()
         framer = Framer(pool.tryAllocate, accept)
@@ -353,9 +307,7 @@ class FramerTests(SynchronousTestCase):
 
 
 class LinearTests(SynchronousTestCase):
-    """
-    What framing costs, in bytes copied.
-    """
+    """What framing costs, in bytes copied."""
 
     def copied(self, bodies: Iterable[int], chunkBytes: int, headBytes: int, feedFirst: bool) -> tuple[int, int, int]:
         """

@@ -1,6 +1,4 @@
-"""
-L{admission.connection.handshake}.
-"""
+"""L{admission.connection.handshake}."""
 
 from __future__ import annotations
 
@@ -17,31 +15,23 @@ from admission.connection.handshake import MAX_HANDSHAKE_BYTES, Handshake
 
 @implementer(ISSLTransport)
 class Transport:
-    """
-    What has passed through TLS.
-    """
+    """What has passed through TLS."""
 
     def __init__(self) -> None:
         self.received = b""
         self.isOver = False
 
     def dataReceived(self, data: bytes) -> None:
-        """
-        Take what comes from the socket.
-        """
+        """Take what comes from the socket."""
         self.received += data
         self.isOver = self.isOver or data.endswith(b"finished")
 
 
 class HandshakeTests(SynchronousTestCase):
-    """
-    L{Handshake}.
-    """
+    """L{Handshake}."""
 
     def begin(self, seconds: float = 10.0, transport: Any = None) -> tuple[Handshake, Any]:
-        """
-        Begin one.
-        """
+        """Begin one."""
         self.clock = Clock()
         self.told: list[str] = []
         made = Transport() if transport is None else transport
@@ -57,9 +47,7 @@ class HandshakeTests(SynchronousTestCase):
         return handshake, made
 
     def test_tooLong(self) -> None:
-        """
-        It fails when the time is over, unless it is over itself.
-        """
+        """It fails when the time is over, unless it is over itself."""
         for isOver, expected in (
             (False, "its TLS handshake is not over after 10 s (a.timeout)"),
             (True, "over"),
@@ -72,16 +60,12 @@ class HandshakeTests(SynchronousTestCase):
             self.assertEqual(self.told, [expected])
 
     def test_forEver(self) -> None:
-        """
-        Without a time limit there is no timer.
-        """
+        """Without a time limit there is no timer."""
         self.begin(math.inf)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_tooMuch(self) -> None:
-        """
-        It fails when the peer has sent too much for it, in however many pieces.
-        """
+        """It fails when the peer has sent too much for it, in however many pieces."""
         handshake, transport = self.begin()
         for _ in range(4):
             transport.dataReceived(bytes(MAX_HANDSHAKE_BYTES // 4))
@@ -92,18 +76,13 @@ class HandshakeTests(SynchronousTestCase):
         )
 
     def test_dataBehindIt(self) -> None:
-        """
-        What came together with its end counts for nothing.
-        """
+        """What came together with its end counts for nothing."""
         _, transport = self.begin()
         transport.dataReceived(bytes(2 * MAX_HANDSHAKE_BYTES) + b"finished")
         self.assertEqual(self.told, [])
 
     def test_close(self) -> None:
-        """
-        When it is closed, from within what comes or not, nothing is in the way
-        any more, and no timer is left.
-        """
+        """When it is closed, from within what comes or not, nothing is in the way any more, and no timer is left."""
         handshake, transport = self.begin()
         handshake.close()
         handshake.close()
@@ -121,9 +100,7 @@ class HandshakeTests(SynchronousTestCase):
         self.assertEqual(self.told, [])
 
     def test_afterStartTLS(self) -> None:
-        """
-        Where the transport is not what receives, only the time is limited.
-        """
+        """Where the transport is not what receives, only the time is limited."""
         handshake, _ = self.begin(transport=type("Plain", (), {"isOver": False})())
         self.clock.advance(10.0)
         self.assertEqual((len(self.told), handshake.receivedBytes), (1, 0))

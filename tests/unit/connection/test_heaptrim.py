@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.connection.heaptrim}.
-"""
+"""Tests for L{admission.connection.heaptrim}."""
 
 from __future__ import annotations
 
@@ -25,14 +23,10 @@ MIB = 1 << 20
 
 
 class HeapTrimTests(SynchronousTestCase):
-    """
-    A process that has 100 MiB beside its pool.
-    """
+    """A process that has 100 MiB beside its pool."""
 
     def setUp(self) -> None:
-        """
-        Nothing is unused yet.
-        """
+        """Nothing is unused yet."""
         self.clock = Clock()
         self.pool = BoundedPool(1 << 30)
         gate = gateFor(self.pool, self.clock)
@@ -44,32 +38,24 @@ class HeapTrimTests(SynchronousTestCase):
         self.addCleanup(self.heapTrim.stop)
 
     def trim(self) -> None:
-        """
-        All that is not needed goes back.
-        """
+        """All that is not needed goes back."""
         self.trims.append(self.clock.seconds())
         self.privateBytes = self.neededBytes
 
     def burst(self, sizeBytes: int = 500 * MIB) -> None:
-        """
-        The pool hands out memory, and has it back; the heap has grown.
-        """
+        """The pool hands out memory, and has it back; the heap has grown."""
         lease = self.pool.charge(sizeBytes, "responses")
         self.privateBytes += sizeBytes
         self.clock.advance(CHECK_SECONDS)
         lease.release()
 
     def pass_(self, checks: int) -> None:
-        """
-        Let time pass.
-        """
+        """Let time pass."""
         for _ in range(checks):
             self.clock.advance(CHECK_SECONDS)
 
     def test_afterBurst(self) -> None:
-        """
-        What a burst has left goes back once it was not used at two checks, and the log says how much that was.
-        """
+        """What a burst has left goes back once it was not used at two checks, and the log says how much that was."""
         self.burst()
         self.pass_(1)
         self.assertEqual(self.trims, [])
@@ -83,17 +69,13 @@ class HeapTrimTests(SynchronousTestCase):
         self.assertEqual(len(self.trims), 1)
 
     def test_afterStart(self) -> None:
-        """
-        A burst before the first look counts, too: what is needed is known from the start.
-        """
+        """A burst before the first look counts, too: what is needed is known from the start."""
         self.privateBytes += 500 * MIB
         self.pass_(2)
         self.assertEqual(len(self.trims), 1)
 
     def test_inUse(self) -> None:
-        """
-        What the pool has handed out is used, and so is what is kept for reuse.
-        """
+        """What the pool has handed out is used, and so is what is kept for reuse."""
         lease = self.pool.charge(500 * MIB, "responses")
         self.privateBytes += 500 * MIB
         self.pass_(100)
@@ -101,16 +83,15 @@ class HeapTrimTests(SynchronousTestCase):
         lease.release()
 
     def test_little(self) -> None:
-        """
-        For little nothing is done.
-        """
+        """For little nothing is done."""
         self.burst(MIN_EXCESS_BYTES - 1)
         self.pass_(100)
         self.assertEqual(self.trims, [])
 
     def test_growth(self) -> None:
         """
-        Where there was nothing to give back, it is tried once, until there is more again; the log has nothing to say.
+        Where there was nothing to give back, it is tried once, until there is more again; the log
+        has nothing to say.
         """
         self.neededBytes = self.privateBytes = 300 * MIB
         with capturedLogs() as logged:
@@ -121,9 +102,7 @@ class HeapTrimTests(SynchronousTestCase):
         self.assertEqual(len(self.trims), 2)
 
     def test_manyBursts(self) -> None:
-        """
-        A server whose bursts come often keeps the memory for the next one, most of the time.
-        """
+        """A server whose bursts come often keeps the memory for the next one, most of the time."""
         begin = self.clock.seconds()
         for _ in range(30):
             self.burst()
@@ -132,9 +111,7 @@ class HeapTrimTests(SynchronousTestCase):
         self.assertGreater(len(self.trims), 2)
 
     def test_shortUse(self) -> None:
-        """
-        Memory that is used again at the second check is not given back.
-        """
+        """Memory that is used again at the second check is not given back."""
         self.burst()
         self.pass_(1)
         lease = self.pool.charge(480 * MIB, "responses")
@@ -143,9 +120,7 @@ class HeapTrimTests(SynchronousTestCase):
         lease.release()
 
     def test_otherLibraries(self) -> None:
-        """
-        Where the C library cannot give memory back, or the process cannot be measured, there is no timer.
-        """
+        """Where the C library cannot give memory back, or the process cannot be measured, there is no timer."""
         gate = gateFor(self.pool, clock := Clock())
         HeapTrim(gate, clock, None, lambda: 0).start()
         self.assertEqual(clock.getDelayedCalls(), [])
@@ -158,17 +133,13 @@ class HeapTrimTests(SynchronousTestCase):
 
 
 class GlibcTests(SynchronousTestCase):
-    """
-    The C library itself.
-    """
+    """The C library itself."""
 
     if platform.libc_ver()[0] != "glibc":
         skip = "only glibc has malloc_trim"
 
     def test_trim(self) -> None:
-        """
-        What is free below something that is in use goes back to the system.
-        """
+        """What is free below something that is in use goes back to the system."""
         trim, usage = heapTrimmer(), ProcessUsage()
         assert trim is not None
         trim()

@@ -1,6 +1,4 @@
-"""
-L{admission.connection.link}.
-"""
+"""L{admission.connection.link}."""
 
 from __future__ import annotations
 
@@ -106,9 +104,7 @@ class Owner(Protocol):
 
 
 class KeepAliveTests(SynchronousTestCase):
-    """
-    Peers that vanish without a word.
-    """
+    """Peers that vanish without a word."""
 
     def test_everyConnection(self) -> None:
         """
@@ -135,9 +131,7 @@ class KeepAliveTests(SynchronousTestCase):
 
 
 class LinkTestCase(SynchronousTestCase):
-    """
-    A server with a pool of 1 MiB.
-    """
+    """A server with a pool of 1 MiB."""
 
     def setUp(self) -> None:
         self.server = serve(self, limits=ConnectionLimits(sendSeconds=30.0, closeGraceSeconds=5.0))
@@ -146,9 +140,7 @@ class LinkTestCase(SynchronousTestCase):
         self.addCleanup(self.assertWhole)
 
     def connect(self, kind: type[Any] = FakeTransport, owner: type[Owner] = Owner) -> tuple[Owner, Any]:
-        """
-        Have a peer connect, and finish its handshake if there is one.
-        """
+        """Have a peer connect, and finish its handshake if there is one."""
         made = owner(self.server)
         transport = kind(self.clock, made)
         transport.connect()
@@ -159,17 +151,13 @@ class LinkTestCase(SynchronousTestCase):
         return made, transport
 
     def end(self, transport: Any) -> None:
-        """
-        Have a peer gone.
-        """
+        """Have a peer gone."""
         if not transport.isLost:
             transport.abortConnection()
         self.settle()
 
     def assertWhole(self) -> None:
-        """
-        With all peers gone nothing is held or watched, and no timer runs.
-        """
+        """With all peers gone nothing is held or watched, and no timer runs."""
         for transport in self.transports:
             self.end(transport)
         self.assertEqual((self.server.used(), self.server.watch.watched), ({}, {}))
@@ -177,37 +165,27 @@ class LinkTestCase(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def settle(self) -> None:
-        """
-        Let everything happen that takes no time.
-        """
+        """Let everything happen that takes no time."""
         while self.server.step():
             pass
 
     def send(self, transport: Any, data: bytes) -> None:
-        """
-        Have the peer send, and see what comes of it.
-        """
+        """Have the peer send, and see what comes of it."""
         transport.peerSends(data)
         self.settle()
 
 
 class NameTests(SynchronousTestCase):
-    """
-    L{peerName} and L{hostOf}.
-    """
+    """L{peerName} and L{hostOf}."""
 
     def test_names(self) -> None:
-        """
-        Addresses are written as people write them.
-        """
+        """Addresses are written as people write them."""
         self.assertEqual(peerName(IPv4Address("TCP", "192.0.2.1", 1)), "192.0.2.1:1")
         self.assertEqual(peerName(IPv6Address("TCP", "2001:db8::1", 1)), "[2001:db8::1]:1")
         self.assertIn("/run/it", peerName(UNIXAddress("/run/it")))
 
     def test_hostOf(self) -> None:
-        """
-        Without its port, and the same for IPv4 at either kind of port.
-        """
+        """Without its port, and the same for IPv4 at either kind of port."""
         self.assertEqual(hostOf(IPv4Address("TCP", "192.0.2.1", 1)), "192.0.2.1")
         self.assertEqual(hostOf(IPv6Address("TCP", "::ffff:192.0.2.1", 1)), "192.0.2.1")
         self.assertEqual(hostOf(IPv6Address("TCP", "::ffff:0:1", 1)), "::ffff:0:1")
@@ -215,14 +193,10 @@ class NameTests(SynchronousTestCase):
 
 
 class PauseTests(LinkTestCase):
-    """
-    When it is read.
-    """
+    """When it is read."""
 
     def test_heldFirst(self) -> None:
-        """
-        With the last reason gone, what has come is served before anything is read.
-        """
+        """With the last reason gone, what has come is served before anything is read."""
         owner, transport = self.connect(FakeTLSTransport)
         owner.behave = lambda: owner.link.pause(WHIM)
         self.send(transport, bytes(40_000))
@@ -232,9 +206,7 @@ class PauseTests(LinkTestCase):
         self.assertEqual((len(owner.served), transport.isReading), (40_000, True))
 
     def test_whileServing(self) -> None:
-        """
-        A pause that is over before serving is never reaches the transport.
-        """
+        """A pause that is over before serving is never reaches the transport."""
         owner, transport = self.connect()
 
         def behave() -> None:
@@ -246,18 +218,14 @@ class PauseTests(LinkTestCase):
         self.assertEqual((transport.pauses, owner.served), (0, b"one"))
 
     def test_whileClosing(self) -> None:
-        """
-        What closes is not paused any more, or it would not end.
-        """
+        """What closes is not paused any more, or it would not end."""
         owner, transport = self.connect(FakeTLSTransport)
         owner.link.beginClosing(isReadOn=True)
         owner.link.pause(WHIM)
         self.assertTrue(transport.isReading)
 
     def test_readClosed(self) -> None:
-        """
-        Nor is what its peer has closed, which must not be resumed either.
-        """
+        """Nor is what its peer has closed, which must not be resumed either."""
         owner, transport = self.connect()
         owner.link.pause(WHIM)
         owner.link.readClosed()
@@ -265,9 +233,7 @@ class PauseTests(LinkTestCase):
         self.assertFalse(transport.isReading)
 
     def test_active(self) -> None:
-        """
-        It is active, and its peer has time again, from when it is resumed.
-        """
+        """It is active, and its peer has time again, from when it is resumed."""
         owner, _ = self.connect()
         owner.link.pause(WHIM)
         self.clock.advance(7.0)
@@ -276,17 +242,13 @@ class PauseTests(LinkTestCase):
 
 
 class BufferedTests(LinkTestCase):
-    """
-    Transports that keep what they have received.
-    """
+    """Transports that keep what they have received."""
 
     KINDS = (HoldingTransport, HoldingTLSTransport)
     DATA = bytes(number % 251 for number in range(5 * PIECE_BYTES))
 
     def hold(self, kind: type[Any]) -> tuple[Owner, Any]:
-        """
-        Have a transport hold all but the first piece of C{DATA}.
-        """
+        """Have a transport hold all but the first piece of C{DATA}."""
         owner, transport = self.connect(kind)
         owner.behave = lambda: owner.link.pause(WHIM)
         self.send(transport, self.DATA)
@@ -312,9 +274,7 @@ class BufferedTests(LinkTestCase):
             self.assertEqual(owner.served, self.DATA + b"more")
 
     def test_beforeWhatIsUnread(self) -> None:
-        """
-        What the peer sends meanwhile comes after it.
-        """
+        """What the peer sends meanwhile comes after it."""
         for kind in self.KINDS:
             owner, transport = self.hold(kind)
             transport.peerSends(b"more")
@@ -323,10 +283,7 @@ class BufferedTests(LinkTestCase):
             self.assertEqual(owner.served, self.DATA + b"more")
 
     def test_pausedInBetween(self) -> None:
-        """
-        A pause that begins before the turn or in it ends the serving; it goes
-        on after the pause, in order.
-        """
+        """A pause that begins before the turn or in it ends the serving; it goes on after the pause, in order."""
         for kind in self.KINDS:
             owner, transport = self.hold(kind)
             owner.link.resume(WHIM)
@@ -363,10 +320,7 @@ class BufferedTests(LinkTestCase):
             self.assertEqual((owner.served, transport.isReading), (self.DATA, True))
 
     def test_endedFromWithin(self) -> None:
-        """
-        A delivery that closes, aborts or cuts off is the last, and so is one
-        that is due when that happens.
-        """
+        """A delivery that closes, aborts or cuts off is the last, and so is one that is due when that happens."""
 
         def close(owner: Owner) -> None:
             owner.link.beginClosing(isReadOn=True)
@@ -393,9 +347,7 @@ class BufferedTests(LinkTestCase):
                     self.end(transport)
 
     def test_lostMeanwhile(self) -> None:
-        """
-        What is lost while a delivery is due leaves nothing behind.
-        """
+        """What is lost while a delivery is due leaves nothing behind."""
         owner, transport = self.hold(HoldingTransport)
         owner.link.resume(WHIM)
         transport.abortConnection()
@@ -403,10 +355,7 @@ class BufferedTests(LinkTestCase):
         self.assertEqual((owner.link.state, len(owner.served)), (LinkState.LOST, PIECE_BYTES))
 
     def test_failure(self) -> None:
-        """
-        An adapter that fails is logged, and its connection cut off: it would
-        never be read again.
-        """
+        """An adapter that fails is logged, and its connection cut off: it would never be read again."""
         owner, transport = self.hold(HoldingTransport)
         self.patch(HoldingMutability, "readBuffered", lambda self: 1 / 0)
         with capturedLogs() as events:
@@ -417,9 +366,7 @@ class BufferedTests(LinkTestCase):
         self.assertEqual([event["reason"] for event in events if "reason" in event], [owner.link.closeReason])
 
     def test_closesReading(self) -> None:
-        """
-        If its peer has closed its side meanwhile, the transport is not resumed.
-        """
+        """If its peer has closed its side meanwhile, the transport is not resumed."""
         owner, transport = self.hold(HoldingTransport)
         owner.link.resume(WHIM)
         owner.link.readClosed()
@@ -427,9 +374,7 @@ class BufferedTests(LinkTestCase):
         self.assertFalse(transport.isReading)
 
     def test_hungUp(self) -> None:
-        """
-        What the transport holds was not served when the peer hung up.
-        """
+        """What the transport holds was not served when the peer hung up."""
         owner, _ = self.hold(HoldingTransport)
         self.assertTrue(owner.link.hasUnserved)
         owner.link.resume(WHIM)
@@ -438,9 +383,7 @@ class BufferedTests(LinkTestCase):
 
 
 class ChargeTests(LinkTestCase):
-    """
-    What a connection costs.
-    """
+    """What a connection costs."""
 
     def test_open(self) -> None:
         """
@@ -460,9 +403,7 @@ class ChargeTests(LinkTestCase):
         self.assertEqual(self.server.used(), {CONNECTIONS: TLS_CONNECTION_BYTES})
 
     def test_held(self) -> None:
-        """
-        What has come and is not served is charged, until it is served or dropped.
-        """
+        """What has come and is not served is charged, until it is served or dropped."""
         for isServed in (True, False):
             owner, transport = self.connect(FakeTLSTransport)
             owner.link.pause(WHIM)
@@ -477,10 +418,7 @@ class ChargeTests(LinkTestCase):
             self.end(transport)
 
     def test_unchanged(self) -> None:
-        """
-        What has not changed is not charged again: that would look like a release
-        to those who wait.
-        """
+        """What has not changed is not charged again: that would look like a release to those who wait."""
         owner, transport = self.connect()
         owner.link.pause(WHIM)
         transport.isReading = True
@@ -493,9 +431,7 @@ class ChargeTests(LinkTestCase):
         self.assertEqual(releases, [])
 
     def test_notWhenLost(self) -> None:
-        """
-        What is served after the end is not charged.
-        """
+        """What is served after the end is not charged."""
         owner, transport = self.connect()
         self.end(transport)
         owner.held.append(b"one")
@@ -504,9 +440,7 @@ class ChargeTests(LinkTestCase):
 
 
 class HangUpTests(LinkTestCase):
-    """
-    Peers that leave while they are not read.
-    """
+    """Peers that leave while they are not read."""
 
     def described(self, kind: type[Any] = FakeTransport) -> tuple[Owner, Any, socket.socket]:
         """
@@ -521,9 +455,7 @@ class HangUpTests(LinkTestCase):
         return *self.connect(Described), peer
 
     def test_watchedWhilePaused(self) -> None:
-        """
-        It is watched exactly while it is not read.
-        """
+        """It is watched exactly while it is not read."""
         owner, transport, _ = self.described()
         self.assertEqual(self.server.watch.watched, {})
         owner.link.pause(WHIM)
@@ -532,9 +464,7 @@ class HangUpTests(LinkTestCase):
         self.assertEqual(self.server.watch.watched, {})
 
     def test_notWatchedAnyMore(self) -> None:
-        """
-        It is not watched any more once it is read in order to close, or lost.
-        """
+        """It is not watched any more once it is read in order to close, or lost."""
         owner, _, _ = self.described()
         owner.link.pause(WHIM)
         owner.link.beginClosing(isReadOn=True)
@@ -544,9 +474,7 @@ class HangUpTests(LinkTestCase):
         self.end(transport)
 
     def test_told(self) -> None:
-        """
-        Its owner is told, once, whether the connection has failed.
-        """
+        """Its owner is told, once, whether the connection has failed."""
         for isReset in (False, True):
             owner, transport, _ = self.described()
             owner.link.pause(WHIM)
@@ -575,14 +503,10 @@ class HangUpTests(LinkTestCase):
 
 
 class SendingTests(LinkTestCase):
-    """
-    Peers that do not take what is sent.
-    """
+    """Peers that do not take what is sent."""
 
     def stall(self, owner: type[Owner] = Owner, kind: type[Any] = FakeTransport) -> tuple[Owner, Any]:
-        """
-        Have a peer connect that takes nothing of what is sent to it.
-        """
+        """Have a peer connect that takes nothing of what is sent to it."""
         made, transport = self.connect(kind, owner)
         transport.isTaking = False
         made.link.responses.write([bytes(3 * MIB)], 3 * MIB)
@@ -590,18 +514,13 @@ class SendingTests(LinkTestCase):
         return made, transport
 
     def take(self, transport: Any) -> None:
-        """
-        Have it take everything.
-        """
+        """Have it take everything."""
         transport.isTaking = True
         transport.wake()
         self.settle()
 
     def test_notRead(self) -> None:
-        """
-        A peer that takes nothing is not read until it has taken everything; its
-        owner is told of both.
-        """
+        """A peer that takes nothing is not read until it has taken everything; its owner is told of both."""
         owner, transport = self.stall()
         self.assertEqual((list(owner.link.pauses.reasons), transport.isReading), ([Pause.UNSENT], False))
         self.clock.advance(2)
@@ -613,10 +532,7 @@ class SendingTests(LinkTestCase):
         self.assertEqual(owner.link.lastActiveSeconds, 2.0)
 
     def test_sendTimeout(self) -> None:
-        """
-        A peer that takes nothing for thirty seconds is cut off, and the log
-        names the setting that says so.
-        """
+        """A peer that takes nothing for thirty seconds is cut off, and the log names the setting that says so."""
 
         class Writing(Owner):
             queue = WrittenQueue
@@ -635,10 +551,7 @@ class SendingTests(LinkTestCase):
                 self.assertEqual(made.link.closeReason, reason)
 
     def test_stalledReader(self) -> None:
-        """
-        To the gate the link is the reader that has stalled: short of memory it
-        cuts off the one that holds most.
-        """
+        """To the gate the link is the reader that has stalled: short of memory it cuts off the one that holds most."""
         (_, smallTransport), (large, largeTransport) = self.stall(), self.stall()
         large.link.responses.write([bytes(MIB)], MIB)
         self.clock.advance(1.0)
@@ -648,9 +561,7 @@ class SendingTests(LinkTestCase):
         self.end(smallTransport)
 
     def test_filledAgain(self) -> None:
-        """
-        While its owner fills the transport again each time, nothing is read.
-        """
+        """While its owner fills the transport again each time, nothing is read."""
 
         class Refilling(Owner):
             def sendingBlocked(self, isBlocked: bool) -> None:
@@ -668,9 +579,7 @@ class SendingTests(LinkTestCase):
 
 
 class StateTests(LinkTestCase):
-    """
-    The life of a connection.
-    """
+    """The life of a connection."""
 
     def test_transitions(self) -> None:
         """
@@ -721,10 +630,7 @@ class StateTests(LinkTestCase):
             self.end(transport)
 
     def test_sentFirst(self) -> None:
-        """
-        What was written is sent before the connection closes, and what comes
-        meanwhile is dropped.
-        """
+        """What was written is sent before the connection closes, and what comes meanwhile is dropped."""
         for kind in (FakeTransport, FakeTLSTransport):
             owner, transport = self.connect(kind)
             transport.isTaking = False
@@ -760,10 +666,7 @@ class StateTests(LinkTestCase):
             self.assertTrue(transport.isLost)
 
     def test_draining(self) -> None:
-        """
-        One that drains reads nothing more, can still answer, and ends after the
-        grace period at the latest.
-        """
+        """One that drains reads nothing more, can still answer, and ends after the grace period at the latest."""
         owner, transport = self.connect()
         owner.link.drain()
         self.assertEqual((owner.link.state, transport.isReading), (LinkState.DRAINING, False))
@@ -799,10 +702,7 @@ class StateTests(LinkTestCase):
             self.end(transport)
 
     def test_explained(self) -> None:
-        """
-        The first reason is why it closes; the log is told each time that it is
-        cut off, which is once.
-        """
+        """The first reason is why it closes; the log is told each time that it is cut off, which is once."""
         owner, _ = self.connect()
         with capturedLogs() as events:
             owner.link.cutOff("it is late")
@@ -812,9 +712,7 @@ class StateTests(LinkTestCase):
         self.assertEqual(owner.link.closeReason, "it is late")
 
     def test_repr(self) -> None:
-        """
-        It says who is connected and in what state.
-        """
+        """It says who is connected and in what state."""
         owner, transport = self.connect()
         self.assertEqual(repr(owner.link), "192.0.2.1:50000 not muted")
         owner.link.pause(WHIM)

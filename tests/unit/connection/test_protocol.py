@@ -1,6 +1,4 @@
-"""
-L{admission.connection.protocol}.
-"""
+"""L{admission.connection.protocol}."""
 
 from __future__ import annotations
 
@@ -27,22 +25,16 @@ MIB = 1 << 20
 
 
 def later(protocol: RecordingProtocol, request: ServerRequest) -> None:
-    """
-    Leave a request for later.
-    """
+    """Leave a request for later."""
 
 
 def failing(protocol: RecordingProtocol, request: ServerRequest) -> None:
-    """
-    Fail with a request.
-    """
+    """Fail with a request."""
     raise ZeroDivisionError
 
 
 class ProtocolTestCase(SynchronousTestCase):
-    """
-    A server with a pool of 1 MiB.
-    """
+    """A server with a pool of 1 MiB."""
 
     def setUp(self) -> None:
         self.server = serve(self)
@@ -50,9 +42,7 @@ class ProtocolTestCase(SynchronousTestCase):
         self.gate = self.server.gate
 
     def assertWhole(self) -> None:
-        """
-        With all connections gone nothing is held, nobody waits and no timer runs.
-        """
+        """With all connections gone nothing is held, nobody waits and no timer runs."""
         self.assertEqual((self.server.used(), self.server.factory.connections), ({}, {}))
         self.assertEqual((self.gate.runningRequests, self.gate.waitingForMemory), (0, 0))
         self.gate.close()
@@ -60,9 +50,7 @@ class ProtocolTestCase(SynchronousTestCase):
         self.assertEqual(self.server.watch.watched, {})
 
     def abortAll(self) -> None:
-        """
-        Have all connections lost.
-        """
+        """Have all connections lost."""
         for transport in self.server.connected:
             if not transport.isLost:
                 transport.abortConnection()
@@ -70,15 +58,10 @@ class ProtocolTestCase(SynchronousTestCase):
 
 
 class RequestTests(ProtocolTestCase):
-    """
-    The way of a request.
-    """
+    """The way of a request."""
 
     def test_answeredAtOnce(self) -> None:
-        """
-        A request that is answered at once leaves nothing behind, and never
-        touches the transport's reading.
-        """
+        """A request that is answered at once leaves nothing behind, and never touches the transport's reading."""
         _, transport = self.server.connect()
         for number in range(10):
             self.server.send(transport, b"request %d" % number)
@@ -87,18 +70,14 @@ class RequestTests(ProtocolTestCase):
         self.assertEqual((self.gate.runningRequests, self.clock.getDelayedCalls()), (0, []))
 
     def test_pipelined(self) -> None:
-        """
-        Requests that come together are answered in their order.
-        """
+        """Requests that come together are answered in their order."""
         _, transport = self.server.connect()
         bodies = [b"x" * sizeBytes for sizeBytes in (1, 0, 3000, 7, 70_000, 0, 0, 1)]
         self.server.send(transport, *bodies)
         self.assertEqual(transport.received, framed(*bodies))
 
     def test_oneAtATime(self) -> None:
-        """
-        The next request is begun when the one before is over, and not sooner.
-        """
+        """The next request is begun when the one before is over, and not sooner."""
         self.server.behave = later
         protocol, transport = self.server.connect()
         self.server.send(transport, b"one", b"two", b"three")
@@ -181,10 +160,7 @@ class RequestTests(ProtocolTestCase):
             self.assertEqual((transport.received, transport.isReading), (b"01234567", True))
 
     def test_park(self) -> None:
-        """
-        A parked request gives back its memory and its turn, and the next one
-        still waits until it is answered.
-        """
+        """A parked request gives back its memory and its turn, and the next one still waits until it is answered."""
         self.server = serve(self, maxRequests=1)
         self.server.behave = lambda protocol, request: protocol.park()
         protocol, transport = self.server.connect()
@@ -196,9 +172,7 @@ class RequestTests(ProtocolTestCase):
         self.assertEqual((protocol.requests, transport.received), ([b"one", b"two"], b"1"))
 
     def test_releaseRequest(self) -> None:
-        """
-        A request's memory may go early, once.
-        """
+        """A request's memory may go early, once."""
         self.server.behave = later
         protocol, transport = self.server.connect()
         self.server.send(transport, b"one")
@@ -227,10 +201,7 @@ class RequestTests(ProtocolTestCase):
         self.assertWhole()
 
     def test_failure(self) -> None:
-        """
-        A request that fails is logged, and closes the connection; nothing
-        stays behind.
-        """
+        """A request that fails is logged, and closes the connection; nothing stays behind."""
         self.server.behave = failing
         protocol, transport = self.server.connect()
         self.server.send(transport, b"one", b"two")
@@ -239,9 +210,7 @@ class RequestTests(ProtocolTestCase):
         self.assertWhole()
 
     def test_failureAtTheBeginning(self) -> None:
-        """
-        A connection that cannot be set up, because the pool fails, is closed; nothing stays behind.
-        """
+        """A connection that cannot be set up, because the pool fails, is closed; nothing stays behind."""
 
         def fail(sizeBytes: int, purpose: str) -> ILease:
             raise ZeroDivisionError
@@ -255,10 +224,7 @@ class RequestTests(ProtocolTestCase):
         self.assertEqual(len(self.server.factory.connections), 0)
 
     def test_failureAfterTheAnswer(self) -> None:
-        """
-        So does one that fails when it has been answered, and the answer is
-        sent.
-        """
+        """So does one that fails when it has been answered, and the answer is sent."""
 
         def behave(protocol: RecordingProtocol, request: ServerRequest) -> None:
             protocol.respond([b"1"])
@@ -272,9 +238,7 @@ class RequestTests(ProtocolTestCase):
         self.assertWhole()
 
     def test_failureInATurn(self) -> None:
-        """
-        So does one that fails when it has waited for its turn.
-        """
+        """So does one that fails when it has waited for its turn."""
         self.server = serve(self, maxRequests=1)
         self.clock, self.gate = self.server.clock, self.server.gate
         self.server.behave = later
@@ -291,17 +255,12 @@ class RequestTests(ProtocolTestCase):
         self.assertWhole()
 
     def test_noDelay(self) -> None:
-        """
-        Responses are not throttled to be joined.
-        """
+        """Responses are not throttled to be joined."""
         _, transport = self.server.connect()
         self.assertTrue(transport.isNoDelay)
 
     def test_onAUnixSocket(self) -> None:
-        """
-        A UNIX socket claims to be TCP, refuses to be told about delays, and
-        has no host: that is fine.
-        """
+        """A UNIX socket claims to be TCP, refuses to be told about delays, and has no host: that is fine."""
 
         class UnixTransport(FakeTransport):
             def setTcpNoDelay(self, enabled: bool) -> None:
@@ -316,15 +275,10 @@ class RequestTests(ProtocolTestCase):
 
 
 class RefusalTests(ProtocolTestCase):
-    """
-    Frames that are not read.
-    """
+    """Frames that are not read."""
 
     def assertRefused(self, data: bytes, expected: str) -> None:
-        """
-        Sending C{data} closes the connection for the given reason, without any
-        memory being asked for.
-        """
+        """Sending C{data} closes the connection for the given reason, without any memory being asked for."""
         self.server.pool.peakFrameBytes = 0
         with capturedLogs() as events:
             _, transport = self.server.connect()
@@ -335,34 +289,25 @@ class RefusalTests(ProtocolTestCase):
         self.assertEqual(self.server.pool.peakFrameBytes, 0)
 
     def test_negative(self) -> None:
-        """
-        A negative length closes, saying so.
-        """
+        """A negative length closes, saying so."""
         self.assertRefused(pack(">i", -5) + b"more", "a frame of -5 bytes was announced")
         self.assertWhole()
 
     def test_tooLarge(self) -> None:
-        """
-        A length over the largest closes, naming both.
-        """
+        """A length over the largest closes, naming both."""
         self.assertRefused(
             pack(">i", MIB + 1), f"a frame of {MIB + 1} bytes was announced, and the largest allowed is {MIB}"
         )
         self.assertWhole()
 
     def test_largest(self) -> None:
-        """
-        The largest itself is read.
-        """
+        """The largest itself is read."""
         protocol, transport = self.server.connect()
         self.server.send(transport, b"x" * MIB)
         self.assertEqual(len(protocol.requests[0]), MIB)
 
     def test_answersFirst(self) -> None:
-        """
-        What was answered before a bad frame is sent before the connection
-        closes.
-        """
+        """What was answered before a bad frame is sent before the connection closes."""
         _, transport = self.server.connect()
         transport.peerSends(framed(b"good") + pack(">i", -1))
         self.server.settle()
@@ -420,10 +365,7 @@ class RefusalTests(ProtocolTestCase):
         self.assertWhole()
 
     def test_head(self) -> None:
-        """
-        A subclass sees as much of the body as it wants before memory is asked
-        for.
-        """
+        """A subclass sees as much of the body as it wants before memory is asked for."""
 
         class Choosy(RecordingProtocol):
             headBytes = 2
@@ -440,14 +382,10 @@ class RefusalTests(ProtocolTestCase):
 
 
 class MemoryTests(ProtocolTestCase):
-    """
-    Connections that wait for memory.
-    """
+    """Connections that wait for memory."""
 
     def hold(self, sizeBytes: int) -> ILease:
-        """
-        Take memory from the pool.
-        """
+        """Take memory from the pool."""
         lease = self.server.pool.tryAllocate(sizeBytes)
         assert lease is not None
         return lease
@@ -523,9 +461,7 @@ class MemoryTests(ProtocolTestCase):
         self.assertEqual(order, ["begin", "end", "other"])
 
     def test_lostWhileWaiting(self) -> None:
-        """
-        A connection that is lost while it waits is forgotten.
-        """
+        """A connection that is lost while it waits is forgotten."""
         _, transport = self.server.connect()
         lease = self.hold(MIB)
         self.server.send(transport, b"x")
@@ -536,9 +472,7 @@ class MemoryTests(ProtocolTestCase):
         self.assertWhole()
 
     def test_closedWhileWaiting(self) -> None:
-        """
-        So is one that is closed, which does not wait for memory first.
-        """
+        """So is one that is closed, which does not wait for memory first."""
         for isTLS in (False, True):
             protocol, transport = self.server.connect(isTLS)
             lease = self.hold(MIB)
@@ -552,9 +486,7 @@ class MemoryTests(ProtocolTestCase):
 
 
 class TurnTests(ProtocolTestCase):
-    """
-    Connections that wait for their turn.
-    """
+    """Connections that wait for their turn."""
 
     def setUp(self) -> None:
         self.server = serve(self, maxRequests=1)
@@ -582,10 +514,7 @@ class TurnTests(ProtocolTestCase):
         self.assertWhole()
 
     def test_lost(self) -> None:
-        """
-        A connection that is lost while it waits gives its request's memory
-        back and never gets a turn.
-        """
+        """A connection that is lost while it waits gives its request's memory back and never gets a turn."""
         self.transport.abortConnection()
         self.server.settle()
         self.assertEqual(self.server.used()[FRAMES], len(b"one"))
@@ -596,10 +525,7 @@ class TurnTests(ProtocolTestCase):
         self.assertWhole()
 
     def test_closed(self) -> None:
-        """
-        One that is closed gives it back at once, however long its peer takes
-        over closing.
-        """
+        """One that is closed gives it back at once, however long its peer takes over closing."""
         self.protocol.closeGracefully()
         self.assertEqual(self.server.used()[FRAMES], len(b"one"))
         self.first.respond([])
@@ -609,9 +535,7 @@ class TurnTests(ProtocolTestCase):
         self.assertWhole()
 
     def test_cutOff(self) -> None:
-        """
-        Nor does one that is cut off get a turn before it hears that it is lost.
-        """
+        """Nor does one that is cut off get a turn before it hears that it is lost."""
         self.first.respond([])
         self.protocol.cutOff("a whim")
         self.server.settle()
@@ -619,9 +543,7 @@ class TurnTests(ProtocolTestCase):
 
 
 class BodyTests(ProtocolTestCase):
-    """
-    Bodies that stop arriving.
-    """
+    """Bodies that stop arriving."""
 
     def setUp(self) -> None:
         self.server = serve(self, limits=ConnectionLimits(receiveSeconds=30.0))
@@ -629,17 +551,12 @@ class BodyTests(ProtocolTestCase):
         self.protocol, self.transport = self.server.connect()
 
     def send(self, sizeBytes: int) -> None:
-        """
-        Have the peer send so much of a body.
-        """
+        """Have the peer send so much of a body."""
         self.transport.peerSends(b"x" * sizeBytes)
         self.server.settle()
 
     def test_silence(self) -> None:
-        """
-        A length and then nothing holds memory for thirty seconds and no
-        longer; the reason names the timeout.
-        """
+        """A length and then nothing holds memory for thirty seconds and no longer; the reason names the timeout."""
         with capturedLogs() as events:
             self.server.send(self.transport)
             self.transport.peerSends(pack(">i", 1600))
@@ -654,9 +571,7 @@ class BodyTests(ProtocolTestCase):
         self.assertWhole()
 
     def test_drip(self) -> None:
-        """
-        A byte now and then is as good as silence.
-        """
+        """A byte now and then is as good as silence."""
         self.transport.peerSends(pack(">i", 1600))
         for _ in range(3):
             self.send(1)
@@ -666,9 +581,7 @@ class BodyTests(ProtocolTestCase):
         self.assertWhole()
 
     def test_slowly(self) -> None:
-        """
-        A sixteenth in each thirty seconds is enough, however long it takes.
-        """
+        """A sixteenth in each thirty seconds is enough, however long it takes."""
         self.transport.peerSends(pack(">i", 1600))
         for _ in range(16):
             self.clock.advance(29)
@@ -679,9 +592,7 @@ class BodyTests(ProtocolTestCase):
         self.assertFalse(self.transport.isLost)
 
     def test_nextBodyHasItsOwnTime(self) -> None:
-        """
-        The time begins anew with each body, and none runs between them.
-        """
+        """The time begins anew with each body, and none runs between them."""
         self.transport.peerSends(pack(">i", 1600))
         self.send(100)
         self.clock.advance(20)
@@ -696,10 +607,7 @@ class BodyTests(ProtocolTestCase):
         self.assertTrue(self.transport.isLost)
 
     def test_pausedMeanwhile(self) -> None:
-        """
-        Time in which we do not read does not count against the peer, nor what
-        had passed before.
-        """
+        """Time in which we do not read does not count against the peer, nor what had passed before."""
         self.transport.peerSends(pack(">i", 1600))
         self.send(10)
         self.clock.advance(29)
@@ -714,9 +622,7 @@ class BodyTests(ProtocolTestCase):
         self.assertTrue(self.transport.isLost)
 
     def test_waitingForMemoryDoesNotCount(self) -> None:
-        """
-        Nor does time spent waiting for memory.
-        """
+        """Nor does time spent waiting for memory."""
         lease = self.server.pool.tryAllocate(MIB)
         self.transport.peerSends(pack(">i", 1600))
         self.server.settle()
@@ -731,14 +637,10 @@ class BodyTests(ProtocolTestCase):
 
 
 class ResponseTests(ProtocolTestCase):
-    """
-    Peers that do not take their responses.
-    """
+    """Peers that do not take their responses."""
 
     def stall(self, isTLS: bool = False, sizeBytes: int = 3 * MIB) -> tuple[Any, Any]:
-        """
-        Have a peer ask for much and take nothing of it.
-        """
+        """Have a peer ask for much and take nothing of it."""
         self.server.behave = lambda protocol, request: protocol.respond([b"r" * sizeBytes])
         protocol, transport = self.server.connect(isTLS)
         transport.isTaking = False
@@ -767,9 +669,7 @@ class ResponseTests(ProtocolTestCase):
         self.assertWhole()
 
     def test_slowReader(self) -> None:
-        """
-        One that takes some now and then is not.
-        """
+        """One that takes some now and then is not."""
         protocol, transport = self.stall(sizeBytes=20 * MIB)
         for _ in range(10):
             self.clock.advance(25)
@@ -785,14 +685,10 @@ class ResponseTests(ProtocolTestCase):
 
 
 class ClosingTests(ProtocolTestCase):
-    """
-    Ends.
-    """
+    """Ends."""
 
     def test_graceful(self) -> None:
-        """
-        What was answered is sent before the connection closes.
-        """
+        """What was answered is sent before the connection closes."""
         for isTLS in (False, True):
             self.server.behave = lambda protocol, request: protocol.respond([b"r" * (3 * MIB)])
             protocol, transport = self.server.connect(isTLS)
@@ -809,10 +705,7 @@ class ClosingTests(ProtocolTestCase):
         self.assertWhole()
 
     def test_pausedTLS(self) -> None:
-        """
-        A muted TLS connection is read again to be closed, and what that brings
-        is dropped.
-        """
+        """A muted TLS connection is read again to be closed, and what that brings is dropped."""
         protocol, transport = self.server.connect(isTLS=True)
         protocol.pause(WHIM)
         transport.peerSends(framed(*[b"x" * 100] * 1000))
@@ -824,9 +717,7 @@ class ClosingTests(ProtocolTestCase):
         self.assertWhole()
 
     def test_floodWhileClosing(self) -> None:
-        """
-        What a peer sends instead of answering is not kept.
-        """
+        """What a peer sends instead of answering is not kept."""
         protocol, transport = self.server.connect(isTLS=True)
         transport.answersClose = False
         protocol.closeGracefully()
@@ -836,9 +727,7 @@ class ClosingTests(ProtocolTestCase):
         self.assertWhole()
 
     def test_closeSaysWhy(self) -> None:
-        """
-        Closing for a reason is logged once, with the peer's name.
-        """
+        """Closing for a reason is logged once, with the peer's name."""
         with capturedLogs() as events:
             protocol, _ = self.server.connect()
             protocol.close("it is late")
@@ -899,9 +788,7 @@ class ClosingTests(ProtocolTestCase):
         self.assertWhole()
 
     def test_dataAfterTheEnd(self) -> None:
-        """
-        Data that comes after the connection was lost is not kept.
-        """
+        """Data that comes after the connection was lost is not kept."""
         protocol, transport = self.server.connect()
         protocol.pause(WHIM)
         transport.abortConnection()
@@ -911,9 +798,7 @@ class ClosingTests(ProtocolTestCase):
         self.assertWhole()
 
     def test_peerCloses(self) -> None:
-        """
-        A peer that closes after its requests has them served.
-        """
+        """A peer that closes after its requests has them served."""
         protocol, transport = self.server.connect()
         transport.peerSends(framed(b"one", b"two"))
         transport.peerCloses()
@@ -922,9 +807,7 @@ class ClosingTests(ProtocolTestCase):
         self.assertWhole()
 
     def test_repr(self) -> None:
-        """
-        It says who is connected and in what state.
-        """
+        """It says who is connected and in what state."""
         protocol, _ = self.server.connect(isTLS=True)
         self.assertEqual(repr(protocol), "<RecordingProtocol 192.0.2.1:50000 not muted>")
         self.server.connected[0].answersClose = False
@@ -935,9 +818,7 @@ class ClosingTests(ProtocolTestCase):
 
 
 class HangUpTests(ProtocolTestCase):
-    """
-    Who is watched for leaving.
-    """
+    """Who is watched for leaving."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -949,9 +830,7 @@ class HangUpTests(ProtocolTestCase):
         self.protocol, self.transport = self.server.connect(transport=Described)
 
     def test_reset(self) -> None:
-        """
-        A connection that failed is aborted, whatever is still unread.
-        """
+        """A connection that failed is aborted, whatever is still unread."""
         self.protocol.pause(WHIM)
         self.protocol.dataReceived(framed(b"one"))
         self.server.watch.watched.pop(51_000)(True)

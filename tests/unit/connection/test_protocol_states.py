@@ -1,7 +1,4 @@
-"""
-L{admission.connection.protocol}, with peers and requests that do anything in
-any order.
-"""
+"""L{admission.connection.protocol}, with peers and requests that do anything in any order."""
 
 from __future__ import annotations
 
@@ -76,9 +73,7 @@ class Watched(RecordingProtocol):
     isInside = False
 
     def requestReceived(self, request: ServerRequest) -> None:
-        """
-        Check that it is the next one, and that none is under way.
-        """
+        """Check that it is the next one, and that none is under way."""
         frame = request.frame
         for isBroken, what in [
             (self.isBusy, "two requests at once"),
@@ -97,17 +92,13 @@ class Watched(RecordingProtocol):
             self.isInside = False
 
     def over(self, sizeBytes: int = 4, delaySeconds: float = 0.0) -> None:
-        """
-        Answer.
-        """
+        """Answer."""
         self.isBusy = False
         self.respond([b"r" * sizeBytes], delaySeconds)
 
 
 class Machine(RuleBasedStateMachine):
-    """
-    A server, its connections, and their peers.
-    """
+    """A server, its connections, and their peers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -135,9 +126,7 @@ class Machine(RuleBasedStateMachine):
     # What requests do
 
     def behave(self, protocol: Watched, behaviour: str) -> None:
-        """
-        Do one of C{BEHAVIOURS} with the request of C{protocol}.
-        """
+        """Do one of C{BEHAVIOURS} with the request of C{protocol}."""
         if behaviour == "answer":
             protocol.over()
         elif behaviour == "answer largely":
@@ -194,9 +183,7 @@ class Machine(RuleBasedStateMachine):
             self.pending.append(protocol)
 
     def muteAnother(self, protocol: Watched) -> None:
-        """
-        Let the other connections be read again, and then not the next one.
-        """
+        """Let the other connections be read again, and then not the next one."""
         others = [each for each in self.server.factory.connections if each is not protocol]
         for other in others:
             other.resume(WHIM)
@@ -208,9 +195,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.server.factory.connections) < 4)
     @rule(isTLS=st.booleans(), isHolding=st.booleans(), isHandshakeDone=st.booleans())
     def connect(self, isTLS: bool, isHolding: bool, isHandshakeDone: bool) -> None:
-        """
-        A peer connects.
-        """
+        """A peer connects."""
         protocol = self.server.factory.buildProtocol(None)
         assert isinstance(protocol, Watched)
         protocol.machine = self
@@ -222,9 +207,7 @@ class Machine(RuleBasedStateMachine):
             transport.peerFinishesHandshake()
 
     def pick(self, number: int) -> Any:
-        """
-        One of the connections that are not lost, or L{None}.
-        """
+        """One of the connections that are not lost, or L{None}."""
         alive = [transport for transport in self.outbound if not transport.isLost]
         return alive[number % len(alive)] if alive else None
 
@@ -235,10 +218,7 @@ class Machine(RuleBasedStateMachine):
         isSettled=st.sampled_from([True, True, False]),
     )
     def send(self, which: int, requests: list[tuple[int, int]], withheldBytes: int, isSettled: bool) -> None:
-        """
-        A peer has requests to send, and sends all it has except the last few
-        bytes.
-        """
+        """A peer has requests to send, and sends all it has except the last few bytes."""
         transport = self.pick(which)
         if transport is None:
             return
@@ -254,9 +234,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 5))
     def sendTheRest(self, which: int) -> None:
-        """
-        A peer sends all it has.
-        """
+        """A peer sends all it has."""
         transport = self.pick(which)
         if transport is not None:
             stream, count = self.outbound[transport]
@@ -265,18 +243,14 @@ class Machine(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 5))
     def finishHandshake(self, which: int) -> None:
-        """
-        A peer finishes its handshake.
-        """
+        """A peer finishes its handshake."""
         transport = self.pick(which)
         if isinstance(transport, FakeTLSTransport):
             transport.peerFinishesHandshake()
 
     @rule(which=st.integers(0, 5), isTaking=st.booleans())
     def take(self, which: int, isTaking: bool) -> None:
-        """
-        A peer stops taking its responses, or takes them again.
-        """
+        """A peer stops taking its responses, or takes them again."""
         transport = self.pick(which)
         if transport is not None:
             transport.isTaking = isTaking
@@ -287,9 +261,7 @@ class Machine(RuleBasedStateMachine):
         how=st.sampled_from(["end", "deaf", "gracefully", "drain", "close", "cutOff", "abort"]),
     )
     def end(self, which: int, how: str) -> None:
-        """
-        A connection ends, or a peer will not answer when it does.
-        """
+        """A connection ends, or a peer will not answer when it does."""
         transport = self.pick(which)
         if transport is None or which > 5:
             return
@@ -311,9 +283,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 5), isMuted=st.sampled_from([True, False, False]))
     def mute(self, which: int, isMuted: bool) -> None:
-        """
-        Somebody does not want a connection read, or does again.
-        """
+        """Somebody does not want a connection read, or does again."""
         transport = self.pick(which)
         if transport is not None:
             (transport.protocol.pause if isMuted else transport.protocol.resume)(WHIM)
@@ -323,42 +293,32 @@ class Machine(RuleBasedStateMachine):
         number=st.integers(0, 20), sizeBytes=st.sampled_from([0, 10, 150_000]), delaySeconds=st.sampled_from([0.0, 0.5])
     )
     def answer(self, number: int, sizeBytes: int, delaySeconds: float) -> None:
-        """
-        A request that was left for later is answered.
-        """
+        """A request that was left for later is answered."""
         waiting = self.pending if self.pending and (number % 2 or not self.parked) else self.parked
         waiting.pop(number // 2 % len(waiting)).over(sizeBytes, delaySeconds)
 
     @rule(count=st.integers(1, 20))
     def step(self, count: int) -> None:
-        """
-        Some of what is due happens.
-        """
+        """Some of what is due happens."""
         for _ in range(count):
             if not self.server.step():
                 break
 
     @rule(seconds=st.sampled_from([0.0, 0.0, 0.5, 1.0, 10.0, 31.0]))
     def wait(self, seconds: float) -> None:
-        """
-        Time passes.
-        """
+        """Time passes."""
         self.clock.advance(seconds)
 
     # What always holds
 
     @invariant()
     def requestsAreInOrder(self) -> None:
-        """
-        See L{Watched}.
-        """
+        """See L{Watched}."""
         assert not self.broken, self.broken
 
     @invariant()
     def ledgerAdds(self) -> None:
-        """
-        The ledger accounts for what is taken, and frames stay within the bound.
-        """
+        """The ledger accounts for what is taken, and frames stay within the bound."""
         if not hasattr(self, "server"):
             return
         assert sum(self.pool.usedBytesByPurpose.values()) == POOL_BYTES - self.pool.availableBytes
@@ -368,9 +328,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def turnsAreBounded(self) -> None:
-        """
-        Those work that were let through and are neither over nor parked.
-        """
+        """Those work that were let through and are neither over nor parked."""
         if hasattr(self, "server"):
             assert self.gate.runningRequests == len(self.pending) <= MAX_REQUESTS
 
@@ -403,9 +361,7 @@ class Machine(RuleBasedStateMachine):
     # How it ends
 
     def quiesce(self) -> None:
-        """
-        Everybody does what is expected of them until nothing is left to do.
-        """
+        """Everybody does what is expected of them until nothing is left to do."""
         self.isEnding = True
         for _ in range(60):
             for transport, (stream, count) in self.outbound.items():
@@ -451,9 +407,7 @@ class Machine(RuleBasedStateMachine):
 
 
 class ProtocolStatesTests(SynchronousTestCase):
-    """
-    L{Machine}.
-    """
+    """L{Machine}."""
 
     def test_anything(self) -> None:
         """

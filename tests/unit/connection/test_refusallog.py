@@ -1,6 +1,4 @@
-"""
-L{admission.connection.refusallog}.
-"""
+"""L{admission.connection.refusallog}."""
 
 from __future__ import annotations
 
@@ -13,9 +11,7 @@ REASON = "a frame of -1 bytes was announced"
 
 
 class RefusalLogTests(SynchronousTestCase):
-    """
-    How much is logged of what peers make us do.
-    """
+    """How much is logged of what peers make us do."""
 
     def setUp(self) -> None:
         self.refusals = RefusalLog()
@@ -32,26 +28,20 @@ class RefusalLogTests(SynchronousTestCase):
         return [formatEvent(event) for event in events]
 
     def sweep(self) -> list[str]:
-        """
-        @return: the lines that the sweep logs.
-        """
+        """@return: the lines that the sweep logs."""
         with capturedLogs() as events:
             self.refusals.sweep()
         return [formatEvent(event) for event in events]
 
     def test_reason(self) -> None:
-        """
-        A refusal is logged with its peer and its reason.
-        """
+        """A refusal is logged with its peer and its reason."""
         self.assertEqual(
             self.refuse("192.0.2.1"), ["closing the connection of 192.0.2.1:0: a frame of -1 bytes was announced"]
         )
         self.assertEqual(self.sweep(), [])
 
     def test_ofAddress(self) -> None:
-        """
-        One address does not keep the reasons of others out of the log, and of it there is a number.
-        """
+        """One address does not keep the reasons of others out of the log, and of it there is a number."""
         self.assertEqual(len(self.refuse("192.0.2.1", 10_000)), MAX_LINES_OF_ADDRESS)
         self.assertEqual(len(self.refuse("192.0.2.2", MAX_LINES_OF_ADDRESS + 3)), MAX_LINES_OF_ADDRESS)
         self.assertEqual(
@@ -64,7 +54,8 @@ class RefusalLogTests(SynchronousTestCase):
 
     def test_inAll(self) -> None:
         """
-        However many addresses there are, the log has a limited number of lines, and no more addresses are remembered.
+        However many addresses there are, the log has a limited number of lines, and no more
+        addresses are remembered.
         """
         lines = [line for number in range(5000) for line in self.refuse(f"2001:db8::{number:x}")]
         self.assertEqual(len(lines), MAX_LINES)
@@ -73,9 +64,7 @@ class RefusalLogTests(SynchronousTestCase):
         )
 
     def test_anew(self) -> None:
-        """
-        After a sweep, the log has room again.
-        """
+        """After a sweep, the log has room again."""
         for _ in range(3):
             self.assertEqual(len(self.refuse("192.0.2.1", 2 * MAX_LINES)), MAX_LINES_OF_ADDRESS)
             self.assertEqual(len(self.sweep()), 1)

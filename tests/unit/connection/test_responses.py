@@ -1,6 +1,4 @@
-"""
-L{admission.connection.responses}.
-"""
+"""L{admission.connection.responses}."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ MIB = 1 << 20
 
 
 class ResponseQueueTests(SynchronousTestCase):
-    """
-    L{ResponseQueue}.
-    """
+    """L{ResponseQueue}."""
 
     def setUp(self) -> None:
         self.clock = Clock()
@@ -31,43 +27,30 @@ class ResponseQueueTests(SynchronousTestCase):
         self.queue = ResponseQueue(self.transport, self.pool, self.clock.seconds, self.blocked.append)
 
     def write(self, *parts: bytes) -> None:
-        """
-        Send C{parts}.
-        """
+        """Send C{parts}."""
         self.queue.write(parts, sum(map(len, parts)))
 
     def charged(self) -> int:
-        """
-        What the pool says is held for responses.
-        """
+        """What the pool says is held for responses."""
         return self.pool.usedBytesByPurpose.get(RESPONSES, 0)
 
     def settle(self) -> None:
-        """
-        Let the transport do what it can.
-        """
+        """Let the transport do what it can."""
         while self.transport.isBusy:
             self.clock.advance(0)
 
     def stall(self) -> None:
-        """
-        Have a peer that takes nothing.
-        """
+        """Have a peer that takes nothing."""
         self.transport.isTaking = False
 
     def unstall(self) -> None:
-        """
-        Have it take everything again.
-        """
+        """Have it take everything again."""
         self.transport.isTaking = True
         self.transport.wake()
         self.settle()
 
     def test_smallResponses(self) -> None:
-        """
-        What the transport takes without complaint is neither charged nor
-        reported.
-        """
+        """What the transport takes without complaint is neither charged nor reported."""
         self.write(b"one", b"two")
         self.write(b"three")
         self.assertEqual((self.charged(), self.queue.heldBytes), (0, 0))
@@ -108,10 +91,7 @@ class ResponseQueueTests(SynchronousTestCase):
         self.assertEqual((self.charged(), self.queue.isEmpty()), (0, True))
 
     def test_chargeShrinks(self) -> None:
-        """
-        What the peer has taken is not charged any more while the rest still
-        waits.
-        """
+        """What the peer has taken is not charged any more while the rest still waits."""
         self.stall()
         self.write(b"b" * (5 * MIB))
         self.transport.isTaking = True
@@ -140,20 +120,14 @@ class ResponseQueueTests(SynchronousTestCase):
         self.assertEqual((self.queue.pausedSinceSeconds, self.blocked[-1]), (None, False))
 
     def test_pausedTwice(self) -> None:
-        """
-        Transports may ask for a pause more than once; it counts from the
-        first.
-        """
+        """Transports may ask for a pause more than once; it counts from the first."""
         self.queue.pauseProducing()
         self.clock.advance(4)
         self.queue.pauseProducing()
         self.assertEqual((self.queue.pausedSinceSeconds, self.blocked), (0.0, [True]))
 
     def test_discard(self) -> None:
-        """
-        Discarding forgets everything and is charged for nothing, twice if
-        need be.
-        """
+        """Discarding forgets everything and is charged for nothing, twice if need be."""
         self.stall()
         self.write(b"b" * (3 * MIB))
         self.queue.discard()
@@ -161,9 +135,7 @@ class ResponseQueueTests(SynchronousTestCase):
         self.assertEqual((self.charged(), self.queue.heldBytes, self.queue.isEmpty()), (0, 0, True))
 
     def test_lostTransport(self) -> None:
-        """
-        A transport that is lost gives back what waited for it.
-        """
+        """A transport that is lost gives back what waited for it."""
         self.transport.connect()
         self.stall()
         self.write(b"b" * (3 * MIB))

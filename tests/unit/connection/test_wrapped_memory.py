@@ -1,7 +1,4 @@
-"""
-L{admission.connection.wrapping}: what connections cost, and peers that do not read; on fake
-transports.
-"""
+"""L{admission.connection.wrapping}: what connections cost, and peers that do not read; on fake transports."""
 
 from __future__ import annotations
 
@@ -30,29 +27,20 @@ from tests.kit.wrapped import KIB, Foreign, RecordingProducer, Wrapped, echo, wr
 
 
 class SendingTests(SynchronousTestCase):
-    """
-    Peers that do not read.
-    """
+    """Peers that do not read."""
 
     def setUp(self) -> None:
-        """
-        Make a server.
-        """
+        """Make a server."""
         self.server = wrapped(self, limits=ConnectionLimits(sendSeconds=10.0))
 
     def deaf(self, isTLS: bool = False, host: str = "192.0.2.1") -> tuple[Foreign, FakeTransport]:
-        """
-        Have a peer connect that takes nothing.
-        """
+        """Have a peer connect that takes nothing."""
         protocol, transport = self.server.connect(isTLS, host)
         transport.isTaking = False
         return protocol, transport
 
     def test_charged(self) -> None:
-        """
-        What the peer has not taken is charged, and it is not read meanwhile;
-        once it has taken everything it is.
-        """
+        """What the peer has not taken is charged, and it is not read meanwhile; once it has taken everything it is."""
         for isTLS in (False, True):
             protocol, transport = self.deaf(isTLS)
             protocol.transport.write(bytes(300 * KIB))
@@ -68,9 +56,7 @@ class SendingTests(SynchronousTestCase):
             self.assertNotIn(RESPONSES, self.server.used())
 
     def test_takesLittle(self) -> None:
-        """
-        A slow peer that takes something in every such time gets everything.
-        """
+        """A slow peer that takes something in every such time gets everything."""
         protocol, transport = self.deaf()
         protocol.transport.write(bytes(1500 * KIB))
         while len(transport.received) < 1500 * KIB:
@@ -102,10 +88,7 @@ class SendingTests(SynchronousTestCase):
         self.assertEqual(producer.told, ["pause", "resume", "stop"])
 
     def test_failingPool(self) -> None:
-        """
-        A connection that cannot be served because its pool fails ends, rather
-        than being neither read nor closed.
-        """
+        """A connection that cannot be served because its pool fails ends, rather than being neither read nor closed."""
         pool = PatchablePool(1 << 20)
         self.server = wrapped(self, pool=pool)
         protocol, transport = self.server.connect()
@@ -182,9 +165,7 @@ class SendingTests(SynchronousTestCase):
             self.server.settle()
 
     def test_failingProducer(self) -> None:
-        """
-        A producer that raises costs its connection and nothing else.
-        """
+        """A producer that raises costs its connection and nothing else."""
 
         class Failing(RecordingProducer):
             def resumeProducing(self) -> None:
@@ -223,9 +204,7 @@ class SendingTests(SynchronousTestCase):
             self.assertEqual((server.factory.cutOffs, server.used()), (1, {}))
 
     def test_takenMeanwhile(self) -> None:
-        """
-        What the peer has taken makes room again.
-        """
+        """What the peer has taken makes room again."""
         server = wrapped(self, maxUnsentBytes=200 * KIB)
         protocol, transport = server.connect()
         for _ in range(5):
@@ -239,7 +218,8 @@ class SendingTests(SynchronousTestCase):
 
     def test_tooMuchAndDeaf(self) -> None:
         """
-        Who is closed so and takes nothing is cut off in time; a producer that is still there does not keep it open.
+        Who is closed so and takes nothing is cut off in time; a producer that is still there does
+        not keep it open.
         """
         for isTLS in (False, True):
             server = wrapped(self, maxUnsentBytes=200 * KIB)
@@ -281,14 +261,10 @@ class SendingTests(SynchronousTestCase):
 
 
 class MemoryTests(SynchronousTestCase):
-    """
-    What connections cost, and what happens when there is no memory.
-    """
+    """What connections cost, and what happens when there is no memory."""
 
     def test_fixedCost(self) -> None:
-        """
-        A connection is charged for being open until it is gone.
-        """
+        """A connection is charged for being open until it is gone."""
         server = wrapped(self)
         for isTLS, costBytes in [(False, PLAIN_CONNECTION_BYTES), (True, TLS_CONNECTION_BYTES)]:
             _, transport = server.connect(isTLS)
@@ -324,9 +300,7 @@ class MemoryTests(SynchronousTestCase):
             self.assertEqual(pool.leases, [])
 
     def test_leavesWhileWaiting(self) -> None:
-        """
-        Who leaves or is closed while it waits waits no more, and holds nothing.
-        """
+        """Who leaves or is closed while it waits waits no more, and holds nothing."""
         pool = ScriptedPool()
         server = wrapped(self, pool=pool)
         for leave in (
@@ -370,10 +344,7 @@ class MemoryTests(SynchronousTestCase):
         self.assertEqual(pool.holders, [holder for holder in expected for _ in range(2)])
 
     def test_holderUnknown(self) -> None:
-        """
-        A C{nameOf} that fails when memory is wanted costs the connection,
-        which then waits for nothing.
-        """
+        """A C{nameOf} that fails when memory is wanted costs the connection, which then waits for nothing."""
         pool = ScriptedPool()
         server = wrapped(self, pool=pool, nameOf=lambda protocol: 1 / 0)
         _, transport = server.connect()
@@ -384,9 +355,7 @@ class MemoryTests(SynchronousTestCase):
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
     def test_grantedTooEarly(self) -> None:
-        """
-        Memory for who cannot use it yet goes to others; who can later asks again.
-        """
+        """Memory for who cannot use it yet goes to others; who can later asks again."""
         pool = ScriptedPool()
         server = wrapped(self, pool=pool)
         protocol, transport = server.connect()
@@ -493,10 +462,7 @@ class MemoryTests(SynchronousTestCase):
         self.assertEqual((counts, len(server.factory.connections), server.used()), ([1], 0, {}))
 
     def test_connectionsAlone(self) -> None:
-        """
-        When nothing but open connections has drained the pool, they are still
-        served, or nobody would ever leave.
-        """
+        """When nothing but open connections has drained the pool, they are still served, or nobody would ever leave."""
         server = wrapped(self, pool=BoundedPool(5 * PLAIN_CONNECTION_BYTES))
         server.behave = echo
         transports = [server.connect()[1] for _ in range(10)]

@@ -49,14 +49,10 @@ RATE = 1000.0
 
 
 class SentDelay(ScriptedQuota):
-    """
-    Asks for two seconds whenever anything is sent, and for nothing after that.
-    """
+    """Asks for two seconds whenever anything is sent, and for nothing after that."""
 
     def record(self, request: Request, usage: Usage, now: float) -> float:
-        """
-        Ask for them.
-        """
+        """Ask for them."""
         return 2.0 if usage.responseBytes else 0.0
 
 
@@ -76,9 +72,7 @@ class Chunks:
             clock.callLater(0, self._push)
 
     def resumeProducing(self) -> None:
-        """
-        Write, or begin to.
-        """
+        """Write, or begin to."""
         if self._isStreaming:
             self._isPaused = False
             self._clock.callLater(0, self._push)
@@ -86,15 +80,11 @@ class Chunks:
             self._consumer.write(self._chunk)
 
     def pauseProducing(self) -> None:
-        """
-        Write no more.
-        """
+        """Write no more."""
         self._isPaused = True
 
     def stopProducing(self) -> None:
-        """
-        Write no more.
-        """
+        """Write no more."""
         self._isPaused = True
 
     def _push(self) -> None:
@@ -104,9 +94,7 @@ class Chunks:
 
 
 class QuotaTests(SynchronousTestCase):
-    """
-    Who takes too many bytes.
-    """
+    """Who takes too many bytes."""
 
     def test_received(self) -> None:
         """
@@ -125,9 +113,7 @@ class QuotaTests(SynchronousTestCase):
         self.assertEqual((len(protocol.received), transport.isReading), (5001, True))
 
     def test_writesAreNotStopped(self) -> None:
-        """
-        Who has sent too much is still answered, by writes and by a producer.
-        """
+        """Who has sent too much is still answered, by writes and by a producer."""
         server = wrapped(self, quota="client-bytes:produce=1000:algorithm=bucket")
         protocol, transport = server.connect()
         producer = RecordingProducer()
@@ -139,9 +125,7 @@ class QuotaTests(SynchronousTestCase):
         self.assertEqual((transport.isReading, transport.received, producer.told), (False, b"still here", []))
 
     def test_moreThanTheLongestDelay(self) -> None:
-        """
-        What takes longer to pay than the longest delay is waited for in full.
-        """
+        """What takes longer to pay than the longest delay is waited for in full."""
         server = wrapped(self, quota=BUCKET)
         protocol, transport = server.connect()
         transport.peerSends(bytes(60_000))
@@ -155,9 +139,7 @@ class QuotaTests(SynchronousTestCase):
         self.assertEqual(len(protocol.received), 60_001)
 
     def test_limitRaised(self) -> None:
-        """
-        Whose limit was raised waits no longer than the longest delay.
-        """
+        """Whose limit was raised waits no longer than the longest delay."""
         server = wrapped(self, quota=BUCKET)
         protocol, transport = server.connect()
         transport.peerSends(bytes(60_000))
@@ -174,9 +156,7 @@ class QuotaTests(SynchronousTestCase):
         self.assertEqual((len(protocol.received), transport.isReading), (60_001, True))
 
     def test_onlyWhoTakesTooMuch(self) -> None:
-        """
-        Each address pays for itself.
-        """
+        """Each address pays for itself."""
         server = wrapped(self, quota=BUCKET)
         _, noisy = server.connect(host="192.0.2.1")
         protocol, calm = server.connect(host="192.0.2.2")
@@ -206,10 +186,7 @@ class QuotaTests(SynchronousTestCase):
         self.assertTrue(again.isReading)
 
     def test_reconnecting(self) -> None:
-        """
-        Another connection does not get round the quota: it is not read until
-        the client has paid.
-        """
+        """Another connection does not get round the quota: it is not read until the client has paid."""
         server = wrapped(self, quota=BUCKET)
         _, first = server.connect()
         first.peerSends(bytes(5000))
@@ -250,10 +227,7 @@ class QuotaTests(SynchronousTestCase):
         self.assertEqual((len(protocol.lost), transport.received), (1, b"bad request"))
 
     def test_names(self) -> None:
-        """
-        From when the protocol knows who it talks to, bytes count for that name;
-        until then for the address.
-        """
+        """From when the protocol knows who it talks to, bytes count for that name; until then for the address."""
         policy = limiting()
         names: dict[Foreign, tuple[str, str]] = {}
         server = wrapped(self, quota=policy, nameOf=names.get)
@@ -269,9 +243,7 @@ class QuotaTests(SynchronousTestCase):
         self.assertEqual(policy.recorded[1][0], Request(RECEIVED, "", "192.0.2.1", "192.0.2.1", 4))
 
     def test_longNames(self) -> None:
-        """
-        However long the names are that a protocol has from its peers, policies are given bounded ones.
-        """
+        """However long the names are that a protocol has from its peers, policies are given bounded ones."""
         policy = limiting()
         server = wrapped(self, quota=policy, nameOf=lambda protocol: ("a" * 9999, "b" * 9999))
         _, transport = server.connect()
@@ -282,9 +254,7 @@ class QuotaTests(SynchronousTestCase):
         self.assertEqual((request.principal, request.clientId), (boundedName("a" * 9999), boundedName("b" * 9999)))
 
     def test_namesShare(self) -> None:
-        """
-        Connections of one name share its limit, wherever they come from.
-        """
+        """Connections of one name share its limit, wherever they come from."""
         server = wrapped(self, quota=BUCKET, nameOf=lambda protocol: ("alice", "app"))
         server.factory.control.configure(
             QuotaEntity(user="alice"), {"producer_byte_rate": 100.0}, server.clock.seconds()
@@ -318,10 +288,7 @@ class QuotaTests(SynchronousTestCase):
             self.assertIn(words, str(error.value))
 
     def test_producer(self) -> None:
-        """
-        A producer writes as fast as the quota allows, whether it pushes or is
-        pulled.
-        """
+        """A producer writes as fast as the quota allows, whether it pushes or is pulled."""
         for isStreaming in (True, False):
             server = wrapped(self, quota=BUCKET)
             protocol, transport = server.connect()
@@ -337,10 +304,7 @@ class QuotaTests(SynchronousTestCase):
             server.close()
 
     def test_producerThatOwesAtOnce(self) -> None:
-        """
-        A producer that is let go on and writes too much at once has its client
-        throttled again, and not read.
-        """
+        """A producer that is let go on and writes too much at once has its client throttled again, and not read."""
         server = wrapped(self, quota=SentDelay(limits={QuotaEntity(clientId=DEFAULT): {"scripted_rate": 1.0}}))
         protocol, transport = server.connect()
 
@@ -364,10 +328,7 @@ class QuotaTests(SynchronousTestCase):
         self.assertEqual(protocol.received, b"next")
 
     def test_stockFailsOnPullProducers(self) -> None:
-        """
-        C{ThrottlingFactory} fails when it is to throttle a pull producer, and
-        from then on throttles nobody.
-        """
+        """C{ThrottlingFactory} fails when it is to throttle a pull producer, and from then on throttles nobody."""
         stock = Wrapped(ThrottlingFactory, writeLimit=1000)
         stock.factory.callLater = stock.clock.callLater
         protocol, _ = stock.connect()
@@ -375,14 +336,10 @@ class QuotaTests(SynchronousTestCase):
         @implementer(IPullProducer)
         class Pulled:
             def resumeProducing(self) -> None:
-                """
-                Nothing to do.
-                """
+                """Nothing to do."""
 
             def stopProducing(self) -> None:
-                """
-                Nothing to do.
-                """
+                """Nothing to do."""
 
         protocol.transport.registerProducer(Pulled(), False)
         protocol.transport.write(bytes(5000))
@@ -390,9 +347,7 @@ class QuotaTests(SynchronousTestCase):
         self.assertEqual(stock.clock.getDelayedCalls(), [])
 
     def test_onTrial(self) -> None:
-        """
-        A shadow policy is asked, and nobody is throttled.
-        """
+        """A shadow policy is asked, and nobody is throttled."""
         policy = limiting(isShadow=True, delaySeconds=5.0)
         server = wrapped(self, quota=policy)
         _, transport = server.connect()
@@ -427,15 +382,10 @@ class QuotaTests(SynchronousTestCase):
 
 
 class ConnectionTests(SynchronousTestCase):
-    """
-    How many connections there may be, and how fast they may come.
-    """
+    """How many connections there may be, and how fast they may come."""
 
     def test_byAddress(self) -> None:
-        """
-        From one address come so many and no more, by IPv4 and IPv6; who leaves
-        makes room.
-        """
+        """From one address come so many and no more, by IPv4 and IPv6; who leaves makes room."""
         limits = ConnectionLimits(maxConnectionsPerAddress=2)
         server = wrapped(self, limits=limits)
         for host in ("192.0.2.1", "2001:db8::1"):
@@ -474,9 +424,7 @@ class ConnectionTests(SynchronousTestCase):
         self.assertTrue(transport.disconnecting)
 
     def test_rate(self) -> None:
-        """
-        A connection that comes too soon is there, and not read before its time.
-        """
+        """A connection that comes too soon is there, and not read before its time."""
         server = wrapped(self, quota="connections:perSecond=1")
         pairs = [server.connect() for _ in range(4)]
         for _, transport in pairs:
@@ -487,10 +435,7 @@ class ConnectionTests(SynchronousTestCase):
             server.clock.advance(1.0)
 
     def test_refusedByPolicy(self) -> None:
-        """
-        A connection that a policy refuses is closed, the log says why, and the
-        protocol never hears of it.
-        """
+        """A connection that a policy refuses is closed, the log says why, and the protocol never hears of it."""
         policy = limiting(decision=Decision(False, 1.0, "not today"))
         server = wrapped(self, quota=policy)
         for isTLS in (False, True):
@@ -501,19 +446,14 @@ class ConnectionTests(SynchronousTestCase):
         self.assertEqual(policy.recorded, [])
 
     def test_connectionIsCounted(self) -> None:
-        """
-        A connection is counted once, by its address.
-        """
+        """A connection is counted once, by its address."""
         policy = limiting()
         wrapped(self, quota=policy).connect(host="192.0.2.7")
         expected = (Request(CONNECTION, "", "192.0.2.7", "192.0.2.7", 0), Usage(connections=1))
         self.assertEqual([each for each in policy.recorded if each[1] != NOTHING], [expected])
 
     def test_stockBuckets(self) -> None:
-        """
-        C{twisted.protocols.htb} finds no bucket for a transport, and shapes no
-        bytes.
-        """
+        """C{twisted.protocols.htb} finds no bucket for a transport, and shapes no bytes."""
         for bucketFilter in (htb.FilterByHost(), htb.FilterByServer()):
             self.assertRaises(TypeError, bucketFilter.getBucketFor, StringTransport())
         bucket = htb.Bucket()
@@ -527,9 +467,7 @@ class ConnectionTests(SynchronousTestCase):
 
 
 class KindTests(SynchronousTestCase):
-    """
-    Bytes without requests, in C{client-bytes}.
-    """
+    """Bytes without requests, in C{client-bytes}."""
 
     def test_countAsSuch(self) -> None:
         """

@@ -1,7 +1,4 @@
-"""
-A wrapped connection, whatever its protocol, its peer and the policies do, and
-in whatever order.
-"""
+"""A wrapped connection, whatever its protocol, its peer and the policies do, and in whatever order."""
 
 from __future__ import annotations
 
@@ -57,9 +54,7 @@ class Erratic(Foreign):
         self.complaints: list[str] = []
 
     def dataReceived(self, data: bytes) -> None:
-        """
-        Check that it may be called, and do something.
-        """
+        """Check that it may be called, and do something."""
         for isWrong, words in [
             (self.isBusy, "was called from within itself"),
             (self.isOver, "had closed"),
@@ -76,9 +71,7 @@ class Erratic(Foreign):
             self.isBusy = False
 
     def act(self, action: str | None = None) -> None:
-        """
-        Do C{action}, or what comes next.
-        """
+        """Do C{action}, or what comes next."""
         if action is None:
             action = self.actions.pop(0) if self.actions else "nothing"
         transport = self.transport
@@ -111,36 +104,26 @@ class Erratic(Foreign):
             self.actions += ["write", "nothing", "resume"]
 
     def write(self, data: bytes) -> None:
-        """
-        Write, and remember it.
-        """
+        """Write, and remember it."""
         self.written += data
         self.transport.write(data)
 
     def pauseProducing(self) -> None:
-        """
-        Do something.
-        """
+        """Do something."""
         self.act()
 
     def resumeProducing(self) -> None:
-        """
-        Do something.
-        """
+        """Do something."""
         self.act()
 
     def stopProducing(self) -> None:
-        """
-        It supplies nothing any more.
-        """
+        """It supplies nothing any more."""
         self.isSupplying = False
         self.stops += 1
 
 
 class StatesTests(SynchronousTestCase):
-    """
-    What holds for every connection at any time.
-    """
+    """What holds for every connection at any time."""
 
     @settings(deadline=None, max_examples=250)
     @given(
@@ -210,9 +193,7 @@ class StatesTests(SynchronousTestCase):
         self.flushLoggedErrors(ZeroDivisionError)
 
     def check(self, protocol: Erratic, transport: Any, sent: bytearray) -> None:
-        """
-        What holds at any time.
-        """
+        """What holds at any time."""
         self.assertEqual(protocol.complaints, [])
         self.assertTrue(sent.startswith(protocol.received))
         self.assertTrue(protocol.written.startswith(transport.received))

@@ -1,6 +1,4 @@
-"""
-L{admission.connection.wrapping}: what passes, what pauses, what ends; on fake transports.
-"""
+"""L{admission.connection.wrapping}: what passes, what pauses, what ends; on fake transports."""
 
 from __future__ import annotations
 
@@ -45,15 +43,10 @@ from tests.kit.wrapped import BUCKET, KIB, Foreign, RecordingProducer, Wrapped, 
 
 
 class PassingTests(SynchronousTestCase):
-    """
-    What a wrapped protocol and its peer notice as long as nobody takes too much.
-    """
+    """What a wrapped protocol and its peer notice as long as nobody takes too much."""
 
     def test_bothWays(self) -> None:
-        """
-        Bytes go both ways, on plain and TLS transports, and at the end the
-        protocol is told why.
-        """
+        """Bytes go both ways, on plain and TLS transports, and at the end the protocol is told why."""
         server = wrapped(self)
         server.behave = echo
         for isTLS in (False, True):
@@ -77,14 +70,10 @@ class PassingTests(SynchronousTestCase):
         @implementer(IHalfCloseableProtocol)
         class HalfCloseable(Protocol):
             def readConnectionLost(self) -> None:
-                """
-                Nothing to do.
-                """
+                """Nothing to do."""
 
             def writeConnectionLost(self) -> None:
-                """
-                Nothing to do.
-                """
+                """Nothing to do."""
 
         server = wrapped(self)
         plain, _ = server.connect()
@@ -123,10 +112,7 @@ class PassingTests(SynchronousTestCase):
         made.connectionLost()
 
     def test_negotiation(self) -> None:
-        """
-        A factory that negotiates a protocol over TLS still does, and no other
-        begins to.
-        """
+        """A factory that negotiates a protocol over TLS still does, and no other begins to."""
 
         @implementer(IProtocolNegotiationFactory)
         class Negotiating(Factory):
@@ -139,9 +125,7 @@ class PassingTests(SynchronousTestCase):
         self.assertFalse(IProtocolNegotiationFactory.providedBy(wrapFactory(Factory(), reactor=object())))
 
     def test_halfClosesOnce(self) -> None:
-        """
-        The transport is told once, also if a producer leaves after that.
-        """
+        """The transport is told once, also if a producer leaves after that."""
         told: list[str] = []
 
         class HalfCloseable(FakeTransport):
@@ -235,17 +219,13 @@ class PassingTests(SynchronousTestCase):
             self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
     def test_notBytes(self) -> None:
-        """
-        Text is refused as Twisted's transports refuse it.
-        """
+        """Text is refused as Twisted's transports refuse it."""
         protocol, _ = wrapped(self).connect()
         self.assertRaises(TypeError, protocol.transport.write, "text")
         self.assertRaises(TypeError, protocol.transport.writeSequence, [b"bytes", "text"])
 
     def test_representation(self) -> None:
-        """
-        A connection says in words whether it is read, and why not.
-        """
+        """A connection says in words whether it is read, and why not."""
         server = wrapped(self)
         protocol, transport = server.connect()
         connection = protocol.transport
@@ -261,15 +241,10 @@ class PassingTests(SynchronousTestCase):
 
 
 class PauseTests(SynchronousTestCase):
-    """
-    The protocol stops reading, and so do we.
-    """
+    """The protocol stops reading, and so do we."""
 
     def test_compose(self) -> None:
-        """
-        The protocol's pause outlasts our delay, and our delay its pause: it is
-        read when both are over.
-        """
+        """The protocol's pause outlasts our delay, and our delay its pause: it is read when both are over."""
         for protocolFirst in (True, False):
             policy = limiting()
             server = wrapped(self, quota=policy)
@@ -291,9 +266,7 @@ class PauseTests(SynchronousTestCase):
             self.assertEqual((protocol.received, transport.isReading), (b"onetwo", True))
 
     def test_stockResumesWhatWasPaused(self) -> None:
-        """
-        C{ThrottlingFactory} reads from a protocol that has paused itself.
-        """
+        """C{ThrottlingFactory} reads from a protocol that has paused itself."""
         stock = Wrapped(ThrottlingFactory, readLimit=10)
         stock.factory.callLater = stock.clock.callLater
         self.addCleanup(stock.close)
@@ -326,10 +299,7 @@ class PauseTests(SynchronousTestCase):
         self.assertEqual(server.used(), {CONNECTIONS: TLS_CONNECTION_BYTES})
 
     def test_beforeTheHandshake(self) -> None:
-        """
-        A protocol that pauses as soon as it is connected does not stop the
-        handshake, and gets nothing.
-        """
+        """A protocol that pauses as soon as it is connected does not stop the handshake, and gets nothing."""
         server = wrapped(self)
         connection = server.factory.buildProtocol(None)
         transport = FakeTLSTransport(server.clock, connection)
@@ -346,9 +316,7 @@ class PauseTests(SynchronousTestCase):
         self.assertEqual(connection.wrappedProtocol.received, b"early")
 
     def test_unstoppable(self) -> None:
-        """
-        A transport that goes on delivering is cut off before it fills the memory.
-        """
+        """A transport that goes on delivering is cut off before it fills the memory."""
         server = wrapped(self)
         connection = server.factory.buildProtocol(None)
         transport = StringTransport()
@@ -365,10 +333,7 @@ class PauseTests(SynchronousTestCase):
         connection.connectionLost()
 
     def test_lineReceiver(self) -> None:
-        """
-        A C{LineReceiver} that pauses and resumes within each line gets each
-        line once, in order, also over TLS.
-        """
+        """A C{LineReceiver} that pauses and resumes within each line gets each line once, in order, also over TLS."""
         lines: list[bytes] = []
 
         class Lines(LineReceiver):
@@ -412,9 +377,7 @@ class PauseTests(SynchronousTestCase):
 
 
 class ClosingTests(SynchronousTestCase):
-    """
-    How connections end.
-    """
+    """How connections end."""
 
     def test_everythingIsSent(self) -> None:
         """
@@ -439,10 +402,7 @@ class ClosingTests(SynchronousTestCase):
             self.assertEqual((transport.isLost, len(protocol.lost)), (True, 1))
 
     def test_unansweredFarewell(self) -> None:
-        """
-        A TLS peer that does not answer when we close is cut off; Twisted's
-        own transport would wait for ever.
-        """
+        """A TLS peer that does not answer when we close is cut off; Twisted's own transport would wait for ever."""
         server = wrapped(self, limits=ConnectionLimits(sendSeconds=7.0))
         protocol, transport = server.connect(isTLS=True)
         assert isinstance(transport, FakeTLSTransport)
@@ -455,9 +415,7 @@ class ClosingTests(SynchronousTestCase):
         self.assertEqual((transport.isLost, len(protocol.lost)), (True, 1))
 
     def test_pausedTLS(self) -> None:
-        """
-        A muted TLS connection closes: it is read again, for the farewell.
-        """
+        """A muted TLS connection closes: it is read again, for the farewell."""
         policy = limiting()
         server = wrapped(self, quota=policy)
         protocol, transport = server.connect(isTLS=True)
@@ -541,9 +499,7 @@ class ClosingTests(SynchronousTestCase):
         self.assertEqual(server.clock.getDelayedCalls(), [])
 
     def test_otherNames(self) -> None:
-        """
-        The other words that transports have for pausing and closing mean the same.
-        """
+        """The other words that transports have for pausing and closing mean the same."""
         server = wrapped(self)
         protocol, transport = server.connect()
         protocol.transport.stopReading()
@@ -620,10 +576,7 @@ class ClosingTests(SynchronousTestCase):
             self.assertEqual((transport.isLost, protocol.received), (True, b""))
 
     def test_heldByTheTransport(self) -> None:
-        """
-        What the transport itself holds is handed over when the protocol reads
-        on, though the socket says nothing.
-        """
+        """What the transport itself holds is handed over when the protocol reads on, though the socket says nothing."""
         server = wrapped(self)
         for isTLS in (False, True):
             protocol, transport = server.connect(isTLS, kind=KINDS[isTLS, True])
@@ -661,10 +614,7 @@ class ClosingTests(SynchronousTestCase):
         server.factory.doStop()
 
     def test_closeAll(self) -> None:
-        """
-        All connections close in order, and those that will not within the
-        grace period; then nothing is left.
-        """
+        """All connections close in order, and those that will not within the grace period; then nothing is left."""
         server = wrapped(self)
         server.factory.doStart()
         _, willing = server.connect()
@@ -684,14 +634,10 @@ class ClosingTests(SynchronousTestCase):
 
 
 class FactoryTests(SynchronousTestCase):
-    """
-    L{wrapFactory} and what it makes.
-    """
+    """L{wrapFactory} and what it makes."""
 
     def test_mistakes(self) -> None:
-        """
-        What makes no sense is refused in words that name the argument.
-        """
+        """What makes no sense is refused in words that name the argument."""
         for kwargs, kind, words in [
             ({"pool": "bounded:lots"}, PolicyError, "pool: 'bounded:lots': "),
             ({"pool": "pond:1MiB"}, PolicyError, "pool: no memory pool is called 'pond'"),
@@ -711,9 +657,7 @@ class FactoryTests(SynchronousTestCase):
             self.assertIn(words, str(error))
 
     def test_noFactory(self) -> None:
-        """
-        What is no factory is refused with how to make one.
-        """
+        """What is no factory is refused with how to make one."""
         for given in (None, "x", Protocol(), Protocol, Factory):
             error = self.assertRaises(TypeError, wrapFactory, given)
             self.assertEqual(
@@ -722,9 +666,7 @@ class FactoryTests(SynchronousTestCase):
             )
 
     def test_defaults(self) -> None:
-        """
-        By default nothing is without a bound, and no client is limited.
-        """
+        """By default nothing is without a bound, and no client is limited."""
         factory = wrapFactory(Factory(), reactor=object())
         self.assertIsInstance(factory, WrappedFactory)
         self.assertEqual(factory.limits, ConnectionLimits())
@@ -733,9 +675,7 @@ class FactoryTests(SynchronousTestCase):
         self.assertFalse(factory.control.isLimiting)
 
     def test_order(self) -> None:
-        """
-        Those who wait for memory are served in the order that was asked for.
-        """
+        """Those who wait for memory are served in the order that was asked for."""
         order, pool = RandomRounds(Random(1)), ScriptedPool()
         for given in (order, "rounds"):
             server = wrapped(self, pool=pool, order=given)
@@ -754,15 +694,11 @@ class FactoryTests(SynchronousTestCase):
             self.assertRaises(LookupError, order.next)
 
     def test_globalReactor(self) -> None:
-        """
-        It finds the reactor by itself.
-        """
+        """It finds the reactor by itself."""
         self.assertEqual(wrapFactory(Factory()).clock.getDelayedCalls(), Clock().getDelayedCalls())
 
     def test_addressesStay(self) -> None:
-        """
-        What the protocol is handed when the connection is gone already finds the addresses as they were.
-        """
+        """What the protocol is handed when the connection is gone already finds the addresses as they were."""
         server = wrapped(self)
         protocol, transport = server.connect()
         connection = protocol.transport
@@ -777,10 +713,7 @@ class FactoryTests(SynchronousTestCase):
         self.assertEqual(found, [expected])
 
     def test_severalPolicies(self) -> None:
-        """
-        Policies are given by description or as they are, several of a kind
-        too, and each is told apart.
-        """
+        """Policies are given by description or as they are, several of a kind too, and each is told apart."""
         clock = Clock()
         own = ClientBytes(Buckets(1.0))
         factory = wrapFactory(Factory(), reactor=object(), clock=clock, quota=["connections", own, "connections", own])
@@ -789,9 +722,7 @@ class FactoryTests(SynchronousTestCase):
         )
 
     def test_idlePolicies(self) -> None:
-        """
-        A policy that can limit nobody here is named in the log; others are not.
-        """
+        """A policy that can limit nobody here is named in the log; others are not."""
         with capturedLogs() as events:
             quota = ["client-bytes:produce=1M", "concurrency:limit=5"]
             wrapFactory(Factory(), quota=quota, reactor=object(), clock=Clock())
@@ -799,10 +730,7 @@ class FactoryTests(SynchronousTestCase):
         self.assertIn("concurrency limits nobody here", formatEvent(event))
 
     def test_startAndStop(self) -> None:
-        """
-        The wrapped factory starts with the first port and stops with the last
-        one, and then no timer is left.
-        """
+        """The wrapped factory starts with the first port and stops with the last one, and then no timer is left."""
         told: list[str] = []
         server = wrapped(self)
         server.inner.startFactory = lambda: told.append("start")  # type: ignore[method-assign]
@@ -846,8 +774,6 @@ class FactoryTests(SynchronousTestCase):
         self.assertIn("MemoryPoolUsed", dict(registry))
 
     def test_logPrefix(self) -> None:
-        """
-        In the log a port is the wrapped factory's.
-        """
+        """In the log a port is the wrapped factory's."""
         server = wrapped(self)
         self.assertEqual(server.factory.logPrefix(), "Factory (admitted)")

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.brokersettings}.
-"""
+"""Tests for L{admission.kafka.brokersettings}."""
 
 from __future__ import annotations
 
@@ -15,28 +13,20 @@ from admission.kafka.property import SettingsError
 
 
 class LoadSettingsTests(SynchronousTestCase):
-    """
-    L{loadSettings} puts a file, assignments and other options together.
-    """
+    """L{loadSettings} puts a file, assignments and other options together."""
 
     def file(self, text: str) -> str:
-        """
-        Write a file of properties and return its path.
-        """
+        """Write a file of properties and return its path."""
         path = Path(self.mktemp())
         path.write_text(text, encoding="utf-8")
         return str(path)
 
     def refusal(self, *arguments: object) -> str:
-        """
-        The message with which L{loadSettings} refuses C{arguments}.
-        """
+        """The message with which L{loadSettings} refuses C{arguments}."""
         return str(self.assertRaises(SettingsError, loadSettings, *arguments))
 
     def test_nothingGiven(self) -> None:
-        """
-        Without any input everything has its default and no place.
-        """
+        """Without any input everything has its default and no place."""
         settings = loadSettings()
         self.assertEqual(settings, Settings())
         self.assertEqual(settings.places, {})
@@ -48,10 +38,7 @@ class LoadSettingsTests(SynchronousTestCase):
         self.assertIs(settings.autoCreateTopicsEnable, True)
 
     def test_everyPlace(self) -> None:
-        """
-        Values come from the file and from assignments, and the settings know
-        from where.
-        """
+        """Values come from the file and from assignments, and the settings know from where."""
         path = self.file("# ours\nnum.partitions=3\nconnections.max.idle.ms=1500\n")
         settings = loadSettings(path, ["max.topics = 7"])
         self.assertEqual(settings.numPartitions, 3)
@@ -81,36 +68,26 @@ class LoadSettingsTests(SynchronousTestCase):
         self.assertIs(settings.logRetentionSeconds, None)
 
     def test_retentionPrecedence(self) -> None:
-        """
-        Of the names for retention, milliseconds go before minutes and minutes
-        before hours, as in Kafka.
-        """
+        """Of the names for retention, milliseconds go before minutes and minutes before hours, as in Kafka."""
         hours, minutes, milliseconds = "log.retention.hours=1", "log.retention.minutes=2", "log.retention.ms=3"
         self.assertEqual(loadSettings(None, [hours]).logRetentionSeconds, 3600.0)
         self.assertEqual(loadSettings(None, [hours, minutes]).logRetentionSeconds, 120.0)
         self.assertEqual(loadSettings(None, [hours, minutes, milliseconds]).logRetentionSeconds, 0.003)
 
     def test_notUsed(self) -> None:
-        """
-        A property of Kafka's that means nothing here is refused with the
-        reason, or with what to use instead.
-        """
+        """A property of Kafka's that means nothing here is refused with the reason, or with what to use instead."""
         self.assertIn("there is no ZooKeeper", self.refusal(None, ["zookeeper.connect=localhost:2181"]))
         self.assertIn("use --data", self.refusal(None, ["log.dirs=/tmp"]))
 
     def test_sessionTimeouts(self) -> None:
-        """
-        There are session timeouts that members of groups may ask for.
-        """
+        """There are session timeouts that members of groups may ask for."""
         self.assertIn(
             "group.min.session.timeout.ms (1h) must not exceed group.max.session.timeout.ms (30m)",
             self.refusal(None, ["group.min.session.timeout.ms=1h"]),
         )
 
     def test_largestBatch(self) -> None:
-        """
-        A batch may not be larger than any request; one that nobody has set is as large as requests are.
-        """
+        """A batch may not be larger than any request; one that nobody has set is as large as requests are."""
         self.assertEqual(
             self.refusal(None, ["message.max.bytes=2MiB", "socket.request.max.bytes=1MiB"]),
             "message.max.bytes (2MiB, --set message.max.bytes=2MiB) must not exceed socket.request.max.bytes (1MiB, "
@@ -121,58 +98,42 @@ class LoadSettingsTests(SynchronousTestCase):
         self.assertEqual(loadSettings(None, ["socket.request.max.bytes=64KiB"]).socketRequestMaxBytes, 64 << 10)
 
     def test_partitionsOfOneTopic(self) -> None:
-        """
-        A topic cannot by default have more partitions than there may be.
-        """
+        """A topic cannot by default have more partitions than there may be."""
         self.assertIn(
             "must not exceed max.partitions (2)", self.refusal(None, ["num.partitions=3", "max.partitions=2"])
         )
 
 
 class PoolSizeTests(SynchronousTestCase):
-    """
-    The pool and the largest request fit each other.
-    """
+    """The pool and the largest request fit each other."""
 
     def memory(self, limitBytes: int) -> None:
-        """
-        Let the process have C{limitBytes} of memory.
-        """
+        """Let the process have C{limitBytes} of memory."""
         self.patch(module, "memoryLimitBytes", lambda: limitBytes)
 
     def test_defaults(self) -> None:
-        """
-        By default the pool is a quarter of the memory, and the largest
-        request is 100 MiB.
-        """
+        """By default the pool is a quarter of the memory, and the largest request is 100 MiB."""
         self.memory(8 << 30)
         settings = loadSettings()
         self.assertEqual(settings.queuedMaxRequestBytes, 2 << 30)
         self.assertEqual(settings.socketRequestMaxBytes, 100 << 20)
 
     def test_wholeMebibytes(self) -> None:
-        """
-        The default pool is a number of MiB, and at least one.
-        """
+        """The default pool is a number of MiB, and at least one."""
         self.memory((1 << 32) + 12345678)
         self.assertEqual(loadSettings().queuedMaxRequestBytes, (1 << 30) + (2 << 20))
         self.memory(1000)
         self.assertEqual(loadSettings().queuedMaxRequestBytes, 1 << 20)
 
     def test_littleMemory(self) -> None:
-        """
-        Where the default pool is smaller than 100 MiB, so is the largest request.
-        """
+        """Where the default pool is smaller than 100 MiB, so is the largest request."""
         self.memory(256 << 20)
         settings = loadSettings()
         self.assertEqual(settings.queuedMaxRequestBytes, 64 << 20)
         self.assertEqual(settings.socketRequestMaxBytes, 64 << 20)
 
     def test_largestRequestAgainstDefaultPool(self) -> None:
-        """
-        A largest request that was asked for is not lowered to a default pool
-        but refused.
-        """
+        """A largest request that was asked for is not lowered to a default pool but refused."""
         self.memory(256 << 20)
         message = str(self.assertRaises(SettingsError, loadSettings, None, ["socket.request.max.bytes=65MiB"]))
         self.assertIn("queued.max.request.bytes (64MiB, the default)", message)
@@ -191,9 +152,7 @@ class PoolSizeTests(SynchronousTestCase):
         )
 
     def test_equalSizes(self) -> None:
-        """
-        A pool of exactly the largest request is fine.
-        """
+        """A pool of exactly the largest request is fine."""
         settings = loadSettings(None, ["queued.max.request.bytes=4MiB", "socket.request.max.bytes=4MiB"])
         self.assertEqual(settings.queuedMaxRequestBytes, settings.socketRequestMaxBytes)
 
@@ -212,38 +171,27 @@ class PoolSizeTests(SynchronousTestCase):
 
 
 class TableTests(SynchronousTestCase):
-    """
-    The table agrees with itself.
-    """
+    """The table agrees with itself."""
 
     def test_attributeNames(self) -> None:
-        """
-        An attribute is its property's name in camelCase, with the unit
-        in which the broker counts at the end.
-        """
+        """An attribute is its property's name in camelCase, with the unit in which the broker counts at the end."""
         for attribute, listed in PROPERTIES.items():
             words = listed.name.removesuffix(".ms").removesuffix(".seconds").split(".")
             unit = "Seconds" if listed.kind.unit in ("ms", "s") else ""
             self.assertEqual(attribute, words[0] + "".join(map(str.capitalize, words[1:])) + unit)
 
     def test_everyField(self) -> None:
-        """
-        Every field is a property, except the one that says where they are from.
-        """
+        """Every field is a property, except the one that says where they are from."""
         self.assertEqual([each.name for each in fields(Settings) if each.name not in PROPERTIES], ["places"])
 
     def test_asProperties(self) -> None:
-        """
-        Settings are written as Kafka writes them.
-        """
+        """Settings are written as Kafka writes them."""
         texts = loadSettings(None, ["log.retention.hours=-1", "log.flush.interval.ms=250ms"]).asProperties()
         self.assertEqual((texts["log.flush.interval.ms"], texts["log.retention.ms"]), ("250", "-1"))
         self.assertEqual(list(texts), [listed.name for listed in PROPERTIES.values()])
 
     def test_asPropertiesOnce(self) -> None:
-        """
-        They are written once, since some requests need them thousands of times; other settings are written anew.
-        """
+        """They are written once, since some requests need them thousands of times; other settings are written anew."""
         settings = loadSettings(None, ["num.partitions=2"])
         self.assertIs(settings.asProperties(), settings.asProperties())
         changed = evolve(settings, numPartitions=3)

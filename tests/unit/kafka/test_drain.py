@@ -1,6 +1,4 @@
-"""
-Tests for how a broker stops: what was read is answered, nothing more is read, and everything ends in time.
-"""
+"""Tests for how a broker stops: what was read is answered, nothing more is read, and everything ends in time."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ FOR_EVER_MS = 1_000_000
 
 
 class DrainTestCase(BrokerTestCase):
-    """
-    A broker that is told to stop.
-    """
+    """A broker that is told to stop."""
 
     def drain(self) -> Deferred[None]:
         """
@@ -35,9 +31,7 @@ class DrainTestCase(BrokerTestCase):
         return emptied
 
     def assertAnswered(self, *clients: Client, count: int = 1) -> None:
-        """
-        Each of the clients has got C{count} responses, and has then been closed.
-        """
+        """Each of the clients has got C{count} responses, and has then been closed."""
         for client in clients:
             self.assertEqual((client.waiting(), client.isClosed), (count, True))
 
@@ -57,9 +51,7 @@ class HalfCloseableTransport(FakeTransport):
 
 
 class ReadTests(DrainTestCase):
-    """
-    What is still answered, and what is not even read.
-    """
+    """What is still answered, and what is not even read."""
 
     properties = {"queued.max.requests": "1"}
 
@@ -68,16 +60,12 @@ class ReadTests(DrainTestCase):
         self.events = self.topic()
 
     def park(self, client: Client, **others: int) -> None:
-        """
-        Have a fetch wait.
-        """
+        """Have a fetch wait."""
         client.send("Fetch", 12, **fetchFields(self.events, 0, maxWaitMs=FOR_EVER_MS, minBytes=1 << 20, **others))
         self.assertEqual(client.waiting(), 0)
 
     def test_idle(self) -> None:
-        """
-        A client that has asked for nothing is closed at once, with TLS and without.
-        """
+        """A client that has asked for nothing is closed at once, with TLS and without."""
         self.connect()
         secure = self.connect(FakeTLSTransport)
         assert isinstance(secure.transport, FakeTLSTransport)
@@ -87,9 +75,7 @@ class ReadTests(DrainTestCase):
         self.assertAnswered(*self.clients, count=0)
 
     def test_half(self) -> None:
-        """
-        A request that has not come to its end is given up, whether it waits for the rest or for memory.
-        """
+        """A request that has not come to its end is given up, whether it waits for the rest or for memory."""
         fetching, starving = self.connect(), self.connect()
         fetching.sendBytes(framed(bytes(5000))[:100].replace(b"\x00\x00\x00\x00", b"\x00\x03\x00\x09", 1))
         self.assertGreater(self.frameBytes, 0)
@@ -103,9 +89,7 @@ class ReadTests(DrainTestCase):
         self.assertAnswered(fetching, starving, count=0)
 
     def test_parkedFetch(self) -> None:
-        """
-        A fetch that waits for more returns what it has found.
-        """
+        """A fetch that waits for more returns what it has found."""
         self.store(self.events.partitions[0], b"a")
         client, other = self.connect(), self.connect()
         self.park(client)
@@ -117,9 +101,7 @@ class ReadTests(DrainTestCase):
         self.assertEqual(self.purgatory.watched, 0)
 
     def test_nextRequest(self) -> None:
-        """
-        What was sent behind the request that is answered last is not done, though it is here already.
-        """
+        """What was sent behind the request that is answered last is not done, though it is here already."""
         client = self.connect()
         self.park(client)
         client.send("Metadata", 4, topics=[{"name": "fresh"}], allow_auto_topic_creation=True)
@@ -129,7 +111,8 @@ class ReadTests(DrainTestCase):
 
     def test_turn(self) -> None:
         """
-        A request that is whole and waits until fewer are worked on is answered, without waiting for anything else.
+        A request that is whole and waits until fewer are worked on is answered, without waiting for
+        anything else.
         """
         self.assertTrue(self.gate.tryBegin(self))  # type: ignore[arg-type]
         client = self.connect()
@@ -144,9 +127,7 @@ class ReadTests(DrainTestCase):
         self.assertAnswered(client)
 
     def test_neverAnswered(self) -> None:
-        """
-        A request that is not answered within the grace period is given up.
-        """
+        """A request that is not answered within the grace period is given up."""
         self.assertTrue(self.gate.tryBegin(self))  # type: ignore[arg-type]
         client = self.connect()
         client.send("ApiVersions", 0)
@@ -158,9 +139,7 @@ class ReadTests(DrainTestCase):
         self.gate.end()
 
     def test_putOff(self) -> None:
-        """
-        A request that waits until the records before it are committed is answered behind them.
-        """
+        """A request that waits until the records before it are committed is answered behind them."""
         client = self.connect()
         produced = requestOf("Produce", 9, **produceFields("events", batchOf(b"1")))
         client.protocol.dataReceived(client.frame(produced) + client.frame(requestOf("ApiVersions", 0)))
@@ -170,9 +149,7 @@ class ReadTests(DrainTestCase):
         self.assertEqual(self.gate.runningRequests, 0)
 
     def test_unacknowledged(self) -> None:
-        """
-        Records that want no acknowledgement and wait for their turn are stored.
-        """
+        """Records that want no acknowledgement and wait for their turn are stored."""
         self.assertTrue(self.gate.tryBegin(self))  # type: ignore[arg-type]
         client = self.connect()
         client.send("Produce", 9, answered=False, **produceFields("events", batchOf(b"1"), acks=0))
@@ -184,9 +161,7 @@ class ReadTests(DrainTestCase):
         self.assertAnswered(client, count=0)
 
     def test_asksTwice(self) -> None:
-        """
-        Draining twice is draining once.
-        """
+        """Draining twice is draining once."""
         client = self.connect()
         self.park(client)
         first = self.factory.closeAll()
@@ -195,9 +170,7 @@ class ReadTests(DrainTestCase):
         self.assertAnswered(client)
 
     def test_failingConnection(self) -> None:
-        """
-        A connection that cannot be drained is cut off, and the others are drained.
-        """
+        """A connection that cannot be drained is cut off, and the others are drained."""
         failing, other = self.connect(), self.connect()
         self.park(other)
         self.patch(failing.protocol, "drain", lambda: 1 / 0)
@@ -226,9 +199,7 @@ class ReadTests(DrainTestCase):
         self.successResultOf(emptied)
 
     def test_neverHangsUp(self) -> None:
-        """
-        A client that never hangs up is waited for no longer than the grace period.
-        """
+        """A client that never hangs up is waited for no longer than the grace period."""
         client = self.connect(HalfCloseableTransport)
         self.park(client)
         emptied = self.drain()
@@ -239,9 +210,7 @@ class ReadTests(DrainTestCase):
         self.successResultOf(emptied)
 
     def test_unsent(self) -> None:
-        """
-        A response that was under way before is sent to its end, and its arrival waited for.
-        """
+        """A response that was under way before is sent to its end, and its arrival waited for."""
         self.store(self.events.partitions[0], bytes(500_000))
         client = self.connect(HalfCloseableTransport)
         client.transport.isTaking = False
@@ -258,9 +227,7 @@ class ReadTests(DrainTestCase):
         self.successResultOf(emptied)
 
     def test_abortAll(self) -> None:
-        """
-        Aborting all connections waits for no client.
-        """
+        """Aborting all connections waits for no client."""
         client = self.connect(HalfCloseableTransport)
         self.park(client)
         emptied = self.drain()
@@ -270,9 +237,7 @@ class ReadTests(DrainTestCase):
 
 
 class SlowDiskTests(DrainTestCase):
-    """
-    Records that are to be on the disk before they are acknowledged.
-    """
+    """Records that are to be on the disk before they are acknowledged."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -285,9 +250,7 @@ class SlowDiskTests(DrainTestCase):
         self.assertEqual((len(self.flushes), self.client.waiting()), (1, 0))
 
     def finish(self) -> None:
-        """
-        The disk has everything, and whatever else it is asked for.
-        """
+        """The disk has everything, and whatever else it is asked for."""
         self.isHolding = False
         while self.flushes:
             done, function = self.flushes.pop(0)
@@ -295,9 +258,7 @@ class SlowDiskTests(DrainTestCase):
         self.clock.pump([0.0] * 4)
 
     def test_acknowledged(self) -> None:
-        """
-        Records are acknowledged as soon as the disk has them.
-        """
+        """Records are acknowledged as soon as the disk has them."""
         emptied = self.drain()
         self.assertNoResult(emptied)
         self.assertFalse(self.client.isClosed)
@@ -306,9 +267,7 @@ class SlowDiskTests(DrainTestCase):
         self.assertAnswered(self.client)
 
     def test_behind(self) -> None:
-        """
-        Requests read behind such records are answered, too.
-        """
+        """Requests read behind such records are answered, too."""
         self.client.send("ApiVersions", 0)
         emptied = self.drain()
         self.finish()
@@ -316,9 +275,7 @@ class SlowDiskTests(DrainTestCase):
         self.assertAnswered(self.client, count=2)
 
     def test_diskHangs(self) -> None:
-        """
-        A disk that hangs delays closing no longer than the grace period.
-        """
+        """A disk that hangs delays closing no longer than the grace period."""
         emptied = self.drain()
         self.clock.advance(self.factory.limits.closeGraceSeconds)
         self.clock.advance(0)
@@ -327,14 +284,10 @@ class SlowDiskTests(DrainTestCase):
 
 
 class ThrottledTests(DrainTestCase, ThrottlingTestCase):
-    """
-    Clients over their quotas are throttled no longer.
-    """
+    """Clients over their quotas are throttled no longer."""
 
     def test_lateAnswers(self) -> None:
-        """
-        Answers that were to be late, because older clients would not stay away by themselves, leave at once.
-        """
+        """Answers that were to be late, because older clients would not stay away by themselves, leave at once."""
         events = self.topic()
         self.policy.delays |= {"Produce": 10.0, "Fetch": 10.0}
         self.policy.budgets["Fetch"] = 0
@@ -349,9 +302,7 @@ class ThrottledTests(DrainTestCase, ThrottlingTestCase):
         self.assertEqual(producer.receive().throttle_time.total_seconds(), 10.0)
 
     def test_paused(self) -> None:
-        """
-        A client that was answered and is throttled is closed at once.
-        """
+        """A client that was answered and is throttled is closed at once."""
         self.topic()
         self.policy.delays["Produce"] = 10.0
         client = self.connect()
@@ -361,14 +312,10 @@ class ThrottledTests(DrainTestCase, ThrottlingTestCase):
 
 
 class GroupTests(DrainTestCase, GroupsApiTestCase):
-    """
-    Members of groups look for their coordinator again, and find everything as it was.
-    """
+    """Members of groups look for their coordinator again, and find everything as it was."""
 
     def test_joining(self) -> None:
-        """
-        A member that waits for others to join is told to look for its coordinator again, and keeps its id.
-        """
+        """A member that waits for others to join is told to look for its coordinator again, and keeps its id."""
         client = self.connect()
         memberId = self.joinWithId(client, 9)
         self.assertEqual(client.waiting(), 0)
@@ -378,9 +325,7 @@ class GroupTests(DrainTestCase, GroupsApiTestCase):
         self.assertEqual((answer.error_code, answer.member_id), (ErrorCode.not_coordinator, memberId))
 
     def test_syncing(self) -> None:
-        """
-        A member that waits for its assignment is told the same.
-        """
+        """A member that waits for its assignment is told the same."""
         clients = [self.connect(), self.connect()]
         for client in clients:
             self.joinWithId(client, 5)
@@ -393,9 +338,7 @@ class GroupTests(DrainTestCase, GroupsApiTestCase):
         self.assertEqual(clients[follower].receive().error_code, ErrorCode.not_coordinator)
 
     def test_whoStillComes(self) -> None:
-        """
-        Requests that were read and not looked at yet are refused the same way, except that offsets are committed.
-        """
+        """Requests that were read and not looked at yet are refused the same way, except that offsets are committed."""
         client, joined = self.stable()
         self.topic()
         self.broker.drain()
@@ -413,9 +356,7 @@ class GroupTests(DrainTestCase, GroupsApiTestCase):
         self.broker.groups.stop()
 
     def test_nobodyExpires(self) -> None:
-        """
-        However long the last connections take, nobody loses its place for being silent meanwhile.
-        """
+        """However long the last connections take, nobody loses its place for being silent meanwhile."""
         _, joined = self.stable()
         self.drain()
         self.clock.advance(100.0)

@@ -1,6 +1,4 @@
-"""
-L{admission.kafka.logformat}.
-"""
+"""L{admission.kafka.logformat}."""
 
 from __future__ import annotations
 
@@ -19,17 +17,13 @@ from admission.kafka.logformat import asJson, asText, logObserverMaker
 
 
 class Talker:
-    """
-    Something that logs.
-    """
+    """Something that logs."""
 
     log = Logger()
 
 
 def logged(function: Any, *args: Any, **fields: Any) -> Any:
-    """
-    The event that a function logs.
-    """
+    """The event that a function logs."""
     with capturedLogs() as events:
         function(*args, **fields)
     (event,) = events
@@ -37,52 +31,38 @@ def logged(function: Any, *args: Any, **fields: Any) -> Any:
 
 
 class TextTests(SynchronousTestCase):
-    """
-    Lines for people.
-    """
+    """Lines for people."""
 
     def test_prefix(self) -> None:
-        """
-        Of a long name of what logs, the last part is shown, with the level.
-        """
+        """Of a long name of what logs, the last part is shown, with the level."""
         event = logged(Talker.log.warn, "closing {peer}", peer="192.0.2.1:5")
         self.assertRegex(
             asText(event) or "", r"^2026-09-2\dT\d\d:\d\d:20[+-]\d{4} \[Talker#warn\] closing 192.0.2.1:5\n$"
         )
 
     def test_continued(self) -> None:
-        """
-        What has several lines is one entry, so that nobody makes up another by what it calls itself.
-        """
+        """What has several lines is one entry, so that nobody makes up another by what it calls itself."""
         event = logged(Talker.log.info, "{name}", name="a\n2026-09-21T00:00:00+0000 [Talker#info] b")
         self.assertEqual((asText(event) or "").count("\n\t"), 1)
 
     def test_others(self) -> None:
-        """
-        What Twisted logs in its older way is as it was, and what says nothing is left out.
-        """
+        """What Twisted logs in its older way is as it was, and what says nothing is left out."""
         self.assertIn(" [-] hello\n", asText(logged(log.msg, "hello")) or "")
         self.assertIsNone(asText({}))
 
 
 class JsonTests(SynchronousTestCase):
-    """
-    Lines for programs.
-    """
+    """Lines for programs."""
 
     def object(self, event: Any) -> Any:
-        """
-        The object in a line.
-        """
+        """The object in a line."""
         line = asJson(event)
         assert line is not None
         self.assertEqual(line.count("\n"), 1)
         return json.loads(line)
 
     def test_fields(self) -> None:
-        """
-        An event is an object, with what its message was made of.
-        """
+        """An event is an object, with what its message was made of."""
         event = logged(Talker.log.warn, "closing {peer}\n: {count}", peer="192.0.2.1:5", count=3, link=object())
         self.assertEqual(
             self.object(event),
@@ -96,38 +76,28 @@ class JsonTests(SynchronousTestCase):
         )
 
     def test_traceback(self) -> None:
-        """
-        An exception has its traceback.
-        """
+        """An exception has its traceback."""
         found = self.object(logged(Talker.log.failure, "it failed", Failure(ZeroDivisionError("by nothing"))))
         self.assertEqual((found["level"], found["message"]), ("critical", "it failed"))
         self.assertIn("ZeroDivisionError: by nothing", found["traceback"])
         self.flushLoggedErrors(ZeroDivisionError)
 
     def test_others(self) -> None:
-        """
-        What Twisted logs in its older way has the same form, and what says nothing is left out.
-        """
+        """What Twisted logs in its older way has the same form, and what says nothing is left out."""
         found = self.object(logged(log.msg, "hello"))
         self.assertEqual((found["message"], found["fields"]), ("hello", {}))
         self.assertIsNone(asJson({}))
 
 
 class ChoiceTests(SynchronousTestCase):
-    """
-    Who writes the log.
-    """
+    """Who writes the log."""
 
     def refusal(self, options: Any, wanted: str = "json") -> str:
-        """
-        How a format is refused.
-        """
+        """How a format is refused."""
         return str(self.assertRaises(UsageError, logObserverMaker, options, wanted))
 
     def test_chosen(self) -> None:
-        """
-        Without C{twistd} nothing is to be done; with it the format is ours unless something else is asked for.
-        """
+        """Without C{twistd} nothing is to be done; with it the format is ours unless something else is asked for."""
         self.assertIsNone(logObserverMaker(None, None))
         options: Any = ServerOptions()
         for wanted in (None, "text", "json"):
@@ -137,9 +107,7 @@ class ChoiceTests(SynchronousTestCase):
         self.assertIsNone(logObserverMaker(TwistOptions(), None))
 
     def test_mistakes(self) -> None:
-        """
-        There are two formats, and who writes the log in another way has another format.
-        """
+        """There are two formats, and who writes the log in another way has another format."""
         options: Any = ServerOptions()
         self.assertEqual(self.refusal(options, "xml"), "--log-format xml: write text or json")
         for option in ("syslog", "logger"):
@@ -147,9 +115,7 @@ class ChoiceTests(SynchronousTestCase):
         self.assertIn("twist --log-format=json", self.refusal(TwistOptions()))
 
     def test_daemonWithoutFile(self) -> None:
-        """
-        A daemon cannot log to a terminal.
-        """
+        """A daemon cannot log to a terminal."""
         options: Any = ServerOptions()
         make = logObserverMaker({**options, "logfile": "-"}, None)  # type: ignore[arg-type]
         assert make is not None

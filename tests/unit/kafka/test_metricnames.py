@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.metricnames}.
-"""
+"""Tests for L{admission.kafka.metricnames}."""
 
 from __future__ import annotations
 
@@ -17,29 +15,21 @@ from tests.kit.metricnames import lint, missingRows
 
 
 class MetricNamesTests(SynchronousTestCase):
-    """
-    What a broker measures has good names, and Kafka's.
-    """
+    """What a broker measures has good names, and Kafka's."""
 
     def setUp(self) -> None:
-        """
-        No sensors yet.
-        """
+        """No sensors yet."""
         self.registry = SensorRegistry(lambda: 0.0)
 
     def samples(self) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
-        """
-        By the name of the sample, the value for each set of labels.
-        """
+        """By the name of the sample, the value for each set of labels."""
         return {
             family.name: {tuple(sorted(sample.labels.items())): sample.value for sample in family.samples}
             for family in text_string_to_metric_families("".join(exposition(self.registry, KAFKA_NAMINGS)))
         }
 
     def test_conventions(self) -> None:
-        """
-        No name of ours breaks a rule of promtool's; Kafka's do, as they must.  No two are equal.
-        """
+        """No name of ours breaks a rule of promtool's; Kafka's do, as they must.  No two are equal."""
         self.assertEqual(
             [complaint for each in KAFKA_NAMINGS if not each.isAlias for complaint in lint(each)],
             [],
@@ -50,15 +40,11 @@ class MetricNamesTests(SynchronousTestCase):
             self.assertEqual(each.name.startswith("kafka_"), each.isAlias)
 
     def test_manual(self) -> None:
-        """
-        The manual has a row for each name, with the help text of the metric.
-        """
+        """The manual has a row for each name, with the help text of the metric."""
         self.assertEqual(missingRows(KAFKA_NAMINGS), [])
 
     def test_aliases(self) -> None:
-        """
-        Kafka's names stand beside ours, in Kafka's units and with Kafka's labels.
-        """
+        """Kafka's names stand beside ours, in Kafka's units and with Kafka's labels."""
         self.registry.addGauge("MemoryPoolUsed", lambda now: 7)
         self.registry.addFamily(
             "client-bytes.Produce.throttle-time", ("user", "client-id"), lambda now: [(("alice", "app"), 1500.0)]
@@ -72,9 +58,7 @@ class MetricNamesTests(SynchronousTestCase):
         self.assertEqual(samples["kafka_server_quota_throttle_time"], {tuple(sorted(kafka.items())): 1500.0})
 
     def test_producerIds(self) -> None:
-        """
-        All that is measured of producer ids has a name here or among the framework's.
-        """
+        """All that is measured of producer ids has a name here or among the framework's."""
         policy = ProducerIds(60.0)
         policy.addSensors(self.registry, "producer-ids")
         policy.configure(QuotaEntity(user=DEFAULT), {policy.limitNames[0]: 5.0}, 0.0)

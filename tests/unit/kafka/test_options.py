@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.options}.
-"""
+"""Tests for L{admission.kafka.options}."""
 
 from __future__ import annotations
 
@@ -24,9 +22,7 @@ ROOMY = ("--set", f"{QUEUED}=1GiB")
 
 
 class OptionsTestCase(SynchronousTestCase):
-    """
-    A test that parses options.
-    """
+    """A test that parses options."""
 
     def parse(self, *arguments: str) -> Options:
         options = Options()
@@ -34,9 +30,7 @@ class OptionsTestCase(SynchronousTestCase):
         return options
 
     def assertMistake(self, arguments: list[str], *words: str) -> None:
-        """
-        A command line is refused in one sentence that has these words in it.
-        """
+        """A command line is refused in one sentence that has these words in it."""
         error = self.assertRaises(UsageError, self.parse, *arguments)
         for word in words:
             self.assertIn(word, str(error))
@@ -44,14 +38,10 @@ class OptionsTestCase(SynchronousTestCase):
 
 
 class ListenTests(OptionsTestCase):
-    """
-    C{--listen} and C{--advertise}.
-    """
+    """C{--listen} and C{--advertise}."""
 
     def test_default(self) -> None:
-        """
-        Without options the broker is there for this machine, on Kafka's port.
-        """
+        """Without options the broker is there for this machine, on Kafka's port."""
         options = self.parse()
         (listener,) = options["listeners"]
         self.assertEqual((listener.description, listener.advertised), ("tcp:9092:interface=127.0.0.1", None))
@@ -59,9 +49,7 @@ class ListenTests(OptionsTestCase):
         self.assertEqual((options["data"], options["config"]), ("data", None))
 
     def test_several(self) -> None:
-        """
-        Endpoints keep their order, and each has its own address.
-        """
+        """Endpoints keep their order, and each has its own address."""
         options = self.parse(
             *("--listen", "tcp:1", "-l", "unix:/tmp/broker", "--advertise", "a:1", "--advertise", "[::1]:2")
         )
@@ -69,9 +57,7 @@ class ListenTests(OptionsTestCase):
         self.assertEqual(pairs, [("tcp:1", Address("a", 1)), ("unix:/tmp/broker", Address("::1", 2))])
 
     def test_certificates(self) -> None:
-        """
-        It is known which endpoints ask clients for certificates, whatever is put before them.
-        """
+        """It is known which endpoints ask clients for certificates, whatever is put before them."""
         endpoint: Any = None
         for description, isAsked in (
             ("tcp:9092", False),
@@ -82,17 +68,13 @@ class ListenTests(OptionsTestCase):
             self.assertIs(Listener(description, endpoint, None).asksForCertificates, isAsked, description)
 
     def test_pairing(self) -> None:
-        """
-        There is an advertised address for each endpoint, or for none.
-        """
+        """There is an advertised address for each endpoint, or for none."""
         self.assertMistake(["--advertise", "a:1", "--listen", "tcp:1", "--listen", "tcp:2"], "1 times", "2 times")
         self.assertMistake(["--advertise", "a:1", "--advertise", "a:2"], "2 times", "1 times")
         self.assertMistake(["--advertise", "host"], "--advertise host: write HOST:PORT")
 
     def test_badEndpoint(self) -> None:
-        """
-        An endpoint that cannot be made is refused with what is wrong and an example.
-        """
+        """An endpoint that cannot be made is refused with what is wrong and an example."""
         for text in ("", "tcp", "carrier:pigeon", "tcp:1:no=2", "tcp:nosuchservice", "ssl:1:privateKey=/no/key"):
             self.assertMistake(["--listen", text], f"--listen {text}", "tcp:9092:interface=127.0.0.1")
         self.assertMistake(["--status", "tcp"], "--status tcp: it takes other arguments; write an endpoint")
@@ -100,29 +82,21 @@ class ListenTests(OptionsTestCase):
 
 
 class LoginTests(OptionsTestCase):
-    """
-    Who has to log in at which port.
-    """
+    """Who has to log in at which port."""
 
     def assertNeeded(self, expected: list[bool], *arguments: str) -> None:
-        """
-        These are the ports of a command line where clients have to log in.
-        """
+        """These are the ports of a command line where clients have to log in."""
         listeners = self.parse(*arguments)["listeners"]
         self.assertEqual([bool(each.checkers) for each in listeners], expected)
 
     def test_everywhere(self) -> None:
-        """
-        Without a port, a way to log in is for all.
-        """
+        """Without a port, a way to log in is for all."""
         two = ["--listen", "tcp:1", "--listen", "unix:/tmp/broker"]
         self.assertNeeded([False, False], *two)
         self.assertNeeded([True, True], *two, "--auth", "memory:alice:secret")
 
     def test_byPort(self) -> None:
-        """
-        With a port, it is for that port alone, however the endpoint names it, and in place of the others.
-        """
+        """With a port, it is for that port alone, however the endpoint names it, and in place of the others."""
         ports = ["--listen", "tcp:1", "--listen", "tcp:interface=127.0.0.1:port=2", "--listen", "haproxy:tcp:3"]
         for port, expected in (("1", [True, False, False]), ("2", [False, True, False]), ("3", [False, False, True])):
             self.assertNeeded(expected, *ports, "--auth", f"{port}=memory:alice:secret")
@@ -132,9 +106,7 @@ class LoginTests(OptionsTestCase):
         self.assertEqual([set(each.users) for each in second], [{b"c"}, {b"e"}])
 
     def test_noSuchPort(self) -> None:
-        """
-        A port where nothing listens is a mistake, and so is a way to log in that makes no sense.
-        """
+        """A port where nothing listens is a mistake, and so is a way to log in that makes no sense."""
         two = ["--listen", "tcp:9092", "--listen", "tcp:10092"]
         self.assertMistake([*two, "--auth", "9093=memory:a:secret"], "port 9093", "--listen", "are 9092, 10092")
         self.assertMistake(["--listen", "unix:/b", "--auth", "9093=memory:a:secret"], "are without numbers")
@@ -142,9 +114,7 @@ class LoginTests(OptionsTestCase):
 
 
 class SettingsTests(OptionsTestCase):
-    """
-    C{--config} and C{--set}.
-    """
+    """C{--config} and C{--set}."""
 
     def config(self, text: str) -> str:
         path = Path(self.mktemp())
@@ -152,9 +122,7 @@ class SettingsTests(OptionsTestCase):
         return str(path)
 
     def test_settings(self) -> None:
-        """
-        Properties come from the file and from the command line.
-        """
+        """Properties come from the file and from the command line."""
         options = self.parse("--config", self.config("num.partitions=3\n"), "--set", "broker.id=7", *ROOMY)
         settings = options["settings"]
         self.assertEqual((settings.numPartitions, settings.brokerId), (3, 7))
@@ -169,9 +137,7 @@ class SettingsTests(OptionsTestCase):
         self.assertMistake(["--pool", "bounded:1TiB", "--set", f"{LARGEST}=1GiB", "--set", f"{QUEUED}=1MiB"], QUEUED)
 
     def test_mistakes(self) -> None:
-        """
-        What is unknown, makes no sense, contradicts itself or cannot be read is refused, saying where it was.
-        """
+        """What is unknown, makes no sense, contradicts itself or cannot be read is refused, saying where it was."""
         path = self.config("num.partitions=3\nnum.partition=1\n")
         self.assertMistake(["--config", path], f"{path}:2", "num.partitions")
         self.assertMistake(["--config", "/no/such/file"], "/no/such/file")
@@ -181,17 +147,13 @@ class SettingsTests(OptionsTestCase):
         self.assertMistake(["--set", f"{QUEUED}=1MiB"], QUEUED, LARGEST)
 
     def test_otherArguments(self) -> None:
-        """
-        Arguments that belong to nothing are refused.
-        """
+        """Arguments that belong to nothing are refused."""
         self.assertMistake(["data"], "number of arguments")
         self.assertMistake(["--no-such-option"], "no-such-option")
         self.assertMistake(["--data"], "data")
 
     def test_usage(self) -> None:
-        """
-        The usage text shows commands, each on a line of its own.
-        """
+        """The usage text shows commands, each on a line of its own."""
         lines = self.parse().getUsage().splitlines()
         examples = [line.strip() for line in lines if line.strip().startswith("twistd -n admission ")]
         self.assertEqual(len(examples), 6)
@@ -200,21 +162,18 @@ class SettingsTests(OptionsTestCase):
 
 
 class ConfiguredTests(OptionsTestCase):
-    """
-    Options in the file of properties.
-    """
+    """Options in the file of properties."""
 
     def config(self, *lines: str) -> str:
-        """
-        The path of a file of such lines.
-        """
+        """The path of a file of such lines."""
         path = Path(self.mktemp())
         path.write_text("\n".join(lines))
         return str(path)
 
     def test_all(self) -> None:
         """
-        What is on the command line may be in the file: one value, or several with commas, in one line or in several.
+        What is on the command line may be in the file: one value, or several with commas, in one
+        line or in several.
         """
         path = self.config(
             "listeners=tcp:9092:interface=127.0.0.1, tcp:9093:interface=127.0.0.1",
@@ -241,9 +200,7 @@ class ConfiguredTests(OptionsTestCase):
         self.assertEqual((options["pool"], options["order"], options["purgatory"]), ("fair:64MiB", "fifo", "calllater"))
 
     def test_mistakes(self) -> None:
-        """
-        A mistake is told with its place, and what is on the command line as well is refused.
-        """
+        """A mistake is told with its place, and what is on the command line as well is refused."""
         for line, arguments, words in (
             ("listeners=tcp:9092", ["--listen", "tcp:9093"], "--listen is given, and listeners at"),
             ("pool=fair:1MiB", ["--pool", "bounded:1MiB"], "--pool is given, and pool at"),
@@ -255,9 +212,7 @@ class ConfiguredTests(OptionsTestCase):
             self.assertMistake(["--config", self.config(line), *arguments], words)
 
     def test_gateway(self) -> None:
-        """
-        What a gateway does not have is a mistake in its file.
-        """
+        """What a gateway does not have is a mistake in its file."""
         error = self.assertRaises(
             UsageError,
             GatewayOptions().parseOptions,
@@ -267,9 +222,7 @@ class ConfiguredTests(OptionsTestCase):
 
 
 class PoolTests(OptionsTestCase):
-    """
-    C{--pool} and what the properties say of the same.
-    """
+    """C{--pool} and what the properties say of the same."""
 
     def build(self, description: str | None, *assignments: str) -> Any:
         return buildPool(loadSettings(None, assignments), description, self)
@@ -278,9 +231,7 @@ class PoolTests(OptionsTestCase):
         return 0.0
 
     def test_fromProperties(self) -> None:
-        """
-        Without C{--pool} the properties decide.
-        """
+        """Without C{--pool} the properties decide."""
         pool = self.build(None, f"{QUEUED}=64MiB", f"{LARGEST}=1MiB")
         self.assertIsInstance(pool, BoundedPool)
         self.assertEqual((pool.sizeBytes, pool.largestBytes), (64 << 20, 1 << 20))
@@ -288,41 +239,31 @@ class PoolTests(OptionsTestCase):
             self.assertIsInstance(self.build(None, f"{QUEUED}={off}"), UnboundedPool)
 
     def test_default(self) -> None:
-        """
-        Without either there is a bound all the same.
-        """
+        """Without either there is a bound all the same."""
         pool = self.build(None)
         self.assertIsInstance(pool, BoundedPool)
         self.assertLessEqual(pool.largestBytes, 100 << 20)
 
     def test_fromDescription(self) -> None:
-        """
-        C{--pool} says it with more to choose from.
-        """
+        """C{--pool} says it with more to choose from."""
         pool = self.build("bounded:32MiB:strict=yes", f"{LARGEST}=8MiB")
         self.assertEqual((pool.sizeBytes, pool.largestBytes, pool.strict), (32 << 20, 8 << 20, True))
         self.assertEqual(self.build("bounded:32MiB").largestBytes, 32 << 20)
         self.assertIsInstance(self.build("unbounded"), UnboundedPool)
 
     def test_agreement(self) -> None:
-        """
-        The same may be said twice.
-        """
+        """The same may be said twice."""
         self.parse("--pool", "bounded:1GiB", *ROOMY)
         self.parse("--pool", "unbounded", "--set", f"{QUEUED}=0")
 
     def test_contradictions(self) -> None:
-        """
-        What contradicts each other is refused, naming both and where the property was given.
-        """
+        """What contradicts each other is refused, naming both and where the property was given."""
         for pool, size in (("bounded:2GiB", "2GiB"), ("unbounded", "no bound")):
             self.assertMistake(["--pool", pool, *ROOMY], f"--pool {pool} means {size}", f"--set {QUEUED}=1GiB")
         self.assertMistake(["--pool", "bounded:1GiB", "--set", f"{QUEUED}=0"], "means 1GiB", "means no bound")
 
     def test_tooSmall(self) -> None:
-        """
-        A pool that hands out less than the largest request that was asked for is refused.
-        """
+        """A pool that hands out less than the largest request that was asked for is refused."""
         for pool, largest in (("bounded:1MiB", "1MiB"), ("bounded:64MiB:max=1MiB", "1MiB")):
             self.assertMistake(
                 ["--pool", pool, "--set", f"{LARGEST}=2MiB"],
@@ -330,9 +271,7 @@ class PoolTests(OptionsTestCase):
             )
 
     def test_forNobody(self) -> None:
-        """
-        A pool that no client's first requests would fit in is refused, however it was made so small.
-        """
+        """A pool that no client's first requests would fit in is refused, however it was made so small."""
         for arguments, words in (
             (["--pool", "bounded:1"], "--pool bounded:1 allows requests of 1B"),
             (["--pool", "fair:4095"], "--pool fair:4095 allows requests of 4095B"),
@@ -344,9 +283,7 @@ class PoolTests(OptionsTestCase):
         self.parse("--pool", "bounded:4KiB")
 
     def test_bad(self) -> None:
-        """
-        A pool or an order that cannot be built is refused when the options are parsed.
-        """
+        """A pool or an order that cannot be built is refused when the options are parsed."""
         for order, word in (("rounds:3", "expected rounds"), ("alphabetical", "alphabetical")):
             self.assertMistake(["--order", order], "--order", word)
         for pool, word in (

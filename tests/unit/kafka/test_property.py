@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.property}.
-"""
+"""Tests for L{admission.kafka.property}."""
 
 from __future__ import annotations
 
@@ -45,9 +43,7 @@ from tests.kit.checkout import ROOT
 
 @frozen(kw_only=True)
 class ProxySettings:
-    """
-    An example of a settings class.
-    """
+    """An example of a settings class."""
 
     places: tuple[str, ...] = field(default=())
     retentionSeconds: float | None = setting(
@@ -64,14 +60,10 @@ RETENTION = PROPERTIES["retentionSeconds"]
 
 
 class KindTests(SynchronousTestCase):
-    """
-    Each kind reads and writes its values.
-    """
+    """Each kind reads and writes its values."""
 
     def test_parse(self) -> None:
-        """
-        Sizes and times take units; a number without one counts the unit of the kind.
-        """
+        """Sizes and times take units; a number without one counts the unit of the kind."""
         for kind, text, value in [
             (INTEGER, "-3", -3),
             (BOOLEAN, "True", True),
@@ -97,9 +89,7 @@ class KindTests(SynchronousTestCase):
             self.assertEqual(kind.parse(text), value)
 
     def test_refused(self) -> None:
-        """
-        A text that cannot be read is quoted.
-        """
+        """A text that cannot be read is quoted."""
         for kind, text in [
             (INTEGER, "1.5"),
             (BOOLEAN, "yes"),
@@ -118,15 +108,11 @@ class KindTests(SynchronousTestCase):
             self.assertIn(repr(text), str(self.assertRaises(ValueError, kind.parse, text)))
 
     def test_overrideTwice(self) -> None:
-        """
-        A client has one quota.
-        """
+        """A client has one quota."""
         self.assertIn("'a' is given twice", str(self.assertRaises(ValueError, QUOTA_OVERRIDES.parse, "a:1k,a:2k")))
 
     def test_format(self) -> None:
-        """
-        Values are written as Kafka writes them, and are read back as the same.
-        """
+        """Values are written as Kafka writes them, and are read back as the same."""
         cases: list[tuple[Kind, Any, str]] = [
             (MILLISECONDS, 0.25, "250"),
             (unlimited(MILLISECONDS), None, "-1"),
@@ -148,9 +134,7 @@ class KindTests(SynchronousTestCase):
 
 
 class PropertyTests(SynchronousTestCase):
-    """
-    L{Property} knows its names and its bounds.
-    """
+    """L{Property} knows its names and its bounds."""
 
     def test_coarser(self) -> None:
         """
@@ -162,15 +146,14 @@ class PropertyTests(SynchronousTestCase):
         self.assertEqual(RETENTION.parse("2d", "retention.hours"), 172800.0)
 
     def test_unlimitedUnderEveryName(self) -> None:
-        """
-        C{-1} means no limit, whatever the unit.
-        """
+        """C{-1} means no limit, whatever the unit."""
         for name in RETENTION.names:
             self.assertIs(RETENTION.parse("-1", name), None)
 
     def test_bounds(self) -> None:
         """
-        A value out of bounds is refused with what is possible, when it is read and when the class is made from values.
+        A value out of bounds is refused with what is possible, when it is read and when the class
+        is made from values.
         """
         self.assertEqual(PROPERTIES["sizeBytes"].parse("1MiB", "size.bytes"), 1 << 20)
         for attribute, text, value, remedy in [
@@ -192,35 +175,25 @@ class PropertyTests(SynchronousTestCase):
 
 
 class ParseGivenTests(SynchronousTestCase):
-    """
-    L{parseGiven} makes values of texts.
-    """
+    """L{parseGiven} makes values of texts."""
 
     def parse(self, *given: tuple[str, str, str]) -> dict[str, Any]:
-        """
-        The values of names, texts and places.
-        """
+        """The values of names, texts and places."""
         return parseGiven(PROPERTIES, [Given(*each) for each in given], {"listeners": "use --listen"})
 
     def refusal(self, *given: tuple[str, str, str]) -> str:
-        """
-        The message with which C{given} is refused.
-        """
+        """The message with which C{given} is refused."""
         return str(self.assertRaises(SettingsError, self.parse, *given))
 
     def test_values(self) -> None:
-        """
-        Values are by attribute, and what was not given is not there.
-        """
+        """Values are by attribute, and what was not given is not there."""
         self.assertEqual(self.parse(), {})
         values = self.parse(("size.bytes", "2k", "file:1"), ("threads", "3", ""))
         self.assertEqual(values, {"sizeBytes": 2000, "threads": 3})
         self.assertEqual(ProxySettings(**values).retentionSeconds, 604800.0)
 
     def test_precedence(self) -> None:
-        """
-        Of the names of one setting, the finest that was given wins.
-        """
+        """Of the names of one setting, the finest that was given wins."""
         hours, milliseconds = ("retention.hours", "1", ""), ("retention.ms", "5", "")
         self.assertEqual(self.parse(hours), {"retentionSeconds": 3600.0})
         self.assertEqual(self.parse(milliseconds, hours), {"retentionSeconds": 0.005})
@@ -253,9 +226,7 @@ class ParseGivenTests(SynchronousTestCase):
             self.assertEqual(self.refusal(given), message)
 
     def test_assignments(self) -> None:
-        """
-        An assignment has a name and a value, and white space around them does not count.
-        """
+        """An assignment has a name and a value, and white space around them does not count."""
         given = list(parseAssignments(["threads = 7", "order=a=b"], "--set"))
         self.assertEqual(given, [Given("threads", "7", "--set threads = 7"), Given("order", "a=b", "--set order=a=b")])
         error = self.assertRaises(SettingsError, list, parseAssignments(["threads"], "--set"))
@@ -263,14 +234,10 @@ class ParseGivenTests(SynchronousTestCase):
 
 
 class TableTests(SynchronousTestCase):
-    """
-    The tables of the broker and the consumer agree with themselves and with the manual.
-    """
+    """The tables of the broker and the consumer agree with themselves and with the manual."""
 
     def test_columns(self) -> None:
-        """
-        A row has all names, the default, the units of bare numbers, and the help text.
-        """
+        """A row has all names, the default, the units of bare numbers, and the help text."""
         self.assertEqual(
             propertyTable(PROPERTIES.values()).splitlines()[2:5],
             [
@@ -281,9 +248,7 @@ class TableTests(SynchronousTestCase):
         )
 
     def test_documentation(self) -> None:
-        """
-        C{docs/configuration.md} holds all tables as the code has them.
-        """
+        """C{docs/configuration.md} holds all tables as the code has them."""
         page = ROOT.joinpath("docs", "configuration.md").read_text(encoding="utf-8")
         tables = re.findall(r"^\| property (?:.*\n\|)+.*\n", page, re.MULTILINE)
         common = propertiesOf(ServerSettings)
@@ -293,17 +258,13 @@ class TableTests(SynchronousTestCase):
         self.assertEqual(tables, wanted)
 
     def test_names(self) -> None:
-        """
-        A name belongs to one property.
-        """
+        """A name belongs to one property."""
         for each in (Settings, GatewaySettings, ConsumerSettings):
             names = [name for listed in propertiesOf(each).values() for name in listed.names]
             self.assertEqual(len(set(names)), len(names))
 
     def test_formatSettings(self) -> None:
-        """
-        What is written as Kafka writes it is read back as the same settings.
-        """
+        """What is written as Kafka writes it is read back as the same settings."""
         broker = Settings(logRetentionSeconds=None, logFlushIntervalSeconds=0.25, queuedMaxRequestBytes=0)
         consumer = ConsumerSettings(bootstrapServers=(("127.0.0.1", 9092),))
         for settings in (broker, consumer):
@@ -312,9 +273,7 @@ class TableTests(SynchronousTestCase):
             self.assertEqual(type(settings)(**values), settings)
 
     def test_kinds(self) -> None:
-        """
-        A name says what a bare number counts: C{.ms} milliseconds, C{.seconds} seconds.
-        """
+        """A name says what a bare number counts: C{.ms} milliseconds, C{.seconds} seconds."""
         for each in (Settings, ConsumerSettings):
             for listed in propertiesOf(each).values():
                 for ending, unit in [(".ms", "ms"), (".seconds", "s"), (".timeout", "s"), (".bytes", "bytes")]:
@@ -322,9 +281,7 @@ class TableTests(SynchronousTestCase):
                         self.assertEqual(listed.kind.unit, unit, listed.name)
 
     def test_units(self) -> None:
-        """
-        The unit in the table is what a number without one counts.
-        """
+        """The unit in the table is what a number without one counts."""
         scales = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "bytes": 1, "bytes/s": 1}
         for listed in propertiesOf(Settings).values():
             if listed.kind.unit and listed.kind is not QUOTA_OVERRIDES:

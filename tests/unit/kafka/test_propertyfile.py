@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.propertyfile}.
-"""
+"""Tests for L{admission.kafka.propertyfile}."""
 
 from __future__ import annotations
 
@@ -15,50 +13,38 @@ from admission.kafka.propertyfile import readPropertyFile
 
 
 class ReadPropertyFileTests(SynchronousTestCase):
-    """
-    L{readPropertyFile} reads what C{java.util.Properties} reads.
-    """
+    """L{readPropertyFile} reads what C{java.util.Properties} reads."""
 
     def setUp(self) -> None:
         self.path = self.mktemp()
 
     def assertReads(self, text: str, *expected: tuple[int, str, str]) -> None:
-        """
-        Check what C{text} is read as: line, name and value.
-        """
+        """Check what C{text} is read as: line, name and value."""
         Path(self.path).write_bytes(text.encode())
         read = [Given(name, value, f"{self.path}:{line}") for line, name, value in expected]
         self.assertEqual(list(readPropertyFile(self.path)), read)
 
     def test_separators(self) -> None:
-        """
-        An equals sign, a colon or white space parts name and value; white space around a value does not count.
-        """
+        """An equals sign, a colon or white space parts name and value; white space around a value does not count."""
         self.assertReads(
             "a=1\nb:2\nc 3\n d = 4 \nf==6\ng=h:i\n",
             *((1, "a", "1"), (2, "b", "2"), (3, "c", "3"), (4, "d", "4"), (5, "f", "=6"), (6, "g", "h:i")),
         )
 
     def test_lines(self) -> None:
-        """
-        Places count natural lines: with comments, blank lines, and lines that continue the one before.
-        """
+        """Places count natural lines: with comments, blank lines, and lines that continue the one before."""
         self.assertReads(
             "# x=1\n\n  ! y=2 \\\na=1,\\\n   2 # no comment\r\nb=\\\\\rc=3\x85\x0b4\nd=\\",
             *((4, "a", "1,2 # no comment"), (6, "b", "\\"), (7, "c", "3\x85\x0b4"), (8, "d", "")),
         )
 
     def test_text(self) -> None:
-        """
-        The file is in UTF-8, with a byte order mark or without, and may have Java's escapes.
-        """
+        """The file is in UTF-8, with a byte order mark or without, and may have Java's escapes."""
         self.assertReads("\ufeffname=Z\u00fcrich", (1, "name", "Z\u00fcrich"))
         self.assertReads("a\\ b\\=c = x\\ty\\u00e9\\z\\:\\ud83d\\ude00", (1, "a b=c", "x\ty\u00e9z:\U0001f600"))
 
     def test_refused(self) -> None:
-        """
-        A file that cannot be read is named, with the place of the mistake.
-        """
+        """A file that cannot be read is named, with the place of the mistake."""
         for content, message in [
             (None, " cannot be read: No such file or directory"),
             (b"a=\xff", " is not UTF-8 at byte 2"),
@@ -73,13 +59,9 @@ class ReadPropertyFileTests(SynchronousTestCase):
 
 
 class ImportTests(SynchronousTestCase):
-    """
-    What importing the module takes.
-    """
+    """What importing the module takes."""
 
     def test_withoutLibrary(self) -> None:
-        """
-        C{admission doctor} can tell that the library is missing: only reading a file needs it.
-        """
+        """C{admission doctor} can tell that the library is missing: only reading a file needs it."""
         program = "import sys; sys.modules['javaproperties'] = None; import admission.commands.doctorcommand"
         subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

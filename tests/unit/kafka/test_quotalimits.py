@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.quotalimits}.
-"""
+"""Tests for L{admission.kafka.quotalimits}."""
 
 from __future__ import annotations
 
@@ -104,16 +102,12 @@ class LimitsTestCase(LogTestCase):
     }
 
     def setUp(self) -> None:
-        """
-        Nothing is stored.
-        """
+        """Nothing is stored."""
         super().setUp()
         self.start()
 
     def start(self, *policies: TablePolicy, **others: Any) -> None:
-        """
-        Build policies and their limits, as a broker does when it starts.
-        """
+        """Build policies and their limits, as a broker does when it starts."""
         self.policies = policies or (
             TablePolicy(LimitTable((RATE, PERCENTAGE), CLIENT_KINDS)),
             TablePolicy(LimitTable((CONNECTIONS,), ADDRESS_KINDS)),
@@ -124,33 +118,25 @@ class LimitsTestCase(LogTestCase):
         self.quotaLimits = QuotaLimits(self.log, self.control, self.control.limits, self.clock.seconds, **others)
 
     def restart(self, *policies: TablePolicy, **others: Any) -> None:
-        """
-        Start again on what is stored.
-        """
+        """Start again on what is stored."""
         self.reopenLog()
         self.start(*policies, **others)
 
     def ask(
         self, *alterations: tuple[QuotaEntity, Mapping[str, float | None]], validateOnly: bool = False
     ) -> Deferred[Verdicts]:
-        """
-        Have limits altered in this turn.
-        """
+        """Have limits altered in this turn."""
         return self.quotaLimits.alter([Alteration(*each) for each in alterations], validateOnly, "admin")
 
     def alter(self, *alterations: tuple[QuotaEntity, Mapping[str, float | None]]) -> Verdicts:
-        """
-        Alter limits and let the turn pass.
-        """
+        """Alter limits and let the turn pass."""
         altered = self.ask(*alterations)
         self.clock.turn()
         verdicts: Verdicts = self.successResultOf(altered)
         return verdicts
 
     def set(self, entity: QuotaEntity, **limits: float | None) -> None:
-        """
-        Alter limits of one entity that nobody refuses.
-        """
+        """Alter limits of one entity that nobody refuses."""
         self.assertEqual(self.alter((entity, limits)), [None])
 
     def assertRefused(self, entity: QuotaEntity, changes: Mapping[str, float | None], *words: str) -> None:
@@ -169,29 +155,20 @@ class LimitsTestCase(LogTestCase):
         self.assertEqual((self.control.limits, list(self.log.table("quotas").items())), (before, stored))
 
     def described(self, wanted: Mapping[str, str | None] | None = None, strict: bool = False) -> Any:
-        """
-        What is described, as a dictionary.
-        """
+        """What is described, as a dictionary."""
         return dict(self.quotaLimits.describe(wanted or {}, strict))
 
 
 class AlterTests(LimitsTestCase):
-    """
-    L{QuotaLimits.alter} stores limits and puts them in force.
-    """
+    """L{QuotaLimits.alter} stores limits and puts them in force."""
 
     def test_policy(self) -> None:
-        """
-        The policies of these tests are policies.
-        """
+        """The policies of these tests are policies."""
         for policy in self.policies:
             verifyObject(IQuotaPolicy, policy)
 
     def test_writtenFirst(self) -> None:
-        """
-        A limit is in force, and its alteration over, once it is committed and
-        not before.
-        """
+        """A limit is in force, and its alteration over, once it is committed and not before."""
         altered = self.ask((ALICE, {RATE: 1000.0}))
         self.assertNoResult(altered)
         self.assertNotIn(ALICE, self.control.limits)
@@ -212,10 +189,7 @@ class AlterTests(LimitsTestCase):
         self.assertEqual(self.control.limits[ANYBODY], {RATE: 200.0, PERCENTAGE: 50.0})
 
     def test_removed(self) -> None:
-        """
-        A limit with none below it is gone when it is removed, from the policies
-        and from the storage.
-        """
+        """A limit with none below it is gone when it is removed, from the policies and from the storage."""
         self.set(ALICE, **{RATE: 1000.0, PERCENTAGE: 5.0})
         self.set(ALICE, **{RATE: None})
         self.assertEqual(self.control.limits[ALICE], {PERCENTAGE: 5.0})
@@ -224,15 +198,11 @@ class AlterTests(LimitsTestCase):
         self.assertEqual(list(self.log.table("quotas").items()), [])
 
     def test_removeNothing(self) -> None:
-        """
-        To remove what is not there is no error, and nothing is written for it.
-        """
+        """To remove what is not there is no error, and nothing is written for it."""
         self.assertEqual(self.successResultOf(self.ask((ALICE, {RATE: None}))), [None])
 
     def test_onlyWhatChanges(self) -> None:
-        """
-        Policies hear of what changes and of nothing else.
-        """
+        """Policies hear of what changes and of nothing else."""
         self.set(ALICE, **{RATE: 1000.0, PERCENTAGE: 5.0})
         policy = self.policies[0]
         policy.configured.clear()
@@ -253,10 +223,7 @@ class AlterTests(LimitsTestCase):
         self.assertEqual(other.limits, {CLIENT: {RATE: 100.0}})
 
     def test_kinds(self) -> None:
-        """
-        There are limits for users, client ids, both, addresses, and whoever has
-        none of their own.
-        """
+        """There are limits for users, client ids, both, addresses, and whoever has none of their own."""
         for entity, name in (
             (ALICE, RATE),
             (CLIENT, RATE),
@@ -270,10 +237,7 @@ class AlterTests(LimitsTestCase):
             self.assertEqual(self.control.limits[entity][name], 7.0)
 
     def test_addresses(self) -> None:
-        """
-        An address is taken in any form and meant as clients' addresses are
-        written.
-        """
+        """An address is taken in any form and meant as clients' addresses are written."""
         for given_, meant in (("2001:DB8:0::1", "2001:db8::1"), ("::FFFF:192.0.2.1", "192.0.2.1")):
             self.set(QuotaEntity(ip=given_), **{CONNECTIONS: 7.0})
             self.assertEqual(self.control.limits[QuotaEntity(ip=meant)], {CONNECTIONS: 7.0})
@@ -329,10 +293,7 @@ class AlterTests(LimitsTestCase):
             self.restart()
 
     def test_fractions(self) -> None:
-        """
-        What is whole but for a rounding error is made whole; a limit that need
-        not be whole stays as it is.
-        """
+        """What is whole but for a rounding error is made whole; a limit that need not be whole stays as it is."""
         self.set(ALICE, **{RATE: 6.9999999, PERCENTAGE: 0.5})
         self.assertEqual(self.control.limits[ALICE], {RATE: 7.0, PERCENTAGE: 0.5})
 
@@ -359,10 +320,7 @@ class AlterTests(LimitsTestCase):
         self.assertEqual((self.control.limits[ALICE], list(self.log.table("quotas").items())), ({RATE: 6.0}, stored))
 
     def test_policyFails(self) -> None:
-        """
-        A policy that raises what it should not is logged, and the alteration
-        fails like a refused one.
-        """
+        """A policy that raises what it should not is logged, and the alteration fails like a refused one."""
         self.patch(self.policies[0], "configure", lambda entity, limits, now: any(limits.values()) and 1 // 0)
         (refusal,) = self.alter((ALICE, {RATE: 7.0}))
         self.assertIsInstance(refusal, LimitRefused)
@@ -371,9 +329,7 @@ class AlterTests(LimitsTestCase):
         self.assertEqual(list(self.log.table("quotas").items()), [])
 
     def test_eachForItself(self) -> None:
-        """
-        Of one entity all is changed or nothing; others are changed all the same.
-        """
+        """Of one entity all is changed or nothing; others are changed all the same."""
         refused, accepted, other = self.alter(
             (ALICE, {RATE: 7.0, PERCENTAGE: -1.0}), (BOTH, {RATE: 8.0}), (CLIENT, {RATE: 9.0})
         )
@@ -383,18 +339,14 @@ class AlterTests(LimitsTestCase):
         self.assertEqual((self.control.limits[BOTH], self.control.limits[CLIENT]), ({RATE: 8.0}, {RATE: 9.0}))
 
     def test_restoredOnce(self) -> None:
-        """
-        Policies hear of what was there before them once for all the alterations of a request.
-        """
+        """Policies hear of what was there before them once for all the alterations of a request."""
         told: list[set[str]] = []
         self.patch(self.control, "restore", lambda limitNames, established, now: told.append(set(limitNames)))
         self.alter((ALICE, {RATE: 7.0}), (BOTH, {PERCENTAGE: 8.0}), (CLIENT, {RATE: 100.0}))
         self.assertEqual(told, [{RATE, PERCENTAGE}])
 
     def test_sameTurn(self) -> None:
-        """
-        Alterations of one entity in one turn build upon each other.
-        """
+        """Alterations of one entity in one turn build upon each other."""
         pending = [self.ask((ALICE, {RATE: 7.0})), self.ask((ALICE, {PERCENTAGE: 5.0}), (ALICE, {RATE: 8.0}))]
         self.clock.turn()
         self.assertEqual([self.successResultOf(each) for each in pending], [[None], [None, None]])
@@ -403,9 +355,7 @@ class AlterTests(LimitsTestCase):
         self.assertEqual(self.control.limits[ALICE], {RATE: 8.0, PERCENTAGE: 5.0})
 
     def test_validateOnly(self) -> None:
-        """
-        What is only to be validated is answered at once and changes nothing.
-        """
+        """What is only to be validated is answered at once and changes nothing."""
         verdicts = self.successResultOf(self.ask((ALICE, {RATE: 7.0}), (BOTH, {RATE: -7.0}), validateOnly=True))
         self.assertEqual([verdict is None for verdict in verdicts], [True, False])
         self.clock.turn()
@@ -431,10 +381,7 @@ class AlterTests(LimitsTestCase):
         self.assertRefused(ALICE, {RATE: 7.0}, "2 entities")
 
     def test_lost(self) -> None:
-        """
-        If the commit fails, nothing is changed, the alteration says why, and
-        the same one succeeds later.
-        """
+        """If the commit fails, nothing is changed, the alteration says why, and the same one succeeds later."""
         self.start(maxEntities=1)
         self.set(ALICE, **{RATE: 6.0})
         self.set(ALICE, **{RATE: None})
@@ -448,10 +395,7 @@ class AlterTests(LimitsTestCase):
         self.assertEqual(self.control.limits[ALICE], {RATE: 7.0})
 
     def test_lostInMidTurn(self) -> None:
-        """
-        If the storage fails during the alterations, those before and those
-        behind are lost as well.
-        """
+        """If the storage fails during the alterations, those before and those behind are lost as well."""
         table = self.log.table("quotas")
         put, puts = table.put, count()
         self.patch(table, "put", lambda key, value: put(key, value if next(puts) != 1 else bytes(2 << 20)))
@@ -484,17 +428,13 @@ class AlterTests(LimitsTestCase):
         self.assertEqual(self.control.limits, before)
 
     def test_closed(self) -> None:
-        """
-        When the log is closed, alterations fail in words.
-        """
+        """When the log is closed, alterations fail in words."""
         self.successResultOf(self.log.close())
         (refusal,) = self.successResultOf(self.ask((ALICE, {RATE: 7.0})))
         self.assertIn("closed", str(refusal))
 
     def test_impatient(self) -> None:
-        """
-        Who does not wait for the end of an alteration does not hinder it.
-        """
+        """Who does not wait for the end of an alteration does not hinder it."""
         altered = self.ask((ALICE, {RATE: 7.0}))
         altered.addErrback(lambda failure: None)
         altered.cancel()
@@ -528,9 +468,7 @@ class AlterTests(LimitsTestCase):
 
 
 class ShareTests(LimitsTestCase):
-    """
-    Where several servers enforce limits together, each has its share of every limit.
-    """
+    """Where several servers enforce limits together, each has its share of every limit."""
 
     def test_share(self) -> None:
         """
@@ -552,14 +490,10 @@ class ShareTests(LimitsTestCase):
 
 
 class RestartTests(LimitsTestCase):
-    """
-    L{QuotaLimits} puts stored limits in force again.
-    """
+    """L{QuotaLimits} puts stored limits in force again."""
 
     def warnings(self, events: Sequence[Mapping[str, Any]]) -> list[str]:
-        """
-        What the log says that somebody should look at.
-        """
+        """What the log says that somebody should look at."""
         levels = (LogLevel.warn, LogLevel.error)
         return [formatEvent(dict(event)) for event in events if event["log_level"] in levels]
 
@@ -601,10 +535,7 @@ class RestartTests(LimitsTestCase):
         self.assertEqual(self.control.limits, {ALICE: {RATE: 2000.0, PERCENTAGE: 5.0}})
 
     def test_policyRefuses(self) -> None:
-        """
-        A stored limit that a policy does not want is logged and kept, and the
-        entity's others are in force.
-        """
+        """A stored limit that a policy does not want is logged and kept, and the entity's others are in force."""
         self.set(ALICE, **{RATE: 7.0, PERCENTAGE: 5.0})
         self.static = {}
         users = TablePolicy(LimitTable((RATE, PERCENTAGE)), refusedValue=7.0)
@@ -640,23 +571,17 @@ class RestartTests(LimitsTestCase):
         self.assertEqual([self.control.limits[entity] for entity in (ALICE, BOTH)], [{RATE: 8.0}] * 2)
 
     def test_stopped(self) -> None:
-        """
-        What was written when the log is closed is in force after the restart.
-        """
+        """What was written when the log is closed is in force after the restart."""
         altered = self.ask((ALICE, {RATE: 7.0}))
         self.restart()
         self.assertEqual((self.successResultOf(altered), self.control.limits[ALICE]), ([None], {RATE: 7.0}))
 
 
 class DescribeTests(LimitsTestCase):
-    """
-    L{QuotaLimits.describe} finds entities by a filter.
-    """
+    """L{QuotaLimits.describe} finds entities by a filter."""
 
     def setUp(self) -> None:
-        """
-        Have entities of all kinds.
-        """
+        """Have entities of all kinds."""
         super().setUp()
         for entity in (ALICE, BOTH, ANYBODY, QuotaEntity(user=DEFAULT, clientId="loader")):
             self.set(entity, **{RATE: 7.0})
@@ -664,22 +589,16 @@ class DescribeTests(LimitsTestCase):
         self.everybody = {ALICE, BOTH, ANYBODY, QuotaEntity(user=DEFAULT, clientId="loader"), CLIENT, ADDRESS}
 
     def found(self, wanted: Mapping[str, str | None], strict: bool) -> set[QuotaEntity]:
-        """
-        Who is found.
-        """
+        """Who is found."""
         return set(self.described(wanted, strict))
 
     def test_limits(self) -> None:
-        """
-        The limits described are those in force, whichever layer they are from.
-        """
+        """The limits described are those in force, whichever layer they are from."""
         self.assertEqual(self.described(), self.control.limits)
         self.assertEqual(self.described()[ANYBODY], {RATE: 7.0, PERCENTAGE: 50.0})
 
     def test_everybody(self) -> None:
-        """
-        A filter of nothing finds everybody, or nobody if it is strict.
-        """
+        """A filter of nothing finds everybody, or nobody if it is strict."""
         self.assertEqual(self.found({}, False), self.everybody)
         self.assertEqual(self.found({}, True), set())
 
@@ -704,9 +623,7 @@ class DescribeTests(LimitsTestCase):
             self.assertEqual((self.found(wanted, False), self.found(wanted, True)), (loosely, strictly), wanted)
 
     def test_order(self) -> None:
-        """
-        Entities come in the order of their names.
-        """
+        """Entities come in the order of their names."""
         names = ["zoe", "bob", "mallory"]
         for name in names:
             self.set(QuotaEntity(user=name), **{RATE: 7.0})
@@ -715,14 +632,10 @@ class DescribeTests(LimitsTestCase):
 
 
 class WordsTests(SynchronousTestCase):
-    """
-    L{describeEntity} names entities.
-    """
+    """L{describeEntity} names entities."""
 
     def test_words(self) -> None:
-        """
-        Every kind of entity can be told from the others.
-        """
+        """Every kind of entity can be told from the others."""
         for entity, words in (
             (ALICE, "user 'alice'"),
             (ANYBODY, "the default user"),
@@ -735,9 +648,7 @@ class WordsTests(SynchronousTestCase):
 
 
 class ModelTests(SynchronousTestCase):
-    """
-    L{QuotaLimits} against two dictionaries.
-    """
+    """L{QuotaLimits} against two dictionaries."""
 
     ENTITIES = (ALICE, ANYBODY, CLIENT)
     STEP = st.one_of(

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.recording.eventof} and L{admission.kafka.requestrecording}.
-"""
+"""Tests for L{admission.recording.eventof} and L{admission.kafka.requestrecording}."""
 
 from __future__ import annotations
 
@@ -110,31 +108,23 @@ class Strict(ScriptedPolicy):
     outcomes: list[tuple[str, Outcome]] = field(factory=list)
 
     def begun(self, request: Request, now: float) -> None:
-        """
-        Keep it.
-        """
+        """Keep it."""
         self.called()
         self.underWay.append(request)
 
     def ended(self, request: Request, outcome: Outcome, now: float) -> None:
-        """
-        Keep how it ended.
-        """
+        """Keep how it ended."""
         self.called()
         self.underWay.remove(request)
         self.outcomes.append((request.kind, outcome))
 
     def decide(self, request: Request, now: float) -> Decision:
-        """
-        Answer as it was told to.
-        """
+        """Answer as it was told to."""
         self.called()
         return self.decision
 
     def record(self, request: Request, usage: Usage, now: float) -> float:
-        """
-        Keep it.
-        """
+        """Keep it."""
         self.called()
         return super().record(request, usage, now)
 
@@ -151,9 +141,7 @@ class CallingExporter(MemoryExporter):
         self.called: Callable[[], object] = lambda: None
 
     def exportEvent(self, event: Any) -> None:
-        """
-        Call, and keep it.
-        """
+        """Call, and keep it."""
         self.called()
         super().exportEvent(copy(event))
 
@@ -167,9 +155,7 @@ class RecordedTestCase(BrokerTestCase):
     """
 
     def setUp(self) -> None:
-        """
-        Begin to record.
-        """
+        """Begin to record."""
         super().setUp()
         self.exporter = CallingExporter()
         self.recorder = EventRecorder([("memory", self.exporter)], self.clock, SensorRegistry(self.clock.seconds))
@@ -191,73 +177,53 @@ class RecordedTestCase(BrokerTestCase):
         self.recorder.stop()
 
     def makeConnection(self) -> BrokerSession:
-        """
-        As the service does it.
-        """
+        """As the service does it."""
         connection = BrokerSession(self.broker)
         connection.listener = LISTENER
         return connection
 
     def limit(self) -> None:
-        """
-        Put the policy in force, beside a shadow that throttles everybody.
-        """
+        """Put the policy in force, beside a shadow that throttles everybody."""
         trial = ScriptedPolicy(isShadow=True, delays={"Produce": 9.0, "Fetch": 9.0})
         self.enforce(("trial", trial), ("strict", self.policy))
 
     def enforce(self, *policies: tuple[str, IQuotaPolicy]) -> None:
-        """
-        Put policies in force, and have requests observed.
-        """
+        """Put policies in force, and have requests observed."""
         self.broker.control = self.factory.control = AdmissionControl(policies, 20.0, isObserved=True)
 
     def requests(self) -> list[KafkaRequestEvent]:
-        """
-        What was recorded of requests.
-        """
+        """What was recorded of requests."""
         return [event for event in self.exporter.events if isinstance(event, KafkaRequestEvent)]
 
     def request(self, kind: str | None = None) -> KafkaRequestEvent:
-        """
-        The one request that was recorded, apart from the opening of connections.
-        """
+        """The one request that was recorded, apart from the opening of connections."""
         [event] = [event for event in self.requests() if event.kind != CONNECTION]
         if kind is not None:
             self.assertEqual(event.kind, kind)
         return event
 
     def connections(self) -> list[ConnectionEvent]:
-        """
-        What was recorded of connections.
-        """
+        """What was recorded of connections."""
         return [event for event in self.exporter.events if isinstance(event, ConnectionEvent)]
 
     def produceBytes(self, client: Client, value: bytes = b"a", apiVersion: int = 9, **others: Any) -> bytes:
-        """
-        The bytes of a Produce request.
-        """
+        """The bytes of a Produce request."""
         return client.frame(requestOf("Produce", apiVersion, **produceFields("events", batchOf(value), **others)))
 
     def takeMemory(self) -> None:
-        """
-        Leave nothing in the pool: a request holds some of it, and others the rest.
-        """
+        """Leave nothing in the pool: a request holds some of it, and others the rest."""
         for lease in (self.pool.tryAllocate(1), self.pool.charge(max(self.pool.availableBytes, 0), PARKED)):
             if lease is not None:
                 self.taken.append(lease)
 
     def returnMemory(self) -> None:
-        """
-        Give back what was taken, and let it be handed out.
-        """
+        """Give back what was taken, and let it be handed out."""
         while self.taken:
             self.taken.pop().release()
         self.clock.pump([0, 0])
 
     def takeTime(self) -> None:
-        """
-        Let appending take its time from now on.
-        """
+        """Let appending take its time from now on."""
         append = self.log.append
 
         def slow(*arguments: Any) -> Any:
@@ -269,28 +235,20 @@ class RecordedTestCase(BrokerTestCase):
     def assertDecision(
         self, event: KafkaRequestEvent, decision: str, reason: str | None, policy: str | None = None
     ) -> None:
-        """
-        What became of a request, why, and who decided it.
-        """
+        """What became of a request, why, and who decided it."""
         self.assertEqual((event.decision, event.reason, event.policy), (decision, reason, policy))
 
 
 class WordsTests(SynchronousTestCase):
-    """
-    What goes into events is made fit for it.
-    """
+    """What goes into events is made fit for it."""
 
     def test_numbers(self) -> None:
-        """
-        Reasons that differ in their numbers are one.
-        """
+        """Reasons that differ in their numbers are one."""
         self.assertEqual(withoutNumbers("7 of the 80 bytes, for 30.5 s (v2)"), "N of the N bytes, for N s (vN)")
         self.assertEqual(withoutNumbers("it was idle"), "it was idle")
 
     def test_group(self) -> None:
-        """
-        A request is about the group that it names, if that is one.
-        """
+        """A request is about the group that it names, if that is one."""
         for name, apiVersion, fields, groupId in [
             ("JoinGroup", 5, {"group_id": "a"}, "a"),
             ("OffsetFetch", 7, {"group_id": "a"}, "a"),
@@ -305,14 +263,10 @@ class WordsTests(SynchronousTestCase):
 
 
 class ServedTests(RecordedTestCase):
-    """
-    Requests that are answered.
-    """
+    """Requests that are answered."""
 
     def test_produce(self) -> None:
-        """
-        An event says what a request was, what it took and when; nobody was asked about this one.
-        """
+        """An event says what a request was, what it took and when; nobody was asked about this one."""
         self.topic()
         self.takeTime()
         client = self.connect()
@@ -339,7 +293,8 @@ class ServedTests(RecordedTestCase):
 
     def test_whatThePoliciesWereTold(self) -> None:
         """
-        Sizes and times are exactly those of the usage that the policies were told of, at the moment that is recorded.
+        Sizes and times are exactly those of the usage that the policies were told of, at the moment
+        that is recorded.
         """
         events = self.topic()
         self.takeTime()
@@ -363,9 +318,7 @@ class ServedTests(RecordedTestCase):
         self.assertEqual({event.isCounted for event in recorded}, {True})
 
     def test_unasked(self) -> None:
-        """
-        Where nobody limits anybody the same is recorded.
-        """
+        """Where nobody limits anybody the same is recorded."""
         events = self.topic()
         client = self.connect()
         client.fetch(events, 0)
@@ -377,9 +330,7 @@ class ServedTests(RecordedTestCase):
         self.assertGreater(recorded, 0)
 
     def test_throttled(self) -> None:
-        """
-        The delay that wins is that of a policy with a say; what each asks for is there in their order.
-        """
+        """The delay that wins is that of a policy with a say; what each asks for is there in their order."""
         self.topic()
         self.limit()
         self.policy.delays["Produce"] = 2.5
@@ -390,9 +341,7 @@ class ServedTests(RecordedTestCase):
         self.assertEqual((event.policyDelaysSeconds, event.throttleTimeMs), ((9.0, 2.5), 2500))
 
     def test_onTrial(self) -> None:
-        """
-        What a shadow policy asks for is recorded and decides nothing.
-        """
+        """What a shadow policy asks for is recorded and decides nothing."""
         self.topic()
         self.limit()
         self.connect().produce("events", batchOf(b"a"))
@@ -401,9 +350,7 @@ class ServedTests(RecordedTestCase):
         self.assertEqual((event.policyDelaysSeconds, event.throttleTimeMs), ((9.0, 0.0), 0))
 
     def test_toldNothing(self) -> None:
-        """
-        An answer that is not held against the client is marked as such.
-        """
+        """An answer that is not held against the client is marked as such."""
         events = self.topic()
         self.limit()
         self.policy.budgets["Fetch"] = 0
@@ -417,9 +364,7 @@ class ServedTests(RecordedTestCase):
         self.assertGreater(event.responseBytes, 0)
 
     def test_noResponse(self) -> None:
-        """
-        With C{acks=0} nobody is told anything, and the request has not expired.
-        """
+        """With C{acks=0} nobody is told anything, and the request has not expired."""
         self.topic()
         self.limit()
         self.policy.delays["Produce"] = 1.0
@@ -430,9 +375,7 @@ class ServedTests(RecordedTestCase):
         self.assertEqual((event.throttleTimeMs, event.responseBytes), (0, 0))
 
     def test_lateResponse(self) -> None:
-        """
-        The response to an older client, which is throttled itself, is sent when it is sent.
-        """
+        """The response to an older client, which is throttled itself, is sent when it is sent."""
         self.topic()
         self.limit()
         self.policy.delays["Produce"] = 2.0
@@ -444,9 +387,7 @@ class ServedTests(RecordedTestCase):
         self.assertEqual((event.decidedSeconds, event.sentSeconds, event.purgatoryWaitSeconds), (0.0, 2.5, 2.5))
 
     def test_parked(self) -> None:
-        """
-        Waiting in the purgatory is neither work nor holding memory.
-        """
+        """Waiting in the purgatory is neither work nor holding memory."""
         events = self.topic()
         client = self.connect()
         client.send("Fetch", 12, **fetchFields(events, 0, maxWaitMs=5000))
@@ -459,9 +400,7 @@ class ServedTests(RecordedTestCase):
         self.assertEqual(event.sentSeconds, 3.0)
 
     def test_behindParked(self) -> None:
-        """
-        Requests that were sent behind one that is parked are read from within its answer, and are others.
-        """
+        """Requests that were sent behind one that is parked are read from within its answer, and are others."""
         events = self.topic()
         client = self.connect()
         client.sendBytes(
@@ -478,9 +417,7 @@ class ServedTests(RecordedTestCase):
         )
 
     def test_pipelined(self) -> None:
-        """
-        Requests that wait for their commit are in flight together, and are recorded in their order.
-        """
+        """Requests that wait for their commit are in flight together, and are recorded in their order."""
         self.topic()
         client = self.connect()
         client.transport.peerSends(b"".join(self.produceBytes(client, b"%d" % number) for number in range(4)))
@@ -491,9 +428,7 @@ class ServedTests(RecordedTestCase):
         self.assertEqual(client.waiting(), 4)
 
     def test_putOff(self) -> None:
-        """
-        A request that waits, whole, for those before it is queued, and holds its memory.
-        """
+        """A request that waits, whole, for those before it is queued, and holds its memory."""
         self.topic()
         client = self.connect()
         client.protocol.dataReceived(
@@ -507,9 +442,7 @@ class ServedTests(RecordedTestCase):
         self.assertEqual((second.inFlight, third.inFlight), (2, 1))
 
     def test_waitsForItsTurn(self) -> None:
-        """
-        So is one that comes when as many as may be are worked on.
-        """
+        """So is one that comes when as many as may be are worked on."""
         client = self.connect()
         busy = self.gate.maxRequests
         self.gate.runningRequests += busy
@@ -523,9 +456,7 @@ class ServedTests(RecordedTestCase):
         self.assertEqual((event.queueSeconds, event.poolHoldSeconds, event.serviceSeconds), (2.0, 2.0, 0.0))
 
     def test_waitsForMemory(self) -> None:
-        """
-        Who has waited for memory was muted, if nothing else came of it; the wait is there in any case.
-        """
+        """Who has waited for memory was muted, if nothing else came of it; the wait is there in any case."""
         self.topic()
         self.limit()
         client = self.connect()
@@ -542,9 +473,7 @@ class ServedTests(RecordedTestCase):
             self.assertEqual((event.poolAvailableBytes, event.poolHoldSeconds, event.queueSeconds), (0, 0.0, 0.0))
 
     def test_headLate(self) -> None:
-        """
-        A request arrives with its length, and asks for memory when it is known what it is.
-        """
+        """A request arrives with its length, and asks for memory when it is known what it is."""
         client = self.connect()
         frame = client.frame(requestOf("ApiVersions", 0))
         client.sendBytes(frame[:4])
@@ -556,9 +485,7 @@ class ServedTests(RecordedTestCase):
         self.assertEqual((event.arrivedSeconds, event.sentSeconds, event.poolHoldSeconds), (0.0, 2.0, 1.0))
 
     def test_tooNew(self) -> None:
-        """
-        ApiVersions in a version to come is answered like any other.
-        """
+        """ApiVersions in a version to come is answered like any other."""
         client = self.connect()
         frame = requestFrame(requestOf("ApiVersions", 4), 1)
         client.sendBytes(frame[:6] + struct.pack(">h", 99) + frame[8:])
@@ -568,25 +495,19 @@ class ServedTests(RecordedTestCase):
         self.assertGreater(event.responseBytes, 100)
 
     def test_group(self) -> None:
-        """
-        The group that a request is about is recorded.
-        """
+        """The group that a request is about is recorded."""
         self.connect().ask("Heartbeat", 4, group_id="readers", member_id="m")
         self.assertEqual(self.request("Heartbeat").groupId, "readers")
 
     def test_shortBatch(self) -> None:
-        """
-        What is no batch has no producer, and is answered.
-        """
+        """What is no batch has no producer, and is answered."""
         self.topic()
         self.connect().produce("events", batchOf(b"a", producerId=5)[: HEADER_BYTES - 1])
         event = self.request()
         self.assertEqual((event.identityCount, event.producerEpoch, event.decision), (0, UNKNOWN, ADMIT))
 
     def test_notRecording(self) -> None:
-        """
-        Of requests that nobody observes nothing is kept.
-        """
+        """Of requests that nobody observes nothing is kept."""
         self.topic()
         self.factory.observers = ()
         client = self.connect()
@@ -596,16 +517,12 @@ class ServedTests(RecordedTestCase):
 
 
 class RefusedTests(RecordedTestCase):
-    """
-    Requests of which nothing is done.
-    """
+    """Requests of which nothing is done."""
 
     properties = {"socket.request.max.bytes": "2MiB"}
 
     def test_frames(self) -> None:
-        """
-        A frame that is not read is recorded once, in words without numbers.
-        """
+        """A frame that is not read is recorded once, in words without numbers."""
         announced = "a Metadata request of N bytes was announced, and N are allowed"
         tooLarge = "a request of N bytes was announced, and N are allowed (socket.request.max.bytes)"
         for pieces, kind, apiKey, requestBytes, reason in [
@@ -628,9 +545,7 @@ class RefusedTests(RecordedTestCase):
             self.assertEqual((closing.state, closing.reason, closing.requestCount), (CLOSED, reason, 1))
 
     def test_malformed(self) -> None:
-        """
-        So is a request that makes no sense, or is of a version that is not served.
-        """
+        """So is a request that makes no sense, or is of a version that is not served."""
         metadata = requestFrame(requestOf("Metadata", 1, topics=[{"name": "x"}]), 1)[4:]
         produce = requestFrame(requestOf("Produce", 9, **produceFields("x", batchOf(b"1"))), 1)[4:]
         unreadable = "it sent a request that cannot be read: "
@@ -650,9 +565,7 @@ class RefusedTests(RecordedTestCase):
         self.assertDecision(self.request("Metadata"), REJECT, "it sent Metadata in version N, which is not served")
 
     def test_byPolicy(self) -> None:
-        """
-        The refusal of a policy is its delay and its reason, and nobody is told of any usage.
-        """
+        """The refusal of a policy is its delay and its reason, and nobody is told of any usage."""
         events = self.topic()
         self.limit()
         client = self.connect()
@@ -673,9 +586,7 @@ class RefusedTests(RecordedTestCase):
             self.clock.advance(2.0)
 
     def test_behind(self) -> None:
-        """
-        What is refused because of what was refused before is not laid at the door of a policy.
-        """
+        """What is refused because of what was refused before is not laid at the door of a policy."""
         self.topic()
         self.limit()
         client = self.connect()
@@ -691,9 +602,7 @@ class RefusedTests(RecordedTestCase):
         self.assertEqual((isnan(behind.decidedSeconds), behind.isCounted), (True, UNKNOWN))
 
     def test_failed(self) -> None:
-        """
-        A request that the broker fails to answer is given up.
-        """
+        """A request that the broker fails to answer is given up."""
 
         def fail(*arguments: Any) -> None:
             raise ZeroDivisionError
@@ -707,14 +616,10 @@ class RefusedTests(RecordedTestCase):
 
 
 class AbandonedTests(RecordedTestCase):
-    """
-    Requests whose clients leave before they are answered.
-    """
+    """Requests whose clients leave before they are answered."""
 
     def test_everywhere(self) -> None:
-        """
-        Wherever a request is when its connection is lost, it is recorded then, with the waits that it has had.
-        """
+        """Wherever a request is when its connection is lost, it is recorded then, with the waits that it has had."""
         events = self.topic()
         for name, send, pick in [
             ("its head", lambda client: client.sendBytes(b"\0\0\0\x20"), None),
@@ -759,14 +664,10 @@ class AbandonedTests(RecordedTestCase):
         client.sendBytes(client.frame(requestOf("ListGroups", 3)))
 
     def _undo(self) -> None:
-        """
-        Whatever a test has done to the broker.
-        """
+        """Whatever a test has done to the broker."""
 
     def test_uncommitted(self) -> None:
-        """
-        Whoever waits for a commit, and whoever waits for those, has been told of by the time the connection is.
-        """
+        """Whoever waits for a commit, and whoever waits for those, has been told of by the time the connection is."""
         self.topic()
         self.limit()
         self.policy.delays["Produce"] = 1.0
@@ -789,9 +690,7 @@ class AbandonedTests(RecordedTestCase):
         self.assertEqual(len(self.requests()), 3)
 
     def test_peerGone(self) -> None:
-        """
-        A client that has left although there is more to read of it does not hear of what was parked.
-        """
+        """A client that has left although there is more to read of it does not hear of what was parked."""
         events = self.topic()
         client = self.connect()
         client.send("Fetch", 12, **fetchFields(events, 0, maxWaitMs=60_000))
@@ -800,9 +699,7 @@ class AbandonedTests(RecordedTestCase):
         self.assertDecision(self.request("Fetch"), EXPIRE, HUNG_UP)
 
     def test_stopping(self) -> None:
-        """
-        When the server stops, what is parked for too long has expired for that reason.
-        """
+        """When the server stops, what is parked for too long has expired for that reason."""
         events = self.topic()
         client = self.connect()
         client.send("Fetch", 12, **fetchFields(events, 0, maxWaitMs=60_000))
@@ -812,9 +709,7 @@ class AbandonedTests(RecordedTestCase):
         self.assertEqual(self.connections()[-1].reason, "the server stops")
 
     def test_answeredWhileClosing(self) -> None:
-        """
-        An answer that comes when the connection is closing is not sent, so the request has expired.
-        """
+        """An answer that comes when the connection is closing is not sent, so the request has expired."""
         events = self.topic()
         client = self.connect(FakeTLSTransport)
         assert isinstance(client.transport, FakeTLSTransport)
@@ -826,9 +721,7 @@ class AbandonedTests(RecordedTestCase):
         self.assertDecision(self.request("Fetch"), EXPIRE, "a whim")
 
     def test_committedTooLate(self) -> None:
-        """
-        So has one whose records are committed when its connection has been cut off and is not gone yet.
-        """
+        """So has one whose records are committed when its connection has been cut off and is not gone yet."""
         self.topic()
         client = self.connect()
         client.protocol.dataReceived(self.produceBytes(client, acks=1))
@@ -838,9 +731,7 @@ class AbandonedTests(RecordedTestCase):
         self.assertDecision(self.request("Produce"), EXPIRE, "a whim")
 
     def test_lostAtWork(self) -> None:
-        """
-        A request that is worked on when the connection is lost is recorded once all that comes of it is known.
-        """
+        """A request that is worked on when the connection is lost is recorded once all that comes of it is known."""
         self.topic()
         self.limit()
         client = self.connect()
@@ -853,9 +744,7 @@ class AbandonedTests(RecordedTestCase):
         self.request("Produce")
 
     def test_lostWhenItsWaitIsOver(self) -> None:
-        """
-        So is one that was parked, if the connection is lost while its answer is made.
-        """
+        """So is one that was parked, if the connection is lost while its answer is made."""
         events = self.topic()
         self.limit()
         client = self.connect()
@@ -868,9 +757,7 @@ class AbandonedTests(RecordedTestCase):
         self.assertEqual((event.isCounted, event.decidedSeconds, event.purgatoryWaitSeconds), (True, 2.0, 2.0))
 
     def test_bodyTooSlow(self) -> None:
-        """
-        A body that does not come is given up, and that is why.
-        """
+        """A body that does not come is given up, and that is why."""
         client = self.connect()
         client.sendBytes(struct.pack(">ih", 100_000, 0))
         self.clock.advance(self.factory.limits.receiveSeconds + 1)
@@ -882,14 +769,10 @@ class AbandonedTests(RecordedTestCase):
 
 
 class LifecycleTests(RecordedTestCase):
-    """
-    Policies that follow requests are told of each twice.
-    """
+    """Policies that follow requests are told of each twice."""
 
     def test_answered(self) -> None:
-        """
-        Requests of every kind that has answers begin and end; connections do not.
-        """
+        """Requests of every kind that has answers begin and end; connections do not."""
         events = self.topic()
         self.takeTime()
         self.limit()
@@ -903,9 +786,7 @@ class LifecycleTests(RecordedTestCase):
         self.assertEqual(self.policy.outcomes[0][1].serviceSeconds, WORK_SECONDS)
 
     def test_refused(self) -> None:
-        """
-        One that any policy refuses does not begin, nor does what is refused because of that.
-        """
+        """One that any policy refuses does not begin, nor does what is refused because of that."""
         self.topic()
         self.limit()
         client = self.connect()
@@ -917,9 +798,7 @@ class LifecycleTests(RecordedTestCase):
         self.assertEqual((self.policy.underWay, self.policy.outcomes), ([], []))
 
     def test_parked(self) -> None:
-        """
-        A request that is parked is under way or over, as the policy has it; how long it was parked is told.
-        """
+        """A request that is parked is under way or over, as the policy has it; how long it was parked is told."""
         events = self.topic()
         for countsParked, underWay, outcome in ((True, 1, Outcome(True, 0.0, 3.0)), (False, 0, Outcome())):
             self.limit()
@@ -933,9 +812,7 @@ class LifecycleTests(RecordedTestCase):
             self.assertEqual((self.policy.underWay, self.policy.outcomes), ([], [("Fetch", outcome)]))
 
     def test_abandoned(self) -> None:
-        """
-        Requests end when their client leaves, or the work on them fails.
-        """
+        """Requests end when their client leaves, or the work on them fails."""
         events = self.topic()
         self.limit()
         client = self.connect()
@@ -953,9 +830,7 @@ class LifecycleTests(RecordedTestCase):
         self.assertEqual((self.policy.underWay, len(self.flushLoggedErrors(ZeroDivisionError))), ([], 1))
 
     def test_limitGone(self) -> None:
-        """
-        A request that has begun ends although the policy limits nobody any more.
-        """
+        """A request that has begun ends although the policy limits nobody any more."""
         events = self.topic()
         self.limit()
         client = self.connect()
@@ -969,14 +844,10 @@ class LifecycleTests(RecordedTestCase):
 
 
 class SyncTests(RecordedTestCase):
-    """
-    Requests that wait for the disk.
-    """
+    """Requests that wait for the disk."""
 
     def setUp(self) -> None:
-        """
-        The disk is as slow as the test wants it.
-        """
+        """The disk is as slow as the test wants it."""
         super().setUp()
         self.topic()
         self.clock.advance(2)
@@ -984,18 +855,14 @@ class SyncTests(RecordedTestCase):
         self.addCleanup(self.finishAll)
 
     def finishAll(self) -> None:
-        """
-        The disk has everything.
-        """
+        """The disk has everything."""
         self.isHolding = False
         while self.flushes:
             done, function = self.flushes.pop(0)
             maybeDeferred(function).chainDeferred(done)
 
     def test_waits(self) -> None:
-        """
-        Waiting for the disk is like any other wait.
-        """
+        """Waiting for the disk is like any other wait."""
         client = self.connect()
         client.sendBytes(self.produceBytes(client))
         self.clock.advance(0.5)
@@ -1007,9 +874,7 @@ class SyncTests(RecordedTestCase):
         self.assertEqual((event.purgatoryWaitSeconds, client.waiting()), (0.5, 1))
 
     def test_timeOut(self) -> None:
-        """
-        A request that is answered that the disk has not confirmed it has expired.
-        """
+        """A request that is answered that the disk has not confirmed it has expired."""
         client = self.connect()
         client.sendBytes(self.produceBytes(client))
         self.clock.advance(1.01)
@@ -1018,24 +883,18 @@ class SyncTests(RecordedTestCase):
 
 
 class LoginTests(RecordedTestCase):
-    """
-    Clients that log in.
-    """
+    """Clients that log in."""
 
     NAME, PASSWORD = "alice", "open sesame"
 
     def setUp(self) -> None:
-        """
-        Everybody has to.
-        """
+        """Everybody has to."""
         super().setUp()
         checker = InMemoryUsernamePasswordDatabaseDontUse(**{self.NAME: self.PASSWORD.encode()})  # type: ignore[no-untyped-call]
         self.broker.logins = Logins(makePortal([checker]), self.clock, 0.1, 4096)
 
     def logIn(self, name: str, password: str) -> Client:
-        """
-        Log in by PLAIN, however it ends.
-        """
+        """Log in by PLAIN, however it ends."""
         client = self.connect()
         client.ask("SaslHandshake", 1, mechanism="PLAIN")
         client.send("SaslAuthenticate", 2, auth_bytes=f"\0{name}\0{password}".encode())
@@ -1043,9 +902,7 @@ class LoginTests(RecordedTestCase):
         return client
 
     def assertNowhere(self, *secrets: str) -> None:
-        """
-        Nothing that was recorded has any of these words in it.
-        """
+        """Nothing that was recorded has any of these words in it."""
         for event in self.exporter.events:
             for secret in secrets:
                 self.assertNotIn(secret, repr(event))
@@ -1086,9 +943,7 @@ class LoginTests(RecordedTestCase):
         self.assertNowhere("hunter", "wrong password")
 
     def test_abandoned(self) -> None:
-        """
-        A client that leaves before its login has failed has left.
-        """
+        """A client that leaves before its login has failed has left."""
         client = self.connect()
         client.ask("SaslHandshake", 1, mechanism="PLAIN")
         client.send("SaslAuthenticate", 2, auth_bytes=b"\0bob\0secret")
@@ -1099,23 +954,17 @@ class LoginTests(RecordedTestCase):
         self.assertEqual(self.connections()[-1].reason, BROKE)
 
     def test_beforeLogin(self) -> None:
-        """
-        What is not served before a login is refused as a frame.
-        """
+        """What is not served before a login is refused as a frame."""
         client = self.connect()
         client.sendBytes(client.frame(requestOf("ListGroups", 3)))
         self.assertDecision(self.request("ListGroups"), REJECT, "it sent ListGroups before it had logged in")
 
 
 class ConnectionTests(RecordedTestCase):
-    """
-    Connections that are opened and closed.
-    """
+    """Connections that are opened and closed."""
 
     def test_openedAndClosed(self) -> None:
-        """
-        Each is told of twice, with all that is known by then.
-        """
+        """Each is told of twice, with all that is known by then."""
         clients = [self.connect(), self.connect()]
         clients[1].ask("ListGroups", 3)
         clients[1].ask("ListGroups", 3)
@@ -1130,9 +979,7 @@ class ConnectionTests(RecordedTestCase):
         self.assertEqual((closed.listener, closed.peer, closed.principal), (LISTENER, "192.0.2.1", ANONYMOUS))
 
     def test_reasons(self) -> None:
-        """
-        Why a connection was closed is told in words: ours, or who else it was.
-        """
+        """Why a connection was closed is told in words: ours, or who else it was."""
         for end, reason in [
             (lambda client: client.disconnect(), BROKE),
             (lambda client: client.transport.abortConnection(), HUNG_UP),
@@ -1180,22 +1027,16 @@ class ConnectionTests(RecordedTestCase):
         self.assertEqual(event.throttleTimeMs, 0)
 
     def test_notPutToThePolicies(self) -> None:
-        """
-        While nobody limits anybody there is no such event.
-        """
+        """While nobody limits anybody there is no such event."""
         self.connect()
         self.assertEqual(self.requests(), [])
 
 
 class KnownProducerTests(RecordedTestCase):
-    """
-    Whether a request's first producer was known is recorded for the audit of the filter.
-    """
+    """Whether a request's first producer was known is recorded for the audit of the filter."""
 
     def test_seen(self) -> None:
-        """
-        What counts is what was known before the request.
-        """
+        """What counts is what was known before the request."""
         self.topic()
         policy = ProducerIds(isRefusing=False)
         self.enforce(("strict", self.policy), ("producer-ids", policy))
@@ -1214,9 +1055,7 @@ class KnownProducerTests(RecordedTestCase):
         self.assertEqual(send(), UNKNOWN)
 
     def test_policy(self) -> None:
-        """
-        The policy says nothing of what it does not look at, and asking changes nothing.
-        """
+        """The policy says nothing of what it does not look at, and asking changes nothing."""
         policy = ProducerIds()
         policy.configure(QuotaEntity(user="alice"), {"producer_ids_rate": 1.0}, self.clock.seconds())
 
@@ -1231,9 +1070,7 @@ class KnownProducerTests(RecordedTestCase):
         self.assertIs(ask(identities=(6, 5)), False)
 
     def test_quotas(self) -> None:
-        """
-        The first policy that can tell is asked; one that raises is as silent as one that cannot.
-        """
+        """The first policy that can tell is asked; one that raises is as silent as one that cannot."""
 
         class Broken(ProducerIds):
             def isKnown(self, request: Request, now: float) -> bool | None:
@@ -1250,14 +1087,10 @@ class KnownProducerTests(RecordedTestCase):
 
 
 class QuotasTests(RecordedTestCase):
-    """
-    What the recording needs to know of L{AdmissionControl}.
-    """
+    """What the recording needs to know of L{AdmissionControl}."""
 
     def test_strictest(self) -> None:
-        """
-        Of policies that ask for the same delay, one with a say is named.
-        """
+        """Of policies that ask for the same delay, one with a say is named."""
         self.limit()
         quotas = self.broker.control
         self.assertEqual(quotas.policyNames, ("trial", "strict"))
@@ -1266,7 +1099,8 @@ class QuotasTests(RecordedTestCase):
 
     def test_changedLimits(self) -> None:
         """
-        Whoever asks is told of each entity whose limits have changed, of what they are now, and of who wanted that.
+        Whoever asks is told of each entity whose limits have changed, of what they are now, and of
+        who wanted that.
         """
         told: list[Any] = []
         self.enforce(("producer-ids", ProducerIds()))
@@ -1302,22 +1136,16 @@ class QuotasTests(RecordedTestCase):
 
 
 class OptionsTests(SynchronousTestCase):
-    """
-    C{--export}.
-    """
+    """C{--export}."""
 
     def parse(self, *arguments: str) -> Options:
-        """
-        Parse a command line.
-        """
+        """Parse a command line."""
         options = Options()
         options.parseOptions(list(arguments))
         return options
 
     def test_exporters(self) -> None:
-        """
-        There may be several, each with a name of its own; without one there is none.
-        """
+        """There may be several, each with a name of its own; without one there is none."""
         self.assertEqual(self.parse()["export"], [])
         descriptions = [f"spark:{self.mktemp()}:rotate=5s", f"spark:{self.mktemp()}"]
         options = self.parse("--export", descriptions[0], "--export", descriptions[1])
@@ -1327,9 +1155,7 @@ class OptionsTests(SynchronousTestCase):
             self.assertIsInstance(exporter, ParquetExporter)
 
     def test_mistakes(self) -> None:
-        """
-        What cannot be is refused when the options are parsed, with the right form or the reason.
-        """
+        """What cannot be is refused when the options are parsed, with the right form or the reason."""
         for description, words in [
             ("flink:x", "spark"),
             ("spark", "spark:DIRECTORY"),
@@ -1373,35 +1199,25 @@ class Timed(ScriptedPolicy):
     configured: list[float] = field(factory=list)
 
     def decide(self, request: Request, now: float) -> Decision:
-        """
-        Keep it.
-        """
+        """Keep it."""
         self.moments.append(now)
         return ADMITTED
 
     def record(self, request: Request, usage: Usage, now: float) -> float:
-        """
-        Keep it.
-        """
+        """Keep it."""
         self.moments.append(now)
         return 0.0
 
     def configure(self, entity: QuotaEntity, limits: Mapping[str, float | None], now: float) -> None:
-        """
-        Keep it.
-        """
+        """Keep it."""
         self.configured.append(now)
 
 
 class MomentTests(RecordedTestCase):
-    """
-    What policies are told of the time, by a clock that goes on with each look.
-    """
+    """What policies are told of the time, by a clock that goes on with each look."""
 
     def setUp(self) -> None:
-        """
-        Put a policy in force, and let time pass.
-        """
+        """Put a policy in force, and let time pass."""
         super().setUp()
         self.timed = Timed()
         self.enforce(("timed", self.timed))
@@ -1409,9 +1225,7 @@ class MomentTests(RecordedTestCase):
         self.patch(self.clock, "seconds", lambda: seconds() + next(ticks) * 10.37e-6)
 
     def test_doesNotGoBack(self) -> None:
-        """
-        It does not go back, from when a connection is opened.
-        """
+        """It does not go back, from when a connection is opened."""
         client = self.connect()
         client.ask("ListGroups", 3)
         self.assertEqual(self.timed.moments, sorted(self.timed.moments))
@@ -1419,7 +1233,8 @@ class MomentTests(RecordedTestCase):
 
     def test_changedLimit(self) -> None:
         """
-        A change of limits is told of with the very moment that the policies were given, which can be recorded exactly.
+        A change of limits is told of with the very moment that the policies were given, which can
+        be recorded exactly.
         """
         told: list[float] = []
         limits = self.broker.limits
@@ -1432,14 +1247,10 @@ class MomentTests(RecordedTestCase):
 
 
 class ExactlyOnceTests(RecordedTestCase):
-    """
-    There is one event for each request, whatever becomes of it.
-    """
+    """There is one event for each request, whatever becomes of it."""
 
     def setUp(self) -> None:
-        """
-        Have the policy in force, and something to lose connections by.
-        """
+        """Have the policy in force, and something to lose connections by."""
         super().setUp()
         self.events = self.topic()
         self.limit()
@@ -1452,9 +1263,7 @@ class ExactlyOnceTests(RecordedTestCase):
             self.interrupt(self.log, name)
 
     def interrupt(self, owner: Any, name: str) -> None:
-        """
-        Have a method lose the connection before it does its work, when its time has come.
-        """
+        """Have a method lose the connection before it does its work, when its time has come."""
         method = getattr(owner, name)
 
         def interrupted(*arguments: Any, **keywords: Any) -> Any:
@@ -1464,18 +1273,14 @@ class ExactlyOnceTests(RecordedTestCase):
         self.patch(owner, name, interrupted)
 
     def step(self) -> None:
-        """
-        One of the things happens that the broker may lose a connection in the middle of.
-        """
+        """One of the things happens that the broker may lose a connection in the middle of."""
         self.calls += 1
         client = self.client
         if self.calls in self.losesAt and client is not None and not client.transport.isLost:
             client.transport._lose(ConnectionError())
 
     def act(self, client: Client, action: str) -> None:
-        """
-        Do one thing.
-        """
+        """Do one thing."""
         if self.rest and action in SENDING:
             rest, self.rest = self.rest, b""
             client.protocol.dataReceived(rest)
@@ -1597,14 +1402,10 @@ class ExactlyOnceTests(RecordedTestCase):
 
 
 class DocumentTests(SynchronousTestCase):
-    """
-    The manual says what is recorded.
-    """
+    """The manual says what is recorded."""
 
     def test_columns(self) -> None:
-        """
-        Every column of every table is in it, and no other.
-        """
+        """Every column of every table is in it, and no other."""
         manual = ROOT.joinpath("docs", "recording.md").read_text(encoding="utf-8")
         for table in TABLES:
             _, _, section = manual.partition(f"\n## {table.name.capitalize()}\n")

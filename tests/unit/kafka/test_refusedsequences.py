@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.refusedsequences}.
-"""
+"""Tests for L{admission.kafka.refusedsequences}."""
 
 from __future__ import annotations
 
@@ -22,14 +20,10 @@ TOPIC = "events"
 
 
 class RefusedProducerTests(BrokerTestCase):
-    """
-    A new producer that has several batches under way when the first is refused.
-    """
+    """A new producer that has several batches under way when the first is refused."""
 
     def setUp(self) -> None:
-        """
-        One new id in a second, and none left.
-        """
+        """One new id in a second, and none left."""
         super().setUp()
         policy = ProducerIds(windowSeconds=1.0)
         policy.configure(QuotaEntity(user=DEFAULT), {"producer_ids_rate": 1.0}, self.clock.seconds())
@@ -76,9 +70,7 @@ class RefusedProducerTests(BrokerTestCase):
         self.assertEqual(self.results(client, sent), [(ErrorCode.none, offset) for offset in (1, 2, 3)])
 
     def test_reason(self) -> None:
-        """
-        The client is told what to do, and is not made to wait.
-        """
+        """The client is told what to do, and is not made to wait."""
         client = self.connect()
         self.results(client, [(2, 0, 0)])
         later = batchOf(b"x", producerId=2, producerEpoch=0, baseSequence=1)
@@ -87,9 +79,7 @@ class RefusedProducerTests(BrokerTestCase):
         self.assertIn("comes before it was refused", answer.responses[0].partition_responses[0].error_message)
 
     def test_otherPartition(self) -> None:
-        """
-        In a partition where nothing is missing the producer goes on.
-        """
+        """In a partition where nothing is missing the producer goes on."""
         client = self.connect()
         self.assertEqual(
             self.results(client, [(2, 0, 0), (2, 1, 0), (2, 1, 1), (2, 0, 1)]),
@@ -97,9 +87,7 @@ class RefusedProducerTests(BrokerTestCase):
         )
 
     def test_newEpoch(self) -> None:
-        """
-        A producer that gives the batch up and begins again, as librdkafka does, is let in.
-        """
+        """A producer that gives the batch up and begins again, as librdkafka does, is let in."""
         client = self.connect()
         self.assertEqual(self.results(client, [(2, 0, 0)]), [(THROTTLED, -1)])
         self.assertEqual(self.results(client, [(2, 0, 0)], epoch=1), [(ErrorCode.none, 1)])
@@ -115,30 +103,22 @@ class RefusedProducerTests(BrokerTestCase):
         self.assertEqual([error for error, _ in after], [THROTTLED] * MAX_BEHIND + [ErrorCode.none] * 2)
 
     def test_otherConnection(self) -> None:
-        """
-        Other connections know nothing of it: there the order of requests says nothing.
-        """
+        """Other connections know nothing of it: there the order of requests says nothing."""
         self.assertEqual(self.results(self.connect(), [(2, 0, 0)]), [(THROTTLED, -1)])
         self.assertEqual(self.results(self.connect(), [(2, 0, 1)]), [(ErrorCode.none, 1)])
 
 
 class RefusedSequencesTests(BrokerTestCase):
-    """
-    What L{RefusedSequences} remembers.
-    """
+    """What L{RefusedSequences} remembers."""
 
     def request(self, producerId: int, sequence: int, partitions: Sequence[int]) -> ProduceRequest:
-        """
-        One batch for each partition.
-        """
+        """One batch for each partition."""
         records = memoryview(batchOf(b"x", producerId=producerId, producerEpoch=0, baseSequence=sequence))
         produced = [ProducedPartition(TOPIC, index, records) for index in partitions]
         return ProduceRequest(None, -1, 1000, produced, len(produced) + 1)
 
     def test_bound(self) -> None:
-        """
-        However many producers are refused, few batches are remembered; the last ones are.
-        """
+        """However many producers are refused, few batches are remembered; the last ones are."""
         sequences = RefusedSequences()
         for producerId in range(10 * MAX_BATCHES + 1):
             sequences.add(self.request(producerId, 0, [0]))
@@ -146,9 +126,7 @@ class RefusedSequencesTests(BrokerTestCase):
         self.assertTrue(sequences.blocks(self.request(10 * MAX_BATCHES, 1, [0])))
 
     def test_refusedBecauseOfAnother(self) -> None:
-        """
-        A request that is blocked for one of its batches blocks what continues the others.
-        """
+        """A request that is blocked for one of its batches blocks what continues the others."""
         sequences = RefusedSequences()
         sequences.add(self.request(2, 0, [0]))
         mixed = self.request(2, 1, [0])
@@ -157,9 +135,7 @@ class RefusedSequencesTests(BrokerTestCase):
         self.assertTrue(sequences.blocks(self.request(2, 1, [1])))
 
     def test_noProducer(self) -> None:
-        """
-        Batches without a producer are in nobody's order, and neither is what is too short to be one.
-        """
+        """Batches without a producer are in nobody's order, and neither is what is too short to be one."""
         sequences = RefusedSequences()
         short = self.request(2, 0, [0])
         short.partitions = [ProducedPartition(TOPIC, 0, memoryview(b"x")), ProducedPartition(TOPIC, 1, None)]

@@ -1,6 +1,4 @@
-"""
-L{admission.kafka.reload}, and what a service does with it.
-"""
+"""L{admission.kafka.reload}, and what a service does with it."""
 
 from __future__ import annotations
 
@@ -25,14 +23,10 @@ ANYBODY = QuotaEntity(clientId=DEFAULT)
 
 
 class TakeOverTests(SynchronousTestCase):
-    """
-    Which of the settings found are in force.
-    """
+    """Which of the settings found are in force."""
 
     def test_taken(self) -> None:
-        """
-        What may change is taken over, with its place, and told with both values.
-        """
+        """What may change is taken over, with its place, and told with both values."""
         found = loadSettings(None, ["num.partitions=3", "log.retention.hours=1"])
         settings, changes, waiting = takeOver(loadSettings(), found)
         self.assertEqual((settings.numPartitions, settings.logRetentionSeconds), (3, 3600.0))
@@ -43,18 +37,14 @@ class TakeOverTests(SynchronousTestCase):
         self.assertEqual(waiting, [])
 
     def test_default(self) -> None:
-        """
-        What is no longer in the file has its default again, as if it never had been there.
-        """
+        """What is no longer in the file has its default again, as if it never had been there."""
         before = loadSettings(None, ["num.partitions=3", "broker.id=7"])
         settings, changes, waiting = takeOver(before, loadSettings(None, ["broker.id=7"]))
         self.assertEqual(settings, loadSettings(None, ["broker.id=7"]))
         self.assertEqual((len(changes), waiting), (1, []))
 
     def test_waiting(self) -> None:
-        """
-        What may not change stays, and is named however often one asks.
-        """
+        """What may not change stays, and is named however often one asks."""
         before = loadSettings(None, ["queued.max.request.bytes=1GiB"])
         found = loadSettings(None, ["queued.max.request.bytes=2GiB", "broker.id=7"])
         for _ in range(2):
@@ -64,9 +54,7 @@ class TakeOverTests(SynchronousTestCase):
             self.assertEqual(waiting, ["queued.max.request.bytes", "broker.id"])
 
     def test_contradiction(self) -> None:
-        """
-        What makes no sense beside what cannot change is refused.
-        """
+        """What makes no sense beside what cannot change is refused."""
         found = loadSettings(None, ["num.partitions=300", "max.partitions=400"])
         before = loadSettings(None, ["max.partitions=200"])
         error = self.assertRaises(SettingsError, takeOver, before, found)
@@ -74,14 +62,10 @@ class TakeOverTests(SynchronousTestCase):
 
 
 class SignalTests(SynchronousTestCase):
-    """
-    SIGHUP.
-    """
+    """SIGHUP."""
 
     def setUp(self) -> None:
-        """
-        A reactor whose threads call back at once.
-        """
+        """A reactor whose threads call back at once."""
         before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
         self.addCleanup(signal.signal, signal.SIGHUP, before)
         self.calls: list[str] = []
@@ -99,9 +83,7 @@ class SignalTests(SynchronousTestCase):
         self.signal = ReloadSignal(Reactor(), lambda: self.calls.append("reload"))
 
     def test_reload(self) -> None:
-        """
-        It reloads as long as it is wanted; what was before is there again afterwards.
-        """
+        """It reloads as long as it is wanted; what was before is there again afterwards."""
         self.signal.start()
         for _ in range(2):
             os.kill(os.getpid(), signal.SIGHUP)
@@ -111,9 +93,7 @@ class SignalTests(SynchronousTestCase):
             self.assertEqual(signal.getsignal(signal.SIGHUP), signal.SIG_IGN)
 
     def test_terminal(self) -> None:
-        """
-        As long as its terminal is there, it reloads; when that has gone, it stops.
-        """
+        """As long as its terminal is there, it reloads; when that has gone, it stops."""
         self.hasTerminal = True
         self.signal.start()
         self.addCleanup(self.signal.stop)
@@ -123,9 +103,7 @@ class SignalTests(SynchronousTestCase):
         self.assertEqual(self.calls, ["reload", "stop"])
 
     def test_taken(self) -> None:
-        """
-        A signal that something else in the process wants is left to that.
-        """
+        """A signal that something else in the process wants is left to that."""
         received: list[int] = []
         signal.signal(signal.SIGHUP, lambda number, frame: received.append(number))
         self.signal.start()
@@ -136,17 +114,13 @@ class SignalTests(SynchronousTestCase):
 
 
 class ServiceTests(TestCase):
-    """
-    A broker that reads its file again.
-    """
+    """A broker that reads its file again."""
 
     def setUp(self) -> None:
         self.file = Path(self.mktemp())
 
     def start(self, *lines: str, arguments: tuple[str, ...] = ()) -> BrokerService:
-        """
-        A running broker with such a file.
-        """
+        """A running broker with such a file."""
         self.write("queued.max.request.bytes=128MiB", "listeners=tcp:0:interface=127.0.0.1", *lines)
         options = Options()
         options.parseOptions(["--config", str(self.file), "--data", self.mktemp(), *arguments])
@@ -173,15 +147,11 @@ class ServiceTests(TestCase):
         return [f"{event['log_level'].name} {formatEvent(event)}" for event in events]
 
     def rates(self, service: BrokerService) -> dict[QuotaEntity, float]:
-        """
-        The limits of producers that are in force.
-        """
+        """The limits of producers that are in force."""
         return {entity: limits[RATE] for entity, limits in service.server.control.limits.items() if RATE in limits}
 
     def test_settings(self) -> None:
-        """
-        Settings are in force wherever they are used.
-        """
+        """Settings are in force wherever they are used."""
         service = self.start("max.connections=100")
         broker = service.broker
         broker.log.createTopic("events", 1, {})
@@ -204,17 +174,13 @@ class ServiceTests(TestCase):
         self.assertEqual((partition.limits.maxBytes, own.limits.maxBytes), (None, 5))
 
     def test_unchanged(self) -> None:
-        """
-        Nothing happens where nothing has changed.
-        """
+        """Nothing happens where nothing has changed."""
         service = self.start("num.partitions=3", "quota=client-bytes:produce=4M")
         (line,) = self.reload(service, "num.partitions=3", "quota=client-bytes:produce=4M")
         self.assertEqual(line, f"info nothing to reload has changed in {os.path.abspath(self.file)}")
 
     def test_mistake(self) -> None:
-        """
-        A mistake in the file is told with its place, and changes nothing.
-        """
+        """A mistake in the file is told with its place, and changes nothing."""
         service = self.start()
         for line, words in (
             ("num.partition=3", ":4: unknown property 'num.partition'"),
@@ -231,18 +197,14 @@ class ServiceTests(TestCase):
         self.assertEqual(service.broker.settings.numPartitions, 1)
 
     def test_waiting(self) -> None:
-        """
-        What is in force only after a restart is named, each time.
-        """
+        """What is in force only after a restart is named, each time."""
         service = self.start("pool=bounded:128MiB")
         for _ in range(2):
             (line,) = self.reload(service, "pool=bounded:256MiB", "log.format=json", "broker.id=2")
             self.assertEqual(line, "warn in force only after a restart: broker.id, pool, log.format")
 
     def test_limits(self) -> None:
-        """
-        Limits in properties and in descriptions are in force at once, below those that were set meanwhile.
-        """
+        """Limits in properties and in descriptions are in force at once, below those that were set meanwhile."""
         service = self.start("quota=client-bytes:produce=4M", "quota.producer.override=loader:1M")
         loader, alice = QuotaEntity(clientId="loader"), QuotaEntity(user="alice")
         self.assertEqual(self.rates(service), {ANYBODY: 4e6, loader: 1e6})
@@ -284,9 +246,7 @@ class ServiceTests(TestCase):
         self.assertEqual(service.server.control.limits[ANYBODY]["consumer_byte_rate"], 7e6)
 
     def test_commandLine(self) -> None:
-        """
-        What is on the command line stays, and is not wanted in the file as well.
-        """
+        """What is on the command line stays, and is not wanted in the file as well."""
         service = self.start(arguments=("--quota", "client-bytes:produce=4M", "--set", "num.partitions=3"))
         self.reload(service, "quota.consumer.default=7M")
         self.assertEqual(self.rates(service), {ANYBODY: 4e6})
@@ -298,9 +258,7 @@ class ServiceTests(TestCase):
         self.assertIn("keep one of them", line)
 
     def test_withoutFile(self) -> None:
-        """
-        Without a file there is nothing to read, and the log says so.
-        """
+        """Without a file there is nothing to read, and the log says so."""
         options = Options()
         options.parseOptions(["--listen", "tcp:0:interface=127.0.0.1", "--data", self.mktemp()])
         service = makeService(options)

@@ -1,6 +1,4 @@
-"""
-L{admission.kafka.requesttimes}.
-"""
+"""L{admission.kafka.requesttimes}."""
 
 from __future__ import annotations
 
@@ -13,18 +11,14 @@ from admission.kafka.wire.versions import FETCH, PRODUCE
 
 
 class RequestTimesTests(SynchronousTestCase):
-    """
-    L{RequestTimes}.
-    """
+    """L{RequestTimes}."""
 
     def setUp(self) -> None:
         self.clock = Clock()
         self.times = RequestTimes(self.clock.seconds)
 
     def serve(self, apiKey: int, seconds: float, isAnswered: bool = True) -> None:
-        """
-        Have a request take so long.
-        """
+        """Have a request take so long."""
         now = self.clock.seconds()
         request = KafkaRequest(None, 100, now - seconds)
         request.apiKey = apiKey
@@ -33,9 +27,7 @@ class RequestTimesTests(SynchronousTestCase):
         self.times.requestOver(request)
 
     def test_quantiles(self) -> None:
-        """
-        Each kind has the median and the 99th percentile of its times, the most frequent first.
-        """
+        """Each kind has the median and the 99th percentile of its times, the most frequent first."""
         for number in range(100):
             self.serve(PRODUCE, 0.001 if number < 60 else 0.05)
         self.serve(FETCH, 0.5)
@@ -52,17 +44,13 @@ class RequestTimesTests(SynchronousTestCase):
         )
 
     def test_others(self) -> None:
-        """
-        What was not answered, and what is no request of Kafka's, has no time.
-        """
+        """What was not answered, and what is no request of Kafka's, has no time."""
         self.serve(PRODUCE, 1.0, isAnswered=False)
         self.serve(-1, 1.0)
         self.assertEqual(self.times.fields(self.clock.seconds()), [])
 
     def test_forgets(self) -> None:
-        """
-        What ended long ago does not count, whether or not requests come.
-        """
+        """What ended long ago does not count, whether or not requests come."""
         self.serve(PRODUCE, 1.0)
         self.clock.advance(WINDOW_SECONDS)
         self.serve(PRODUCE, 0.001)
@@ -75,9 +63,7 @@ class RequestTimesTests(SynchronousTestCase):
         self.assertEqual(self.times.fields(self.clock.seconds()), [])
 
     def test_tooLong(self) -> None:
-        """
-        A time beyond all ranges is not told as a number, and fails nothing.
-        """
+        """A time beyond all ranges is not told as a number, and fails nothing."""
         self.serve(FETCH, 1e6)
         (row,) = self.times.fields(self.clock.seconds())
         self.assertEqual((row["count"], row["medianSeconds"]), (1, None))

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.scram}.
-"""
+"""Tests for L{admission.kafka.scram}."""
 
 from __future__ import annotations
 
@@ -27,9 +25,7 @@ SIGNATURE = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
 
 
 def exchangeOf(first: bytes) -> ScramExchange:
-    """
-    An exchange that has begun with the message C{first}.
-    """
+    """An exchange that has begun with the message C{first}."""
     return ScramExchange("SCRAM-SHA-256", first, SERVER_NONCE)
 
 
@@ -47,14 +43,10 @@ def proved(before: bytes, final: bytes) -> bytes:
 
 
 class ScramSecretTests(SynchronousTestCase):
-    """
-    L{ScramSecret} knows its password, and does not tell it.
-    """
+    """L{ScramSecret} knows its password, and does not tell it."""
 
     def test_isPassword(self) -> None:
-        """
-        A secret fits the password that it was made of, and no other.
-        """
+        """A secret fits the password that it was made of, and no other."""
         for mechanism in HASHES:
             secret = ScramSecret.ofPassword(mechanism, b"pencil", 4096, b"salt")
             self.assertTrue(secret.isPassword(b"pencil"))
@@ -62,22 +54,16 @@ class ScramSecretTests(SynchronousTestCase):
                 self.assertFalse(secret.isPassword(other))
 
     def test_repr(self) -> None:
-        """
-        Neither key is in the C{repr}.
-        """
+        """Neither key is in the C{repr}."""
         self.assertNotIn("Key", repr(SECRET))
         self.assertNotIn(repr(SECRET.storedKey), repr(SECRET))
 
 
 class ScramExchangeTests(SynchronousTestCase):
-    """
-    L{ScramExchange} lets in who knows the password.
-    """
+    """L{ScramExchange} lets in who knows the password."""
 
     def test_example(self) -> None:
-        """
-        The example of RFC 7677 comes out to the letter.
-        """
+        """The example of RFC 7677 comes out to the letter."""
         exchange = exchangeOf(FIRST)
         self.assertEqual(exchange.username, "user")
         self.assertEqual(exchange.challenge(SECRET), CHALLENGE)
@@ -85,9 +71,7 @@ class ScramExchangeTests(SynchronousTestCase):
         self.assertEqual(exchange.signature(), SIGNATURE)
 
     def logIn(self, mechanism: str, password: str, client: Any) -> bool:
-        """
-        Have kafka-python's client log in; it raises if our signature is wrong.
-        """
+        """Have kafka-python's client log in; it raises if our signature is wrong."""
         exchange = ScramExchange(mechanism, client.first_message(), "nonce")
         client.process_server_first_message(
             exchange.challenge(ScramSecret.ofPassword(mechanism, password.encode(), 4096, b"some salt"))
@@ -98,37 +82,27 @@ class ScramExchangeTests(SynchronousTestCase):
         return True
 
     def test_otherImplementation(self) -> None:
-        """
-        The client of kafka-python logs in with the right password, whichever
-        mechanism, and with no other.
-        """
+        """The client of kafka-python logs in with the right password, whichever mechanism, and with no other."""
         for mechanism in HASHES:
             for password in ("pencil", "ключ, =", "x" * 200):
                 self.assertTrue(self.logIn(mechanism, password, ScramClient("zoë", password, mechanism)))
                 self.assertFalse(self.logIn(mechanism, password, ScramClient("zoë", password + "x", mechanism)))
 
     def test_names(self) -> None:
-        """
-        Commas and equals signs in names are escaped; what else looks like an
-        escape is refused.
-        """
+        """Commas and equals signs in names are escaped; what else looks like an escape is refused."""
         self.assertEqual(exchangeOf(b"n,,n=a=2Cb=3Dc=2C,r=x").username, "a,b=c,")
         self.assertEqual(exchangeOf("y,,n=zoë,r=x".encode()).username, "zoë")
         for name in (b"a=b", b"a=2c", b"a=", b"a=3"):
             self.assertRaisesRegex(ScramError, "writes = as =3D", exchangeOf, b"n,,n=" + name + b",r=x")
 
     def test_authorizationId(self) -> None:
-        """
-        A client may say twice who it is, but not act as somebody else.
-        """
+        """A client may say twice who it is, but not act as somebody else."""
         exchange = exchangeOf(b"n,a=us=2Cer,n=us=2Cer,r=x")
         self.assertEqual(exchange.username, "us,er")
         self.assertRaisesRegex(ScramError, "act as another", exchangeOf, b"n,a=root,n=user,r=x")
 
     def test_extensions(self) -> None:
-        """
-        Extensions that may be ignored are, in either message.
-        """
+        """Extensions that may be ignored are, in either message."""
         exchange = exchangeOf(b"n,,n=user,r=x,tokenauth=true")
         challenge = exchange.challenge(SECRET)
         final = b"c=biws,r=x" + SERVER_NONCE.encode() + b",extension=1"
@@ -162,9 +136,7 @@ class ScramExchangeTests(SynchronousTestCase):
             self.assertRaises(ScramError, exchangeOf, message)
 
     def test_malformedFinal(self) -> None:
-        """
-        A final message that is not quite one proves nothing.
-        """
+        """A final message that is not quite one proves nothing."""
         proof = FINAL.rpartition(b",p=")[2]
         for message in (
             b"",
@@ -184,18 +156,14 @@ class ScramExchangeTests(SynchronousTestCase):
             self.assertFalse(exchange.isProof(message), message)
 
     def test_order(self) -> None:
-        """
-        There is no proof before a challenge.
-        """
+        """There is no proof before a challenge."""
         self.assertRaises(RuntimeError, exchangeOf(FIRST).isProof, FINAL)
         self.assertRaises(RuntimeError, exchangeOf(FIRST).signature)
 
     @settings(max_examples=200, deadline=None, database=None, derandomize=True)
     @given(st.binary(max_size=60), st.integers(0, len(FIRST)), st.integers(0, len(FINAL)))
     def test_anything(self, noise: bytes, atFirst: int, atFinal: int) -> None:
-        """
-        Whatever is sent is either refused or proves nothing.
-        """
+        """Whatever is sent is either refused or proves nothing."""
         try:
             exchange = exchangeOf(FIRST[:atFirst] + noise)
         except ScramError:

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.secondsignal}.
-"""
+"""Tests for L{admission.kafka.secondsignal}."""
 
 from __future__ import annotations
 
@@ -33,9 +31,7 @@ class StandInReactor:
 
 
 class SecondSignalTests(SynchronousTestCase):
-    """
-    L{SecondSignal} takes signals from a reactor that stops.
-    """
+    """L{SecondSignal} takes signals from a reactor that stops."""
 
     def setUp(self) -> None:
         self.reactor = StandInReactor()
@@ -45,9 +41,7 @@ class SecondSignalTests(SynchronousTestCase):
         signal.signal(signal.SIGINT, self.reactor.sigInt)
 
     def test_hurries(self) -> None:
-        """
-        Each further signal hurries, in a turn of the reactor, and does not reach the reactor itself.
-        """
+        """Each further signal hurries, in a turn of the reactor, and does not reach the reactor itself."""
         hurried: list[str] = []
         with SecondSignal(self.reactor, lambda: hurried.append("now")):
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -58,9 +52,7 @@ class SecondSignalTests(SynchronousTestCase):
         self.assertEqual((hurried, self.reactor.stops), (["now"] * 2, 0))
 
     def test_givesBack(self) -> None:
-        """
-        Afterwards the reactor has its signals again, even if stopping has failed.
-        """
+        """Afterwards the reactor has its signals again, even if stopping has failed."""
         secondSignal = SecondSignal(self.reactor, lambda: None)
         with self.assertRaises(ZeroDivisionError), secondSignal:
             raise ZeroDivisionError
@@ -68,9 +60,7 @@ class SecondSignalTests(SynchronousTestCase):
         self.assertEqual((self.reactor.stops, self.reactor.calls), (1, []))
 
     def test_othersSignals(self) -> None:
-        """
-        A program that has its own ways with signals keeps them.
-        """
+        """A program that has its own ways with signals keeps them."""
         received: list[int] = []
         signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
         with SecondSignal(self.reactor, lambda: None):

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.service}, on real sockets of this machine.
-"""
+"""Tests for L{admission.kafka.service}, on real sockets of this machine."""
 
 from __future__ import annotations
 
@@ -77,9 +75,7 @@ class Conversation(Int32StringReceiver):
 
 
 class StandInEndpoint:
-    """
-    An endpoint that listens when it is told to.
-    """
+    """An endpoint that listens when it is told to."""
 
     def __init__(self) -> None:
         self.listening: Deferred[Any] = Deferred()
@@ -89,9 +85,7 @@ class StandInEndpoint:
 
 
 class StandInPort:
-    """
-    A port that remembers whether it was closed.
-    """
+    """A port that remembers whether it was closed."""
 
     isClosed = False
 
@@ -105,9 +99,7 @@ def portOf(service: BrokerService, index: int = 0) -> int:
 
 
 class ServiceTestCase(TestCase):
-    """
-    A test with services, all of which are stopped when it ends.
-    """
+    """A test with services, all of which are stopped when it ends."""
 
     def setUp(self) -> None:
         self.path = self.mktemp()
@@ -152,15 +144,11 @@ class ServiceTestCase(TestCase):
 
 
 class ServingTests(ServiceTestCase):
-    """
-    A service that has been started serves.
-    """
+    """A service that has been started serves."""
 
     @inlineCallbacks
     def test_serves(self) -> Any:
-        """
-        Clients are served, and told the address that they have reached.
-        """
+        """Clients are served, and told the address that they have reached."""
         service = self.start(self.service())
         client = yield self.connect(service)
         answer = yield client.ask("Metadata", 9, topics=[{"name": "events"}])
@@ -173,9 +161,7 @@ class ServingTests(ServiceTestCase):
 
     @inlineCallbacks
     def test_oneStep(self) -> Any:
-        """
-        A command that knows no privileges starts the service in one step.
-        """
+        """A command that knows no privileges starts the service in one step."""
         service = self.service()
         service.startService()
         self.addCleanup(self.stop, service)
@@ -185,9 +171,7 @@ class ServingTests(ServiceTestCase):
 
     @inlineCallbacks
     def test_advertised(self) -> Any:
-        """
-        What is advertised for a listener goes to its clients.
-        """
+        """What is advertised for a listener goes to its clients."""
         service = self.start(self.service(advertised=Address("broker.example", 19092)))
         client = yield self.connect(service)
         answer = yield client.ask("Metadata", 9, topics=[])
@@ -196,9 +180,7 @@ class ServingTests(ServiceTestCase):
 
     @inlineCallbacks
     def test_severalPorts(self) -> Any:
-        """
-        All ports lead to the same broker.
-        """
+        """All ports lead to the same broker."""
         service = self.start(self.service(endpoints=[LOOPBACK, LOOPBACK]))
         first = yield self.connect(service, 0)
         second = yield self.connect(service, 1)
@@ -210,9 +192,7 @@ class ServingTests(ServiceTestCase):
 
     @inlineCallbacks
     def test_maxConnections(self) -> Any:
-        """
-        A connection too many is closed, and the log says so.
-        """
+        """A connection too many is closed, and the log says so."""
         service = self.start(self.service("max.connections=1"))
         client = yield self.connect(service)
         yield client.ask("ApiVersions", 4)
@@ -224,9 +204,7 @@ class ServingTests(ServiceTestCase):
 
     @inlineCallbacks
     def test_sensors(self) -> Any:
-        """
-        What the service holds can be measured.
-        """
+        """What the service holds can be measured."""
         service = self.start(self.service())
         client = yield self.connect(service)
         yield client.ask("Metadata", 9, topics=[{"name": "events"}])
@@ -241,16 +219,12 @@ class ServingTests(ServiceTestCase):
         yield self.disconnect(client)
 
     def test_neverIdle(self) -> None:
-        """
-        C{connections.max.idle.ms=-1} lets connections be idle for ever.
-        """
+        """C{connections.max.idle.ms=-1} lets connections be idle for ever."""
         service = self.start(self.service("connections.max.idle.ms=-1"))
         self.assertEqual(service.factory.limits.idleSeconds, float("inf"))
 
     def test_limits(self) -> None:
-        """
-        What is configured holds.
-        """
+        """What is configured holds."""
         service = self.start(
             self.service(
                 *("max.connections.per.ip=3", "request.receive.timeout=7s", "response.send.timeout=8s"),
@@ -267,18 +241,14 @@ class ServingTests(ServiceTestCase):
         )
 
     def test_limitNames(self) -> None:
-        """
-        The log names the limits of connections as the user has to set them.
-        """
+        """The log names the limits of connections as the user has to set them."""
         limits = self.start(self.service()).factory.limits
         names = [limits.settingOf(name) for name in LIMIT_NAMES]
         self.assertEqual(names, [*LIMIT_SETTINGS.values()])
         self.assertEqual(set(names) - {each.name for each in PROPERTIES.values()}, set())
 
     def test_pressure(self) -> None:
-        """
-        The log says that memory is short, where it is, and not more often than once a minute.
-        """
+        """The log says that memory is short, where it is, and not more often than once a minute."""
         service = self.start(self.service())
         clock = service._clock = Clock()  # type: ignore[assignment]
         counts = []
@@ -294,9 +264,7 @@ class ServingTests(ServiceTestCase):
 
 
 class SuperUsersTests(ServiceTestCase):
-    """
-    Where clients have names, only super users may change things.
-    """
+    """Where clients have names, only super users may change things."""
 
     def started(self, *assignments: str, checkers: Sequence[Any] = (), mtls: bool = False) -> tuple[Broker, list[str]]:
         """
@@ -313,9 +281,7 @@ class SuperUsersTests(ServiceTestCase):
         return service.broker, [formatEvent(event) for event in logged if event["log_level"] is LogLevel.warn]
 
     def test_nobody(self) -> None:
-        """
-        Clients log in and nobody is a super user: the log says once what follows, and what to set.
-        """
+        """Clients log in and nobody is a super user: the log says once what follows, and what to set."""
         broker, warnings = self.started(checkers=[InMemoryUsernamePasswordDatabaseDontUse(alice=b"secret")])
         self.assertIsNot(broker.superUsers.refusal("alice"), None)
         (warning,) = warnings
@@ -323,16 +289,15 @@ class SuperUsersTests(ServiceTestCase):
         self.assertIn("super.users=User:NAME", warning)
 
     def test_certificates(self) -> None:
-        """
-        Certificates are names, too, and then clients without one are no super users, on any port.
-        """
+        """Certificates are names, too, and then clients without one are no super users, on any port."""
         broker, warnings = self.started(mtls=True)
         self.assertIsNot(broker.superUsers.refusal("ANONYMOUS"), None)
         self.assertEqual(len(warnings), 1)
 
     def test_named(self) -> None:
         """
-        Who is named is a super user, others are not, however the broker knows its clients; nothing is left to say.
+        Who is named is a super user, others are not, however the broker knows its clients; nothing
+        is left to say.
         """
         broker, warnings = self.started("super.users=User:alice")
         self.assertIs(broker.superUsers.refusal("alice"), None)
@@ -340,24 +305,18 @@ class SuperUsersTests(ServiceTestCase):
         self.assertEqual(warnings, [])
 
     def test_withoutNames(self) -> None:
-        """
-        Without logins, certificates and super users nothing is refused and nothing said.
-        """
+        """Without logins, certificates and super users nothing is refused and nothing said."""
         broker, warnings = self.started()
         self.assertIs(broker.superUsers.refusal("ANONYMOUS"), None)
         self.assertEqual(warnings, [])
 
 
 class StoppingTests(ServiceTestCase):
-    """
-    A service that is stopped leaves nothing behind.
-    """
+    """A service that is stopped leaves nothing behind."""
 
     @inlineCallbacks
     def test_restart(self) -> Any:
-        """
-        Another service, or the same again, takes over the directory, with its records and its cluster id.
-        """
+        """Another service, or the same again, takes over the directory, with its records and its cluster id."""
         clusterIds = set()
         service = self.service()
         for expectedOffset in range(3):
@@ -376,9 +335,7 @@ class StoppingTests(ServiceTestCase):
 
     @inlineCallbacks
     def test_sendsResponses(self) -> Any:
-        """
-        A response that is under way is sent to its end before the connection closes.
-        """
+        """A response that is under way is sent to its end before the connection closes."""
         service = self.start(self.service("message.max.bytes=32MiB", "fetch.max.bytes=32MiB"))
         client = yield self.connect(service)
         yield client.ask("Metadata", 9, topics=[{"name": "events"}])
@@ -398,9 +355,7 @@ class StoppingTests(ServiceTestCase):
 
     @inlineCallbacks
     def test_acknowledges(self) -> Any:
-        """
-        Records that were received are acknowledged and stored, though the service stops in the same turn.
-        """
+        """Records that were received are acknowledged and stored, though the service stops in the same turn."""
         service = self.start(self.service())
         client = yield self.connect(service)
         yield client.ask("Metadata", 9, topics=[{"name": "events"}])
@@ -420,9 +375,7 @@ class StoppingTests(ServiceTestCase):
 
     @inlineCallbacks
     def test_waitingFetch(self) -> Any:
-        """
-        A fetch that waits does not hold up the end.
-        """
+        """A fetch that waits does not hold up the end."""
         service = self.start(self.service("close.grace.timeout=60s"))
         client = yield self.connect(service)
         yield client.ask("Metadata", 9, topics=[{"name": "events"}])
@@ -437,7 +390,8 @@ class StoppingTests(ServiceTestCase):
     @inlineCallbacks
     def test_stoppedTwice(self) -> Any:
         """
-        A service that is stopped twice closes its log only when its connections are gone, and both calls wait for that.
+        A service that is stopped twice closes its log only when its connections are gone, and both
+        calls wait for that.
         """
         service = self.start(self.service())
         drained: Deferred[None] = Deferred()
@@ -455,7 +409,8 @@ class StoppingTests(ServiceTestCase):
     @inlineCallbacks
     def test_order(self) -> Any:
         """
-        Ports close first, then waiting clients are answered and closed, then the log is closed; exporters end last.
+        Ports close first, then waiting clients are answered and closed, then the log is closed;
+        exporters end last.
         """
         service = self.service()
         happened: list[Any] = []
@@ -486,9 +441,7 @@ class StoppingTests(ServiceTestCase):
 
     @inlineCallbacks
     def test_failingPart(self) -> Any:
-        """
-        A part that cannot be closed keeps nothing else open.
-        """
+        """A part that cannot be closed keeps nothing else open."""
         service = self.start(self.service())
         patch = self.patch(Broker, "drain", lambda broker: 1 / 0)
         yield self.assertFailure(service.stopService(), ZeroDivisionError)
@@ -497,9 +450,7 @@ class StoppingTests(ServiceTestCase):
 
     @inlineCallbacks
     def test_refusesMeanwhile(self) -> Any:
-        """
-        Connections are refused once the service has stopped.
-        """
+        """Connections are refused once the service has stopped."""
         service = self.start(self.service())
         port = portOf(service)
         yield service.stopService()
@@ -508,9 +459,7 @@ class StoppingTests(ServiceTestCase):
 
     @inlineCallbacks
     def test_halfARequest(self) -> Any:
-        """
-        A request that has not come to its end is given up.
-        """
+        """A request that has not come to its end is given up."""
         service = self.start(self.service("close.grace.timeout=60s"))
         client = yield self.connect(service)
         client.transport.write(framed(bytes(5000))[:4] + b"\x00\x00half")
@@ -522,14 +471,10 @@ class StoppingTests(ServiceTestCase):
 
 
 class MistakeTests(ServiceTestCase):
-    """
-    What keeps the broker from starting is said in a sentence.
-    """
+    """What keeps the broker from starting is said in a sentence."""
 
     def assertCannotStart(self, service: BrokerService, *words: str) -> None:
-        """
-        The process would end with these words, and leave no port open.
-        """
+        """The process would end with these words, and leave no port open."""
         error = self.assertRaises(SystemExit, self.start, service)
         for word in words:
             self.assertIn(word, str(error))
@@ -537,9 +482,7 @@ class MistakeTests(ServiceTestCase):
         self.assertEqual(service._ports, [])
 
     def test_logInUse(self) -> None:
-        """
-        A directory belongs to one broker at a time.
-        """
+        """A directory belongs to one broker at a time."""
         self.start(self.service())
         self.assertCannotStart(self.service(), f"{self.path} is in use by process {os.getpid()}", "--data")
 
@@ -560,40 +503,30 @@ class MistakeTests(ServiceTestCase):
         self.flushLoggedErrors(ZeroDivisionError)
 
     def test_noDirectory(self) -> None:
-        """
-        A directory that cannot be made is named.
-        """
+        """A directory that cannot be made is named."""
         Path(self.path).write_text("a file")
         self.assertCannotStart(self.service(path=f"{self.path}/data"), self.path, "--data")
 
     def test_portInUse(self) -> None:
-        """
-        A port that is taken is named, and the other ports are closed.
-        """
+        """A port that is taken is named, and the other ports are closed."""
         port = portOf(self.start(self.service()))
         taken = f"tcp:{port}:interface=127.0.0.1"
         service = self.service(endpoints=[LOOPBACK, taken], path=self.mktemp())
         self.assertCannotStart(service, f"cannot listen on {taken}")
 
     def test_impossiblePort(self) -> None:
-        """
-        An impossible port is named, too.
-        """
+        """An impossible port is named, too."""
         self.assertCannotStart(self.service(endpoints=["tcp:70000"]), "cannot listen on tcp:70000")
 
     def test_oneStep(self) -> None:
-        """
-        The same holds for a start in one step.
-        """
+        """The same holds for a start in one step."""
         port = portOf(self.start(self.service()))
         service = self.service(endpoints=[f"tcp:{port}:interface=127.0.0.1"], path=self.mktemp())
         error = self.assertRaises(SystemExit, service.startService)
         self.assertIn("cannot listen", str(error))
 
     def test_listensLate(self) -> Any:
-        """
-        An endpoint may take its time; its port is then treated like the others.
-        """
+        """An endpoint may take its time; its port is then treated like the others."""
         endpoint, port = StandInEndpoint(), StandInPort()
         service = self.start(self.service(endpoints=[endpoint, LOOPBACK]))
         endpoint.listening.callback(port)
@@ -604,9 +537,7 @@ class MistakeTests(ServiceTestCase):
         return stopping
 
     def test_failsLate(self) -> None:
-        """
-        An endpoint that fails later ends the process, and the log says why.
-        """
+        """An endpoint that fails later ends the process, and the log says why."""
         stops: list[bool] = []
         self.patch(reactor, "stop", lambda: stops.append(True))
         endpoint = StandInEndpoint()
@@ -622,9 +553,7 @@ LOG_FILES = 100
 
 
 class DescriptorTests(ServiceTestCase):
-    """
-    Connections need file descriptors, beside those that the log may have.
-    """
+    """Connections need file descriptors, beside those that the log may have."""
 
     def started(self, soft: int, hard: int, maxConnections: int = 1000) -> tuple[int, list[Any], list[str]]:
         """
@@ -641,17 +570,13 @@ class DescriptorTests(ServiceTestCase):
         return service.factory.limits.maxConnections, limitsSet, warnings
 
     def test_enough(self) -> None:
-        """
-        A limit that suffices is left alone.
-        """
+        """A limit that suffices is left alone."""
         for soft in (1000 + RESERVED_DESCRIPTORS + LOG_FILES, 10**6, resource.RLIM_INFINITY):
             self.path = self.mktemp()
             self.assertEqual(self.started(soft, resource.RLIM_INFINITY), (1000, [], []))
 
     def test_raised(self) -> None:
-        """
-        A limit that does not is raised as far as is needed.
-        """
+        """A limit that does not is raised as far as is needed."""
         needed = 1000 + RESERVED_DESCRIPTORS + LOG_FILES
         for hard in (needed, 10**6, resource.RLIM_INFINITY):
             self.path = self.mktemp()
@@ -659,9 +584,7 @@ class DescriptorTests(ServiceTestCase):
             self.assertEqual(self.started(256, hard), (1000, expected, []))
 
     def test_tooLow(self) -> None:
-        """
-        Where the system allows no more, fewer connections are accepted, and the log says so.
-        """
+        """Where the system allows no more, fewer connections are accepted, and the log says so."""
         allowed, limitsSet, (warning,) = self.started(256, 512)
         self.assertEqual(
             (allowed, limitsSet), (512 - RESERVED_DESCRIPTORS - LOG_FILES, [(resource.RLIMIT_NOFILE, (512, 512))])
@@ -671,15 +594,11 @@ class DescriptorTests(ServiceTestCase):
 
 
 class MakeServiceTests(TestCase):
-    """
-    What C{twistd} calls.
-    """
+    """What C{twistd} calls."""
 
     @inlineCallbacks
     def test_makeService(self) -> Any:
-        """
-        Options become a service that obeys them.
-        """
+        """Options become a service that obeys them."""
         path = self.mktemp()
         options = Options()
         chosen = ["--pool", "bounded:64MiB", "--order", "rounds", "--set", "broker.id=5"]

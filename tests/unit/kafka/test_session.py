@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.session}.
-"""
+"""Tests for L{admission.kafka.session}."""
 
 from __future__ import annotations
 
@@ -38,21 +36,15 @@ from tests.kit.workedclock import WorkedClock
 
 
 def header(apiKey: int, apiVersion: int) -> bytes:
-    """
-    The first bytes of a request without a client id.
-    """
+    """The first bytes of a request without a client id."""
     return struct.pack(">hhih", apiKey, apiVersion, 1, -1)
 
 
 class DescribeLengthTests(SynchronousTestCase):
-    """
-    L{describeLength} recognises other protocols by what they begin with.
-    """
+    """L{describeLength} recognises other protocols by what they begin with."""
 
     def test_words(self) -> None:
-        """
-        The first four bytes of other protocols are named, and numbers are not.
-        """
+        """The first four bytes of other protocols are named, and numbers are not."""
         for prefix, word in (
             (b"\x16\x03\x01\x00", "a TLS handshake"),
             (b"\x16\x03\x03\x02", "a TLS handshake"),
@@ -65,31 +57,23 @@ class DescribeLengthTests(SynchronousTestCase):
 
 
 class FrameTests(BrokerTestCase):
-    """
-    Frames that will not be read are refused before there is memory for them.
-    """
+    """Frames that will not be read are refused before there is memory for them."""
 
     properties = {"socket.request.max.bytes": "2MiB"}
 
     def assertNoMemoryUsed(self) -> None:
-        """
-        Not a byte has ever been taken for a frame.
-        """
+        """Not a byte has ever been taken for a frame."""
         self.assertEqual(self.pool.peakFrameBytes, 0)
 
     def test_tooLarge(self) -> None:
-        """
-        A request over C{socket.request.max.bytes} is refused by its length alone.
-        """
+        """A request over C{socket.request.max.bytes} is refused by its length alone."""
         client = self.connect()
         client.sendBytes(struct.pack(">i", (2 << 20) + 1))
         self.assertRefused(client, "2097153 bytes was announced, and 2097152 are allowed (socket.request.max.bytes)")
         self.assertNoMemoryUsed()
 
     def test_largest(self) -> None:
-        """
-        A Produce request of exactly that size is read.
-        """
+        """A Produce request of exactly that size is read."""
         topic = self.topic("events", 1, {"max.message.bytes": str(4 << 20)})
         client = self.connect()
         missingBytes = (2 << 20) - len(client.frame(self._produce(0))) + 4
@@ -108,9 +92,7 @@ class FrameTests(BrokerTestCase):
         return requestOf("Produce", 9, **produceFields("events", batchOf(bytes(valueBytes))))
 
     def test_tooLargeForItsKind(self) -> None:
-        """
-        Requests other than Produce have limits of their own, enforced when length and API key are there.
-        """
+        """Requests other than Produce have limits of their own, enforced when length and API key are there."""
         for name, limitBytes in (("Metadata", 1 << 20), ("ApiVersions", 4096), ("Fetch", 1 << 20)):
             client = self.connect()
             client.sendBytes(struct.pack(">ih", limitBytes + 1, API_KEYS[name]))
@@ -118,9 +100,7 @@ class FrameTests(BrokerTestCase):
         self.assertNoMemoryUsed()
 
     def test_unknownApi(self) -> None:
-        """
-        An API that is not served is refused, one with a negative key as well.
-        """
+        """An API that is not served is refused, one with a negative key as well."""
         for apiKey in (-1, 9999):
             client = self.connect()
             client.sendBytes(struct.pack(">ih", 100, apiKey))
@@ -128,18 +108,14 @@ class FrameTests(BrokerTestCase):
         self.assertNoMemoryUsed()
 
     def test_negativeLength(self) -> None:
-        """
-        A negative length is refused.
-        """
+        """A negative length is refused."""
         client = self.connect()
         client.sendBytes(struct.pack(">i", -1))
         self.assertRefused(client, "a frame of -1 bytes was announced")
         self.assertNoMemoryUsed()
 
     def test_otherProtocols(self) -> None:
-        """
-        Who speaks another protocol is told apart from who sends large requests.
-        """
+        """Who speaks another protocol is told apart from who sends large requests."""
         for data, words in (
             (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "a TLS handshake on a port that has no TLS"),
             (b"GET / HTTP/1.1\r\n\r\n", "an HTTP request"),
@@ -151,15 +127,10 @@ class FrameTests(BrokerTestCase):
 
 
 class BadRequestTests(BrokerTestCase):
-    """
-    A request that cannot be served closes its connection, the log says why,
-    and its memory is there for the next.
-    """
+    """A request that cannot be served closes its connection, the log says why, and its memory is there for the next."""
 
     def assertCloses(self, frame: bytes, *words: str) -> None:
-        """
-        A client that sends C{frame} is refused in these words.
-        """
+        """A client that sends C{frame} is refused in these words."""
         client = self.connect()
         client.sendBytes(frame)
         self.assertRefused(client, *words)
@@ -167,39 +138,29 @@ class BadRequestTests(BrokerTestCase):
         self.assertPoolWhole()
 
     def test_tooShort(self) -> None:
-        """
-        Frames too short for a header are refused, empty ones as well.
-        """
+        """Frames too short for a header are refused, empty ones as well."""
         for body in (b"", b"\x00", b"\x00\x12", header(18, 0)[:-1]):
             self.assertCloses(framed(body), f"a request of {len(body)} bytes ends within its header")
 
     def test_clientId(self) -> None:
-        """
-        A client id that goes on past the end, or is no text, is refused.
-        """
+        """A client id that goes on past the end, or is no text, is refused."""
         self.assertCloses(framed(struct.pack(">hhih", 3, 1, 1, 50) + b"x"), "ends within its header")
         self.assertCloses(framed(struct.pack(">hhih", 3, 1, 1, 1) + b"\xff"), "client id", "not UTF-8")
 
     def test_body(self) -> None:
-        """
-        A body that ends early or announces too many elements is refused.
-        """
+        """A body that ends early or announces too many elements is refused."""
         whole = requestFrame(requestOf("Metadata", 1, topics=[{"name": "x"}]), 1)[4:]
         self.assertCloses(framed(whole[:-1]), "Metadata v1 ends before its fields do")
         self.assertCloses(framed(header(3, 1) + struct.pack(">i", 2**31 - 1)), "topics announces 2147483647 elements")
 
     def test_produceBody(self) -> None:
-        """
-        So is a Produce request, which is read by other means.
-        """
+        """So is a Produce request, which is read by other means."""
         whole = requestFrame(requestOf("Produce", 9, **produceFields("x", batchOf(b"1"))), 1)[4:]
         self.assertCloses(framed(whole[:-1]), "a Produce request ends before its fields do")
         self.assertCloses(framed(whole + b"\x00"), "left over behind a Produce request")
 
     def test_version(self) -> None:
-        """
-        Versions that are not served are refused.
-        """
+        """Versions that are not served are refused."""
         for apiKey, apiVersion, name in (
             (3, 99, "Metadata"),
             (3, -1, "Metadata"),
@@ -229,9 +190,7 @@ class BadRequestTests(BrokerTestCase):
             self.assertCloses(framed(unanswered), f"Produce in version {apiVersion}, which is not served")
 
     def test_responsesBeforeIt(self) -> None:
-        """
-        What was asked before the bad request is answered; what comes behind it is not.
-        """
+        """What was asked before the bad request is answered; what comes behind it is not."""
         client = self.connect()
         good = client.frame(requestOf("ApiVersions", 4))
         client.sendBytes(good + framed(b"") + requestFrame(requestOf("ApiVersions", 4), 3))
@@ -239,9 +198,7 @@ class BadRequestTests(BrokerTestCase):
         self.assertRefused(client, "ends within its header")
 
     def test_failingApi(self) -> None:
-        """
-        A failure of the broker is logged and closes the connection.
-        """
+        """A failure of the broker is logged and closes the connection."""
         self.log.topic = None  # type: ignore[method-assign, assignment]
         client = self.connect()
         client.send("Metadata", 1, topics=[{"name": "x"}])
@@ -249,9 +206,7 @@ class BadRequestTests(BrokerTestCase):
         self.assertRefused(client, "its request could not be answered")
 
     def test_namesInLog(self) -> None:
-        """
-        What a client has chosen stays on one line of the log, and short.
-        """
+        """What a client has chosen stays on one line of the log, and short."""
         client = self.connect()
         client.send("Produce", 9, answered=False, **produceFields("a\nb" + "x" * 30_000, batchOf(b"1"), acks=0))
         self.assertTrue(client.isClosed)
@@ -261,14 +216,10 @@ class BadRequestTests(BrokerTestCase):
 
 
 class MemoryTests(BrokerTestCase):
-    """
-    Memory goes back as soon as it is not needed.
-    """
+    """Memory goes back as soon as it is not needed."""
 
     def test_announced(self) -> None:
-        """
-        Requests that are announced and do not come hold up neither small ones, nor, for long, large ones.
-        """
+        """Requests that are announced and do not come hold up neither small ones, nor, for long, large ones."""
         liars = [self.connect() for _ in range(POOL_BYTES // LARGEST_BYTES)]
         for liar in liars:
             liar.sendBytes(struct.pack(">i", LARGEST_BYTES) + header(API_KEYS["Produce"], 9))
@@ -286,9 +237,7 @@ class MemoryTests(BrokerTestCase):
         self.assertRefused(closed, "have not come", "others wait")
 
     def test_produceBeforeCommit(self) -> None:
-        """
-        A Produce request gives its memory and its turn back before the commit.
-        """
+        """A Produce request gives its memory and its turn back before the commit."""
         self.topic("events")
         client = self.connect()
         client.deliver("Produce", 9, **produceFields("events", batchOf(bytes(50_000))))
@@ -299,9 +248,7 @@ class MemoryTests(BrokerTestCase):
         self.assertEqual(client.waiting(), 1)
 
     def test_slabReused(self) -> None:
-        """
-        The next request of the same size is read into the same memory, so nobody keeps a slice of it.
-        """
+        """The next request of the same size is read into the same memory, so nobody keeps a slice of it."""
         self.topic("events")
         client = self.connect()
         idle = set()
@@ -312,9 +259,7 @@ class MemoryTests(BrokerTestCase):
         self.assertGreater(self.pool.idleBytes, 100_000)
 
     def test_slabReusedAfterRefusal(self) -> None:
-        """
-        It is also after batches that were refused, requests that cannot be read, and those of other kinds.
-        """
+        """It is also after batches that were refused, requests that cannot be read, and those of other kinds."""
         name = "x" * 10_000
         topics = [{"name": name, "replication_factor": 5}]
         whole = requestFrame(requestOf("Produce", 9, **produceFields(name, bytes(9000))), 1)
@@ -327,9 +272,7 @@ class MemoryTests(BrokerTestCase):
         self.assertEqual([len(free) for free in self.pool._buffers._free.values()], [1, 1])
 
     def test_otherRequests(self) -> None:
-        """
-        Any other request has given its memory back when the broker begins to work on it.
-        """
+        """Any other request has given its memory back when the broker begins to work on it."""
         seen: list[int] = []
 
         def topic(name: str) -> Any:
@@ -346,31 +289,23 @@ class MemoryTests(BrokerTestCase):
 
 
 class DisconnectTests(BrokerTestCase):
-    """
-    Whatever a client leaves behind, the pool is whole after it has left.
-    """
+    """Whatever a client leaves behind, the pool is whole after it has left."""
 
     def setUp(self) -> None:
-        """
-        Make a topic and connect.
-        """
+        """Make a topic and connect."""
         super().setUp()
         self.events = self.topic("events")
         self.client = self.connect()
 
     def assertNothingLeft(self) -> None:
-        """
-        The client leaves, and nothing of it is left.
-        """
+        """The client leaves, and nothing of it is left."""
         self.client.disconnect()
         self.assertEqual((self.gate.waitingForMemory, self.gate.runningRequests), (0, 0))
         self.assertEqual(self.purgatory.watched, 0)
         self.assertPoolWhole()
 
     def test_waitingForMemory(self) -> None:
-        """
-        It waited for memory.
-        """
+        """It waited for memory."""
         leases = [self.pool.tryAllocate(LARGEST_BYTES) for _ in range(2)]
         self.client.send("Metadata", 4, topics=[])
         self.assertEqual(self.gate.waitingForMemory, 1)
@@ -382,18 +317,14 @@ class DisconnectTests(BrokerTestCase):
         self.assertNothingLeft()
 
     def test_halfABody(self) -> None:
-        """
-        Half of a body was there.
-        """
+        """Half of a body was there."""
         frame = self.client.frame(requestOf("Produce", 9, **produceFields("events", batchOf(bytes(10_000)))))
         self.client.sendBytes(frame[:5000])
         self.assertEqual(self.frameBytes, len(frame) - 4)
         self.assertNothingLeft()
 
     def test_waitingForItsTurn(self) -> None:
-        """
-        Its request waited for its turn.
-        """
+        """Its request waited for its turn."""
         self.gate.runningRequests = self.gate.maxRequests
         self.client.send("Metadata", 4, topics=[])
         self.assertGreater(self.frameBytes, 0)
@@ -401,17 +332,13 @@ class DisconnectTests(BrokerTestCase):
         self.assertNothingLeft()
 
     def test_parked(self) -> None:
-        """
-        Its fetch waited for records.
-        """
+        """Its fetch waited for records."""
         self.client.send("Fetch", 12, **fetchFields(self.events, 0, maxWaitMs=500))
         self.assertGreater(self.pool.usedBytesByPurpose[PARKED], 0)
         self.assertNothingLeft()
 
     def test_goneBehindRequests(self) -> None:
-        """
-        It has hung up behind requests that are still to be served; nobody waits on behalf of it.
-        """
+        """It has hung up behind requests that are still to be served; nobody waits on behalf of it."""
         self.client.send("Fetch", 12, **fetchFields(self.events, 0, maxWaitMs=500))
         self.client.send("Produce", 9, answered=False, **produceFields("events", batchOf(b"1"), acks=0))
         self.client.protocol.hasPeerGone = True
@@ -423,17 +350,13 @@ class DisconnectTests(BrokerTestCase):
         self.assertNothingLeft()
 
     def test_committing(self) -> None:
-        """
-        Its records waited for their commit; they are stored all the same.
-        """
+        """Its records waited for their commit; they are stored all the same."""
         self.client.deliver("Produce", 9, **produceFields("events", batchOf(b"1")))
         self.assertNothingLeft()
         self.assertEqual(self.events.partitions[0].highWatermark, 1)
 
     def test_unsentResponse(self) -> None:
-        """
-        It did not take its responses.
-        """
+        """It did not take its responses."""
         self.store(self.events.partitions[0], bytes(500_000))
         self.client.transport.isTaking = False
         self.client.send("Fetch", 12, **fetchFields(self.events, 0))
@@ -441,9 +364,7 @@ class DisconnectTests(BrokerTestCase):
         self.assertNothingLeft()
 
     def test_duringAnswer(self) -> None:
-        """
-        It was cut off while the fetch of another was answered.
-        """
+        """It was cut off while the fetch of another was answered."""
         other = self.connect()
         for client in (other, self.client):
             client.send("Fetch", 12, **fetchFields(self.events, 0, maxWaitMs=500))
@@ -461,21 +382,15 @@ class DisconnectTests(BrokerTestCase):
 
 
 class ClosingTests(BrokerTestCase):
-    """
-    A connection that is closed by the broker.
-    """
+    """A connection that is closed by the broker."""
 
     def setUp(self) -> None:
-        """
-        Make a topic.
-        """
+        """Make a topic."""
         super().setUp()
         self.events = self.topic("events")
 
     def test_acknowledgesFirst(self) -> None:
-        """
-        Who waits for a commit hears of it before the connection closes, and is not read any more.
-        """
+        """Who waits for a commit hears of it before the connection closes, and is not read any more."""
         for transportType in (None, FakeTLSTransport):
             client = self._connected(transportType)
             client.deliver("Produce", 9, **produceFields("events", batchOf(b"1")))
@@ -497,9 +412,7 @@ class ClosingTests(BrokerTestCase):
         return client
 
     def test_pipelinedCommits(self) -> None:
-        """
-        So does who has sent the next records by then, which are stored in the same commit.
-        """
+        """So does who has sent the next records by then, which are stored in the same commit."""
         client = self.connect()
         frames = [
             client.frame(requestOf("Produce", 9, **produceFields("events", batchOf(value)))) for value in (b"1", b"2")
@@ -514,7 +427,8 @@ class ClosingTests(BrokerTestCase):
 
     def test_putOff(self) -> None:
         """
-        A request of another kind is answered after the records that were sent before it, and then the next is read.
+        A request of another kind is answered after the records that were sent before it, and then
+        the next is read.
         """
         client = self.connect()
         produced = requestOf("Produce", 9, **produceFields("events", batchOf(b"1")))
@@ -531,9 +445,7 @@ class ClosingTests(BrokerTestCase):
         self.assertEqual(third.responses[0].partition_responses[0].base_offset, 1)
 
     def test_putOffAndGone(self) -> None:
-        """
-        A request that was put off gives its memory back when the client leaves meanwhile.
-        """
+        """A request that was put off gives its memory back when the client leaves meanwhile."""
         client = self.connect()
         produced = requestOf("Produce", 9, **produceFields("events", batchOf(b"1")))
         client.protocol.dataReceived(client.frame(produced) + client.frame(requestOf("ApiVersions", 0)))
@@ -542,9 +454,7 @@ class ClosingTests(BrokerTestCase):
         self.assertPoolWhole()
 
     def test_putOffAndClosed(self) -> None:
-        """
-        So does one that was put off when the broker closes the connection, and its turn is over.
-        """
+        """So does one that was put off when the broker closes the connection, and its turn is over."""
         client = self.connect()
         produced = requestOf("Produce", 9, **produceFields("events", batchOf(b"1")))
         client.protocol.dataReceived(client.frame(produced) + client.frame(requestOf("ApiVersions", 0)))
@@ -556,9 +466,7 @@ class ClosingTests(BrokerTestCase):
         self.assertEqual(self.gate.runningRequests, 0)
 
     def test_secondCommit(self) -> None:
-        """
-        A client whose second request waits for its commit hears of that one as well.
-        """
+        """A client whose second request waits for its commit hears of that one as well."""
         client = self.connect()
         frames = [
             client.frame(requestOf("Produce", 9, **produceFields("events", batchOf(value)))) for value in (b"1", b"2")
@@ -570,9 +478,7 @@ class ClosingTests(BrokerTestCase):
         self.assertTrue(client.isClosed)
 
     def test_goneMeanwhile(self) -> None:
-        """
-        A client that leaves before the commit is forgotten.
-        """
+        """A client that leaves before the commit is forgotten."""
         client = self.connect()
         client.deliver("Produce", 9, **produceFields("events", batchOf(b"1")))
         client.protocol.closeGracefully()
@@ -581,9 +487,7 @@ class ClosingTests(BrokerTestCase):
         self.assertPoolWhole()
 
     def test_parked(self) -> None:
-        """
-        A fetch that waits is given up: nothing is lost with it.
-        """
+        """A fetch that waits is given up: nothing is lost with it."""
         client = self.connect()
         client.send("Fetch", 12, **fetchFields(self.events, 0, maxWaitMs=10_000))
         client.protocol.closeGracefully()
@@ -591,9 +495,7 @@ class ClosingTests(BrokerTestCase):
         self.assertEqual((client.isClosed, client.waiting()), (True, 0))
 
     def test_unsent(self) -> None:
-        """
-        Responses that are under way are sent.
-        """
+        """Responses that are under way are sent."""
         self.store(self.events.partitions[0], bytes(500_000))
         client = self.connect()
         client.transport.isTaking = False
@@ -608,14 +510,10 @@ class ClosingTests(BrokerTestCase):
 
 
 class SoupTests(BrokerTestCase):
-    """
-    Several clients at once, in any order of events.
-    """
+    """Several clients at once, in any order of events."""
 
     def test_anyOrder(self) -> None:
-        """
-        Each client is answered in the order of its requests, and nothing is held for those who left.
-        """
+        """Each client is answered in the order of its requests, and nothing is held for those who left."""
         steps = st.lists(
             st.tuples(
                 st.integers(0, 2),
@@ -695,25 +593,19 @@ class SoupTests(BrokerTestCase):
 
 
 class TurnTests(BrokerTestCase):
-    """
-    C{queued.max.requests} bounds what is worked on, and parked work is not.
-    """
+    """C{queued.max.requests} bounds what is worked on, and parked work is not."""
 
     properties = {"queued.max.requests": "1"}
 
     def test_parkedFetches(self) -> None:
-        """
-        A fetch that waits leaves its turn to others.
-        """
+        """A fetch that waits leaves its turn to others."""
         topic = self.topic("events")
         first, second = self.connect(), self.connect()
         first.send("Fetch", 12, **fetchFields(topic, 0, maxWaitMs=500))
         self.assertEqual(second.ask("ApiVersions", 4).error_code, 0)
 
     def test_turnGranted(self) -> None:
-        """
-        A request that had to wait for its turn is answered when it comes.
-        """
+        """A request that had to wait for its turn is answered when it comes."""
         self.gate.runningRequests = 1
         client = self.connect()
         client.send("ApiVersions", 4)
@@ -724,16 +616,12 @@ class TurnTests(BrokerTestCase):
 
 
 class LongWorkTests(BrokerTestCase):
-    """
-    What takes long is done in slices, and what is large waits for memory.
-    """
+    """What takes long is done in slices, and what is large waits for memory."""
 
     properties = {"max.topics": "5000"}
 
     def setUp(self) -> None:
-        """
-        Have no time to do anything at once, and topics with names that make a long answer.
-        """
+        """Have no time to do anything at once, and topics with names that make a long answer."""
         super().setUp()
         self.patch(self.broker.timeSlices, "_creditSeconds", -1e9)
         for number in range(1000):
@@ -741,15 +629,11 @@ class LongWorkTests(BrokerTestCase):
         self.clock.advance(0)
 
     def ask(self, client: Client) -> None:
-        """
-        Ask for all topics without letting a turn pass.
-        """
+        """Ask for all topics without letting a turn pass."""
         client.deliver("Metadata", 12, topics=None)
 
     def test_slices(self) -> None:
-        """
-        A request that is worked on in slices has no turn; those behind it are answered after it.
-        """
+        """A request that is worked on in slices has no turn; those behind it are answered after it."""
         client, other = self.connect(), self.connect()
         self.ask(client)
         client.deliver("ApiVersions", 4)
@@ -759,9 +643,7 @@ class LongWorkTests(BrokerTestCase):
         self.assertEqual(client.receive().error_code, 0)
 
     def test_decoding(self) -> None:
-        """
-        A request that is not small is decoded in a slice; it holds its frame until then, and no turn.
-        """
+        """A request that is not small is decoded in a slice; it holds its frame until then, and no turn."""
         client, gone, closed, bad = (self.connect() for _ in range(4))
         names = [{"name": f"{number:0200}"} for number in range(10)]
         for each in (client, gone, closed):
@@ -780,9 +662,7 @@ class LongWorkTests(BrokerTestCase):
         self.assertRefused(bad, "a request that cannot be read")
 
     def test_changes(self) -> None:
-        """
-        Changes are made in slices, too, and answered when the disk has them.
-        """
+        """Changes are made in slices, too, and answered when the disk has them."""
         client = self.connect()
         topics = [{"name": f"new-{number}", "num_partitions": 1, "replication_factor": 1} for number in range(50)]
         self.isHolding = True
@@ -797,9 +677,7 @@ class LongWorkTests(BrokerTestCase):
         self.assertEqual({topic.error_code for topic in client.receive().topics}, {0})
 
     def test_hangUp(self) -> None:
-        """
-        If the client hangs up, the work ends.
-        """
+        """If the client hangs up, the work ends."""
         client = self.connect()
         self.ask(client)
         described: list[str] = []
@@ -808,9 +686,7 @@ class LongWorkTests(BrokerTestCase):
         self.assertEqual((client.waiting(), described), (0, []))
 
     def test_tooLarge(self) -> None:
-        """
-        If the answer takes more memory than one answer may, the connection is closed, and the log says why.
-        """
+        """If the answer takes more memory than one answer may, the connection is closed, and the log says why."""
         self.patch(self.broker, "largestResponseBytes", 100_000)
         client = self.connect()
         client.send("Metadata", 12, topics=None)
@@ -818,9 +694,7 @@ class LongWorkTests(BrokerTestCase):
         self.assertEqual(self.broker.largeAnswers.tokens, MAX_LARGE_ANSWERS)
 
     def test_atATime(self) -> None:
-        """
-        Only some large answers are made at a time; the others have no more than a little meanwhile.
-        """
+        """Only some large answers are made at a time; the others have no more than a little meanwhile."""
         taken = [self.broker.largeAnswers.acquire() for _ in range(MAX_LARGE_ANSWERS)]
         clients = [self.connect() for _ in range(3)]
         for client in clients:
@@ -834,9 +708,7 @@ class LongWorkTests(BrokerTestCase):
         self.assertEqual([client.waiting() for client in clients], [1, 0, 1])
 
     def test_memory(self) -> None:
-        """
-        While there is no memory and other answers have not left, a large one waits.
-        """
+        """While there is no memory and other answers have not left, a large one waits."""
         held = self.pool.charge(POOL_BYTES, RESPONSES)
         client, gone = self.connect(), self.connect()
         self.ask(client)
@@ -849,9 +721,7 @@ class LongWorkTests(BrokerTestCase):
         self.assertEqual(len(client.receive().topics), 1000)
 
     def test_hangUpAtAnyTime(self) -> None:
-        """
-        Whenever the client hangs up while its request is worked on, everything is given back.
-        """
+        """Whenever the client hangs up while its request is worked on, everything is given back."""
         self.patch(self.broker.timeSlices, "_clock", WorkedClock(self.clock, 0.001))
         self.patch(brokersession, "LARGE_ANSWER_BYTES", 500)
         names = [{"topic_id": None, "name": f"{number:0200}"} for number in range(10)]
@@ -874,9 +744,7 @@ class LongWorkTests(BrokerTestCase):
         self.assertEqual(self.pool.usedBytesByPurpose[RESPONSES], 0)
 
     def test_memoryOfEachOther(self) -> None:
-        """
-        Requests that together have all memory, and want more for their answers, do not wait for each other.
-        """
+        """Requests that together have all memory, and want more for their answers, do not wait for each other."""
         self.patch(self.broker.timeSlices, "_clock", WorkedClock(self.clock, 0.0001))
         clients = [self.connect() for _ in range(8)]
         names = [{"topic_id": None, "name": f"{number:08}"} for number in range(5000)]
@@ -890,14 +758,10 @@ class LongWorkTests(BrokerTestCase):
 
 
 class LargestRequestTests(BrokerTestCase):
-    """
-    No request is larger than what the pool hands out.
-    """
+    """No request is larger than what the pool hands out."""
 
     def test_poolLimits(self) -> None:
-        """
-        The pool's largest allocation goes before a larger C{socket.request.max.bytes}.
-        """
+        """The pool's largest allocation goes before a larger C{socket.request.max.bytes}."""
         self.assertLess(LARGEST_BYTES, POOL_BYTES)
         client = self.connect()
         client.sendBytes(struct.pack(">i", LARGEST_BYTES + 1))

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.statussections}.
-"""
+"""Tests for L{admission.kafka.statussections}."""
 
 from __future__ import annotations
 
@@ -54,14 +52,10 @@ LENGTH_BYTES = 4
 
 
 class BrokerStatusTestCase(BrokerTestCase):
-    """
-    A broker with a quota, and its status.
-    """
+    """A broker with a quota, and its status."""
 
     def setUp(self) -> None:
-        """
-        Make them.
-        """
+        """Make them."""
         super().setUp()
         self.policy = ClientBytes(Windows(11, 1.0))
         shadow = ClientBytes(Windows(11, 1.0), isShadow=True)
@@ -81,37 +75,27 @@ class BrokerStatusTestCase(BrokerTestCase):
         self.events = self.topic()
 
     def look(self) -> Any:
-        """
-        The document of this moment, as a client of the port reads it.
-        """
+        """The document of this moment, as a client of the port reads it."""
         self.clock.advance(KEPT_SECONDS)
         return json.loads(self.document.text)
 
     def askForSpace(self) -> tuple[int, int]:
-        """
-        The size of the disk, and how much of it is free.
-        """
+        """The size of the disk, and how much of it is free."""
         self.asked += 1
         if self.space is None:
             raise OSError(errno.EIO, "no disk")
         return self.space
 
     def overdraw(self, client: Client, factor: float = 11.0) -> None:
-        """
-        Have a client take more than its limit; by default it is throttled for a second.
-        """
+        """Have a client take more than its limit; by default it is throttled for a second."""
         client.produce("events", batchOf(b"x" * int(factor * LIMIT)))
 
 
 class DiskTests(BrokerStatusTestCase):
-    """
-    The document says how much of the disk is used, by which topics, and how much is free.
-    """
+    """The document says how much of the disk is used, by which topics, and how much is free."""
 
     def test_used(self) -> None:
-        """
-        The largest topics are listed, and the rest is summed up.
-        """
+        """The largest topics are listed, and the rest is summed up."""
         for number in range(MAX_TOPICS + 2):
             (partition,) = self.broker.log.createTopic(f"topic{number}", 1, {}).partitions
             partition.sizeBytes = 1000 + number
@@ -126,9 +110,7 @@ class DiskTests(BrokerStatusTestCase):
         self.assertEqual(seen["usedBytes"], sum(each["usedBytes"] for each in seen["topics"]) + 3003)
 
     def test_sensors(self) -> None:
-        """
-        The same is measured, with a bounded number of labels.
-        """
+        """The same is measured, with a bounded number of labels."""
         for number in range(MAX_TOPICS + 2):
             self.broker.log.createTopic(f"topic{number}", 2, {})
         (partition,) = self.events.partitions
@@ -146,9 +128,7 @@ class DiskTests(BrokerStatusTestCase):
         self.assertEqual(len(rows), MAX_TOPICS + 1)
 
     def test_rarely(self) -> None:
-        """
-        The file system is asked now and then, however often the document is.
-        """
+        """The file system is asked now and then, however often the document is."""
         for _ in range(10):
             self.look()
         self.assertEqual(self.asked, 2)
@@ -157,23 +137,17 @@ class DiskTests(BrokerStatusTestCase):
         self.assertEqual(self.asked, 3)
 
     def test_unknown(self) -> None:
-        """
-        A file system that does not answer is no reason to say nothing.
-        """
+        """A file system that does not answer is no reason to say nothing."""
         self.space = None
         self.assertEqual((self.look()["disk"]["freeBytes"], self.look()["disk"]["totalBytes"]), (None, None))
         self.assertTrue(isnan(self.sensors["LogFreeBytes"]))
 
 
 class DocumentTests(BrokerStatusTestCase):
-    """
-    The document says how the broker is.
-    """
+    """The document says how the broker is."""
 
     def test_idle(self) -> None:
-        """
-        All fields are there while there is no client.
-        """
+        """All fields are there while there is no client."""
         seen = self.look()
         self.assertEqual(seen["health"], {"status": "ok", "reasons": []})
         self.assertEqual(seen["uptimeSeconds"], KEPT_SECONDS)
@@ -188,9 +162,7 @@ class DocumentTests(BrokerStatusTestCase):
         self.assertIs(seen["purgatory"]["waitMedianSeconds"], None)
 
     def test_requests(self) -> None:
-        """
-        Requests are counted, and so are their bytes.
-        """
+        """Requests are counted, and so are their bytes."""
         client = self.connect()
         frame = client.frame(requestOf("Metadata", 9, topics=[]))
         client.sendBytes(frame)
@@ -200,17 +172,13 @@ class DocumentTests(BrokerStatusTestCase):
         self.assertEqual(self.look()["traffic"]["inBytes"], len(frame) - LENGTH_BYTES)
 
     def test_unhealthy(self) -> None:
-        """
-        What is wrong is in it.
-        """
+        """What is wrong is in it."""
         self.status.isDraining = True
         self.assertEqual(self.look()["health"]["status"], "unavailable")
         self.assertIn("being stopped", self.look()["health"]["reasons"][0])
 
     def test_shortPool(self) -> None:
-        """
-        Who waits for memory is counted.
-        """
+        """Who waits for memory is counted."""
         lease = self.pool.tryAllocate(LARGEST_BYTES)
         charge = self.pool.charge(self.pool.availableBytes, "test")
         client = self.connect()
@@ -224,9 +192,7 @@ class DocumentTests(BrokerStatusTestCase):
         client.receive()
 
     def test_sensors(self) -> None:
-        """
-        What no other sensor tells is published.
-        """
+        """What no other sensor tells is published."""
         client = self.connect()
         self.overdraw(client)
         self.clock.advance(KEPT_SECONDS)
@@ -249,14 +215,10 @@ class DocumentTests(BrokerStatusTestCase):
 
 
 class ClientsTests(BrokerStatusTestCase):
-    """
-    The clients and their connections.
-    """
+    """The clients and their connections."""
 
     def test_throttled(self) -> None:
-        """
-        A client over its quota is shown with how much of it is used, and for a while after.
-        """
+        """A client over its quota is shown with how much of it is used, and for a while after."""
         client = self.connect()
         self.overdraw(client, 21.0)
         seen = self.look()
@@ -275,9 +237,7 @@ class ClientsTests(BrokerStatusTestCase):
         self.assertEqual(self.look()["throttled"]["clients"], [])
 
     def test_oneClient(self) -> None:
-        """
-        Several connections of a client are one row.
-        """
+        """Several connections of a client are one row."""
         clients = [self.connect() for _ in range(2)]
         for client in clients:
             client.produce("events", batchOf(b"x"))
@@ -310,27 +270,21 @@ class ClientsTests(BrokerStatusTestCase):
         self.assertEqual(self.look()["throttled"]["count"], 0)
 
     def test_fetching(self) -> None:
-        """
-        Who is throttled for what it fetches counts, too.
-        """
+        """Who is throttled for what it fetches counts, too."""
         self.broker.debts.owes("ANONYMOUS", "reader", "192.0.2.1", self.clock.seconds() + 5.0, isHeldBack=False)
         (row,) = self.look()["throttled"]["clients"]
         self.assertEqual((row["clientId"], round(row["delaySeconds"])), ("reader", 4))
         self.assertLessEqual(self.broker.debts.heldSeconds("ANONYMOUS", "reader", self.clock.seconds()), 0.0)
 
     def test_noLimitAnyMore(self) -> None:
-        """
-        A client may be shown whose limit is gone.
-        """
+        """A client may be shown whose limit is gone."""
         self.overdraw(self.connect())
         self.control.configure(QuotaEntity(clientId=DEFAULT), {"producer_byte_rate": None}, self.clock.seconds())
         (row,) = self.look()["throttled"]["clients"]
         self.assertEqual((row["limitName"], row["usedFraction"]), (None, None))
 
     def test_manyClients(self) -> None:
-        """
-        Of many clients, those are shown whose delays end last, and all are counted.
-        """
+        """Of many clients, those are shown whose delays end last, and all are counted."""
         for number in range(MAX_CLIENTS + 2):
             connection = self.connect().protocol
             connection.clientId = f"client-{number}"
@@ -343,9 +297,7 @@ class ClientsTests(BrokerStatusTestCase):
         )
 
     def test_longNames(self) -> None:
-        """
-        A client's name may be long, and what is shown of it is not.
-        """
+        """A client's name may be long, and what is shown of it is not."""
         client = self.connect()
         client.protocol.clientId = "a" * 30_000
         client.protocol.throttledUntilSeconds = 100.0
@@ -355,7 +307,8 @@ class ClientsTests(BrokerStatusTestCase):
 
     def test_largest(self) -> None:
         """
-        Connections are shown with the memory that they hold: being open, unread bytes, requests and unsent responses.
+        Connections are shown with the memory that they hold: being open, unread bytes, requests and
+        unsent responses.
         """
         idle, reading, waiting = self.connect(), self.connect(), self.connect()
         reading.sendBytes((1024).to_bytes(4, "big") + b"\0\0\0\x09 and so on")
@@ -371,9 +324,7 @@ class ClientsTests(BrokerStatusTestCase):
         self.assertGreaterEqual(shown[1]["mutedSeconds"], KEPT_SECONDS)
 
     def test_unsent(self) -> None:
-        """
-        A response that its client does not take counts as that connection's.
-        """
+        """A response that its client does not take counts as that connection's."""
         self.store(self.events.partitions[0], b"x" * 300_000)
         client = self.connect()
         client.transport.isTaking = False
@@ -383,9 +334,7 @@ class ClientsTests(BrokerStatusTestCase):
         self.assertEqual(row["heldBytes"], client.protocol.heldBytes)
 
     def test_manyConnections(self) -> None:
-        """
-        Of many connections, some are shown, and all are counted.
-        """
+        """Of many connections, some are shown, and all are counted."""
         for _ in range(MAX_CONNECTIONS + 1):
             self.connect()
         seen = self.look()["connections"]
@@ -393,14 +342,10 @@ class ClientsTests(BrokerStatusTestCase):
 
 
 class GroupsTests(SynchronousTestCase):
-    """
-    The groups and their lag.
-    """
+    """The groups and their lag."""
 
     def group(self, name: str, *lags: int, members: int = 0) -> Group:
-        """
-        A group that has this lag in as many partitions.
-        """
+        """A group that has this lag in as many partitions."""
         group = Group(name, 1, GroupTotals(), 0.0)
         for index, lag in enumerate(lags):
             partition = Partition("events", index, index)
@@ -410,15 +355,14 @@ class GroupsTests(SynchronousTestCase):
         return group
 
     def test_lag(self) -> None:
-        """
-        Lag is what lies between what was committed and the end of the log; where that was cut off, there is none.
-        """
+        """Lag is what lies between what was committed and the end of the log; where that was cut off, there is none."""
         self.assertEqual(lagOf(self.group("readers", 5, 0, 7)), 12)
         self.assertEqual(lagOf(self.group("readers", -3, 1)), 1)
 
     def test_noLag(self) -> None:
         """
-        A group that has not committed anything has no lag that could be known; a topic that is gone does not count.
+        A group that has not committed anything has no lag that could be known; a topic that is gone
+        does not count.
         """
         self.assertIs(lagOf(self.group("readers")), None)
         group = self.group("readers", 5, 6)
@@ -426,9 +370,7 @@ class GroupsTests(SynchronousTestCase):
         self.assertEqual(lagOf(group), 6)
 
     def test_fields(self) -> None:
-        """
-        States, members and lag are counted; those come first that lag most.
-        """
+        """States, members and lag are counted; those come first that lag most."""
         stable = self.group("stable", 5, members=2)
         stable.state = State.STABLE
         seen = groupsFields([stable, self.group("none"), self.group("far", 50)])
@@ -440,9 +382,7 @@ class GroupsTests(SynchronousTestCase):
         )
 
     def test_bounds(self) -> None:
-        """
-        Rows are bounded, and so are the offsets that are looked at; further groups are counted.
-        """
+        """Rows are bounded, and so are the offsets that are looked at; further groups are counted."""
         self.patch(statussections, "MAX_OFFSETS", 3)
         seen = groupsFields([self.group("two", 1, 1), self.group("three", 1, 1, 1), self.group("one", 1)])
         self.assertEqual((seen["uncountedGroups"], seen["lagRecords"]), (1, 3))
@@ -451,29 +391,24 @@ class GroupsTests(SynchronousTestCase):
 
 
 class HealthTests(BrokerStatusTestCase):
-    """
-    Health says what is wrong.
-    """
+    """Health says what is wrong."""
 
     def assertReason(self, *words: str) -> None:
-        """
-        There is one reason, in which these words are.
-        """
+        """There is one reason, in which these words are."""
         (reason,) = self.document.reasons
         for each in words:
             self.assertIn(each, reason)
 
     def test_well(self) -> None:
-        """
-        A broker that serves is well.
-        """
+        """A broker that serves is well."""
         client = self.connect()
         client.produce("events", batchOf(b"1"))
         self.assertEqual(self.document.reasons, [])
 
     def test_shortage(self) -> None:
         """
-        Memory may be short for a while; when it is for long, the reason says how many wait, until there is some again.
+        Memory may be short for a while; when it is for long, the reason says how many wait, until
+        there is some again.
         """
         lease = self.pool.tryAllocate(LARGEST_BYTES)
         charge = self.pool.charge(self.pool.availableBytes, "test")
@@ -491,9 +426,7 @@ class HealthTests(BrokerStatusTestCase):
         client.receive()
 
     def test_draining(self) -> None:
-        """
-        A broker that is being stopped says how many it still waits for.
-        """
+        """A broker that is being stopped says how many it still waits for."""
         self.connect()
         self.status.isDraining = True
         self.assertReason("being stopped", "1 connections")
@@ -518,9 +451,7 @@ class HealthTests(BrokerStatusTestCase):
         self.logged.clear()
 
     def test_flushFailed(self) -> None:
-        """
-        So is one whose flush has failed, for good: a later success proves nothing.
-        """
+        """So is one whose flush has failed, for good: a later success proves nothing."""
         self.disk.flushError = OSError("the disk is gone")
         self.connect().produce("events", batchOf(b"1"))
         self.clock.advance(1.0)
@@ -532,28 +463,20 @@ class HealthTests(BrokerStatusTestCase):
 
 
 class OptionsTests(StatusTestCase):
-    """
-    C{--status} opens the port.
-    """
+    """C{--status} opens the port."""
 
     def parse(self, *arguments: str) -> Options:
-        """
-        Parse a command line of C{twistd admission}.
-        """
+        """Parse a command line of C{twistd admission}."""
         options = Options()
         options.parseOptions([*arguments, "--set", "queued.max.request.bytes=128MiB"])
         return options
 
     def test_off(self) -> None:
-        """
-        There is no port by default.
-        """
+        """There is no port by default."""
         self.assertIs(self.parse()["statusListener"], None)
 
     def test_endpoint(self) -> None:
-        """
-        It takes any endpoint, and says so when it is given none.
-        """
+        """It takes any endpoint, and says so when it is given none."""
         listener = self.parse("--status", "tcp:9090:interface=127.0.0.1")["statusListener"]
         self.assertEqual(listener.description, "tcp:9090:interface=127.0.0.1")
         self.assertIsInstance(listener.endpoint, TCP4ServerEndpoint)
@@ -561,9 +484,7 @@ class OptionsTests(StatusTestCase):
         self.assertIn("--status 9090: ", str(error))
 
     def test_names(self) -> None:
-        """
-        The port goes by the names that clients are told, and by that of the machine.
-        """
+        """The port goes by the names that clients are told, and by that of the machine."""
         options = self.parse("--advertise", "kafka.example:9092", "--status", "tcp:9090")
         config = BrokerConfig(
             options["settings"], options["listeners"], "data", statusListener=options["statusListener"]

@@ -1,6 +1,4 @@
-"""
-How a connection treats a client that quota policies throttle or refuse.
-"""
+"""How a connection treats a client that quota policies throttle or refuse."""
 
 from __future__ import annotations
 
@@ -97,29 +95,21 @@ class ThrottlingTestCase(BrokerTestCase):
     """
 
     def setUp(self) -> None:
-        """
-        Put the policy in force.
-        """
+        """Put the policy in force."""
         super().setUp()
         self.policy = ScriptedPolicy()
         self.broker.control = AdmissionControl([("scripted", self.policy)], 20.0)
 
     def recordedFor(self, kind: str) -> list[Usage]:
-        """
-        What was recorded of one kind of request.
-        """
+        """What was recorded of one kind of request."""
         return [usage for request, usage in self.policy.recorded if request.kind == kind]
 
 
 class ProduceTests(ThrottlingTestCase):
-    """
-    A producer over its quota.
-    """
+    """A producer over its quota."""
 
     def test_policy(self) -> None:
-        """
-        The policy of these tests is one.
-        """
+        """The policy of these tests is one."""
         verifyObject(IQuotaPolicy, self.policy)
 
     def test_answeredAtOnceThenMuted(self) -> None:
@@ -144,10 +134,7 @@ class ProduceTests(ThrottlingTestCase):
         self.assertEqual(client.protocol.pauses.reasons, {})
 
     def test_olderVersion(self) -> None:
-        """
-        An older client, which would not stay away, gets its response late; its
-        batch has been appended before.
-        """
+        """An older client, which would not stay away, gets its response late; its batch has been appended before."""
         topic = self.topic()
         self.policy.delays["Produce"] = 2.0
         client = self.connect()
@@ -161,9 +148,7 @@ class ProduceTests(ThrottlingTestCase):
         self.assertEqual(answer.throttle_time.total_seconds(), 2.0)
 
     def test_recorded(self) -> None:
-        """
-        What counts is the request as it was received, under the client's name.
-        """
+        """What counts is the request as it was received, under the client's name."""
         self.topic()
         client = self.connect()
         frame = client.frame(requestOf("Produce", 9, **produceFields("events", batchOf(b"a"))))
@@ -176,9 +161,7 @@ class ProduceTests(ThrottlingTestCase):
         )
 
     def test_producerIds(self) -> None:
-        """
-        The policies see the producer ids; a batch without one has none.
-        """
+        """The policies see the producer ids; a batch without one has none."""
         self.topic(partitionCount=2)
         client = self.connect()
         client.produce("events", batchOf(b"a", producerId=7, producerEpoch=0, baseSequence=0))
@@ -187,10 +170,7 @@ class ProduceTests(ThrottlingTestCase):
         self.assertEqual(identities, [[7], []])
 
     def test_noResponse(self) -> None:
-        """
-        With C{acks=0} there is nothing to say the delay in; the connection is
-        muted all the same.
-        """
+        """With C{acks=0} there is nothing to say the delay in; the connection is muted all the same."""
         topic = self.topic()
         self.policy.delays["Produce"] = 2.0
         client = self.connect()
@@ -224,10 +204,7 @@ class ProduceTests(ThrottlingTestCase):
             client.receive()
 
     def test_refused(self) -> None:
-        """
-        A refusal is an error of its own with the delay and the reason, and
-        nothing is appended or recorded.
-        """
+        """A refusal is an error of its own with the delay and the reason, and nothing is appended or recorded."""
         topic = self.topic()
         client = self.connect()
         self.policy.decision = Decision(False, 3.0, "too many producer ids")
@@ -241,9 +218,7 @@ class ProduceTests(ThrottlingTestCase):
         self.assertIn(Pause.THROTTLED, client.protocol.pauses.reasons)
 
     def test_refusedWithoutResponse(self) -> None:
-        """
-        With C{acks=0} a refusal closes the connection, as any error does.
-        """
+        """With C{acks=0} a refusal closes the connection, as any error does."""
         self.topic()
         client = self.connect()
         self.policy.decision = Decision(False, 3.0, "too many producer ids")
@@ -252,9 +227,7 @@ class ProduceTests(ThrottlingTestCase):
         self.assertRefused(client, "too many producer ids")
 
     def test_hangsUpMeanwhile(self) -> None:
-        """
-        A client that leaves during its delay leaves no timer behind.
-        """
+        """A client that leaves during its delay leaves no timer behind."""
         self.topic()
         self.policy.delays["Produce"] = 10.0
         for version in (9, 5):
@@ -263,9 +236,7 @@ class ProduceTests(ThrottlingTestCase):
             client.disconnect()
 
     def test_closingMeanwhile(self) -> None:
-        """
-        A response that was to be late leaves at once when the broker closes.
-        """
+        """A response that was to be late leaves at once when the broker closes."""
         self.topic()
         self.policy.delays["Produce"] = 10.0
         client = self.connect()
@@ -280,14 +251,10 @@ class ProduceTests(ThrottlingTestCase):
 
 
 class FetchTests(ThrottlingTestCase):
-    """
-    A consumer over its quota.
-    """
+    """A consumer over its quota."""
 
     def setUp(self) -> None:
-        """
-        Have three batches to read.
-        """
+        """Have three batches to read."""
         super().setUp()
         self.events = self.topic()
         self.batchBytes = len(self.store(self.events.partitions[0], b"x" * 100))
@@ -295,10 +262,7 @@ class FetchTests(ThrottlingTestCase):
             self.store(self.events.partitions[0], b"x" * 100)
 
     def test_overQuota(self) -> None:
-        """
-        Nothing is read for it: an empty answer with the delay, and the mute.
-        The answer is not held against it.
-        """
+        """Nothing is read for it: an empty answer with the delay, and the mute. The answer is not held against it."""
         self.policy.delays["Fetch"] = 2.0
         self.policy.budgets["Fetch"] = 0
         client = self.connect()
@@ -309,9 +273,7 @@ class FetchTests(ThrottlingTestCase):
         self.assertIn(Pause.THROTTLED, client.protocol.pauses.reasons)
 
     def test_olderVersion(self) -> None:
-        """
-        An older client waits first, and then is served what there is.
-        """
+        """An older client waits first, and then is served what there is."""
         self.policy.delays["Fetch"] = 2.0
         self.policy.budgets["Fetch"] = 0
         client = self.connect()
@@ -337,18 +299,14 @@ class FetchTests(ThrottlingTestCase):
             self.assertEqual(len(partition.records), batches * self.batchBytes)
 
     def test_capsTheWait(self) -> None:
-        """
-        A fetch does not wait for more than it may get.
-        """
+        """A fetch does not wait for more than it may get."""
         self.policy.budgets["Fetch"] = self.batchBytes
         client = self.connect()
         [partition] = client.fetch(self.events, 0, minBytes=10 * self.batchBytes, maxWaitMs=60_000)
         self.assertEqual(len(partition.records), self.batchBytes)
 
     def test_recorded(self) -> None:
-        """
-        What counts is the response.
-        """
+        """What counts is the response."""
         client = self.connect()
         client.send("Fetch", 12, **fetchFields(self.events, 0))
         sizeBytes = len(client.transport.received)
@@ -358,10 +316,7 @@ class FetchTests(ThrottlingTestCase):
         self.assertEqual(usage.responseBytes, sizeBytes - 9)
 
     def test_afterwards(self) -> None:
-        """
-        What a fetch took beyond the quota is paid after it: records and delay
-        come in one response.
-        """
+        """What a fetch took beyond the quota is paid after it: records and delay come in one response."""
         self.policy.delays["Fetch"] = 1.5
         client = self.connect()
         answer = client.ask("Fetch", 12, **fetchFields(self.events, 0))
@@ -370,10 +325,7 @@ class FetchTests(ThrottlingTestCase):
         self.assertIn(Pause.THROTTLED, client.protocol.pauses.reasons)
 
     def test_longPollIsNoThrottle(self) -> None:
-        """
-        The time that a fetch waits for records is never reported as delay,
-        nor held against the client as work.
-        """
+        """The time that a fetch waits for records is never reported as delay, nor held against the client as work."""
         client = self.connect()
         client.send("Fetch", 12, **fetchFields(self.events, 3, maxWaitMs=500))
         self.clock.advance(0.6)
@@ -382,10 +334,7 @@ class FetchTests(ThrottlingTestCase):
         self.assertEqual(usage.serviceSeconds, 0.0)
 
     def test_overQuotaByTheTimeItIsRead(self) -> None:
-        """
-        Another connection of the same client may have used the quota up while
-        a fetch waited.
-        """
+        """Another connection of the same client may have used the quota up while a fetch waited."""
         client = self.connect()
         client.send("Fetch", 12, **fetchFields(self.events, 3, maxWaitMs=5000))
         self.policy.budgets["Fetch"] = 0
@@ -395,10 +344,7 @@ class FetchTests(ThrottlingTestCase):
         self.assertEqual((answer.responses, answer.throttle_time.total_seconds()), ((), 1.0))
 
     def test_refused(self) -> None:
-        """
-        A refusal is an error, of the request where its version has room for
-        one and else of each partition.
-        """
+        """A refusal is an error, of the request where its version has room for one and else of each partition."""
         client, olderClient = self.connect(), self.connect()
         self.policy.decision = Decision(False, 1.0, "no")
         answer = client.ask("Fetch", 12, **fetchFields(self.events, 0))
@@ -410,14 +356,10 @@ class FetchTests(ThrottlingTestCase):
 
 
 class OthersTests(ThrottlingTestCase):
-    """
-    Requests of other kinds, and connecting.
-    """
+    """Requests of other kinds, and connecting."""
 
     def test_anyRequest(self) -> None:
-        """
-        Any response carries the delay, and the mute follows.
-        """
+        """Any response carries the delay, and the mute follows."""
         self.policy.delays["Metadata"] = 0.25
         client = self.connect()
         answer = client.ask("Metadata", 9, topics=None)
@@ -493,10 +435,7 @@ class OthersTests(ThrottlingTestCase):
         self.assertEqual(stranger.ask("Metadata", 9, topics=None).throttle_time.total_seconds(), 10.0)
 
     def test_connecting(self) -> None:
-        """
-        A connection over the rate is accepted and not read for a while; a
-        policy may refuse it.
-        """
+        """A connection over the rate is accepted and not read for a while; a policy may refuse it."""
         self.policy.delays[CONNECTION] = 1.0
         client = self.connect()
         client.send("ApiVersions", 3)
@@ -507,18 +446,14 @@ class OthersTests(ThrottlingTestCase):
         self.assertEqual(self.recordedFor(CONNECTION), [Usage(connections=1)])
 
     def test_connectingRefused(self) -> None:
-        """
-        A policy that refuses a connection has it closed.
-        """
+        """A policy that refuses a connection has it closed."""
         self.policy.decision = Decision(False, 1.0, "too many connections")
         client = self.connect()
         self.clock.advance(0)
         self.assertRefused(client, "too many connections")
 
     def test_laterDelayHolds(self) -> None:
-        """
-        Of two delays the one that ends later holds.
-        """
+        """Of two delays the one that ends later holds."""
         protocol = self.connect().protocol
         protocol.throttle(2.0)
         protocol.throttle(1.0)
@@ -531,9 +466,7 @@ class OthersTests(ThrottlingTestCase):
         self.assertEqual(protocol.pauses.reasons, {})
 
     def test_lessThanItWas(self) -> None:
-        """
-        A delay may be shortened, and ends at once if nothing is left of it.
-        """
+        """A delay may be shortened, and ends at once if nothing is left of it."""
         protocol = self.connect().protocol
         protocol.throttleLess(1.0)
         protocol.throttle(5.0)
@@ -549,10 +482,7 @@ class OthersTests(ThrottlingTestCase):
         self.assertEqual(protocol.pauses.reasons, {})
 
     def test_limitsChanged(self) -> None:
-        """
-        When limits change, whoever is throttled waits no longer than they now
-        ask for.
-        """
+        """When limits change, whoever is throttled waits no longer than they now ask for."""
         self.broker.limits = QuotaLimits(self.log, self.broker.control, {}, self.clock.seconds)
         self.broker.limits.onChange = self.broker.limitsChanged
         self.topic()
@@ -601,9 +531,7 @@ class OthersTests(ThrottlingTestCase):
         again.produce("events", batchOf(b"a"))
 
     def test_delayAfterDebt(self) -> None:
-        """
-        A request that had to wait for its client's debt is charged, too: the next one waits for that.
-        """
+        """A request that had to wait for its client's debt is charged, too: the next one waits for that."""
         self.topic()
         first, again = self.connect(), self.connect()
         self.policy.delays["Produce"] = 10.0
@@ -618,18 +546,14 @@ class OthersTests(ThrottlingTestCase):
         self.assertEqual(again.waiting(), 1)
 
     def test_debtOfAnotherKind(self) -> None:
-        """
-        What a consumer has to wait for holds no producer of that name back.
-        """
+        """What a consumer has to wait for holds no producer of that name back."""
         topic = self.topic()
         self.policy.delays["Fetch"] = 10.0
         self.connect().fetch(topic, 0)
         self.assertEqual(self.connect().produce("events", batchOf(b"a")).error_code.value, 0)
 
     def test_debtorLeaves(self) -> None:
-        """
-        A request of a client that has to wait, and does not, is not served.
-        """
+        """A request of a client that has to wait, and does not, is not served."""
         topic = self.topic()
         first, again = self.connect(), self.connect()
         self.policy.delays["Produce"] = 10.0
@@ -641,9 +565,7 @@ class OthersTests(ThrottlingTestCase):
         self.assertEqual((topic.partitions[0].nextOffset, self.frameBytes), (1, 0))
 
     def test_debtGivesWay(self) -> None:
-        """
-        If others wait for its memory, its connection is closed.
-        """
+        """If others wait for its memory, its connection is closed."""
         self.topic()
         first, again, other = (self.connect() for _ in range(3))
         self.policy.delays["Produce"] = 10.0
@@ -678,9 +600,7 @@ class OthersTests(ThrottlingTestCase):
             self.assertEqual(client.protocol.pauses.reasons, {})
 
     def test_unlimited(self) -> None:
-        """
-        Policies that limit nobody are not asked.
-        """
+        """Policies that limit nobody are not asked."""
         policy = ScriptedPolicy(isLimiting=False, delays={"Produce": 1.0, "Metadata": 1.0, CONNECTION: 1.0})
         self.broker.control = AdmissionControl([("scripted", policy)], 20.0)
         self.topic()
@@ -690,21 +610,15 @@ class OthersTests(ThrottlingTestCase):
         self.assertEqual(policy.recorded, [])
 
     def test_throttleTimeMs(self) -> None:
-        """
-        Delays are told in whole milliseconds, rounded up, and never negative.
-        """
+        """Delays are told in whole milliseconds, rounded up, and never negative."""
         self.assertEqual([throttleTimeMs(each) for each in (0.0, -1.0, 0.0001, 2.0, 2.0001)], [0, 0, 1, 2000, 2001])
 
 
 class LongNamesTests(BrokerTestCase):
-    """
-    Clients with long names, where every client has a limit.
-    """
+    """Clients with long names, where every client has a limit."""
 
     def setUp(self) -> None:
-        """
-        Put the limit in force.
-        """
+        """Put the limit in force."""
         super().setUp()
         policy = ClientBytes(Windows(11, 1.0))
         policy.configure(QuotaEntity(clientId=DEFAULT), {"producer_byte_rate": 1e9, "consumer_byte_rate": 1e9}, 0.0)

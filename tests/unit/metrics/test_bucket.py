@@ -1,6 +1,4 @@
-"""
-L{admission.metrics.bucket}.
-"""
+"""L{admission.metrics.bucket}."""
 
 from __future__ import annotations
 
@@ -11,32 +9,23 @@ from admission.metrics.bucket import TokenBucket
 
 
 class TokenBucketTests(SynchronousTestCase):
-    """
-    L{TokenBucket}.
-    """
+    """L{TokenBucket}."""
 
     def test_fullAtFirst(self) -> None:
-        """
-        A bucket begins with its burst, whatever the clock says.
-        """
+        """A bucket begins with its burst, whatever the clock says."""
         for now in (0.0, 1e6):
             bucket = TokenBucket(5.0, 11.0, now)
             self.assertEqual((bucket.tokens(now), bucket.isFull(now)), (55.0, True))
 
     def test_refill(self) -> None:
-        """
-        It fills at its rate, and no further than its burst.
-        """
+        """It fills at its rate, and no further than its burst."""
         bucket = TokenBucket(5.0, 2.0, 0.0)
         self.assertEqual(bucket.spend(10.0, 0.0), 0.0)
         self.assertEqual([bucket.tokens(at) for at in (0.0, 0.5, 2.0, 100.0)], [0.0, 2.5, 10.0, 10.0])
         self.assertEqual([bucket.isFull(at) for at in (1.9, 2.0)], [False, True])
 
     def test_debt(self) -> None:
-        """
-        What it does not hold is owed, and takes C{-tokens / rate} seconds to
-        pay; nothing limits the debt.
-        """
+        """What it does not hold is owed, and takes C{-tokens / rate} seconds to pay; nothing limits the debt."""
         bucket = TokenBucket(5.0, 2.0, 0.0)
         self.assertEqual(bucket.spend(30.0, 0.0), 4.0)
         self.assertEqual(bucket.spend(1e9, 1.0), 3.0 + 2e8)
@@ -44,16 +33,12 @@ class TokenBucketTests(SynchronousTestCase):
         self.assertEqual(bucket.delaySeconds(2.0), 2.0 + 2e8)
 
     def test_emptyOwesNothing(self) -> None:
-        """
-        Spending all there is needs no waiting.
-        """
+        """Spending all there is needs no waiting."""
         bucket = TokenBucket(5.0, 2.0, 0.0)
         self.assertEqual((bucket.spend(10.0, 0.0), bucket.delaySeconds(0.0)), (0.0, 0.0))
 
     def test_givingBack(self) -> None:
-        """
-        A negative amount gives back, up to the burst.
-        """
+        """A negative amount gives back, up to the burst."""
         bucket = TokenBucket(5.0, 2.0, 0.0)
         bucket.spend(8.0, 0.0)
         bucket.spend(-3.0, 0.0)
@@ -62,10 +47,7 @@ class TokenBucketTests(SynchronousTestCase):
         self.assertEqual(bucket.tokens(0.0), 10.0)
 
     def test_setRate(self) -> None:
-        """
-        A new rate holds from that moment, what is owed stays owed, and the
-        burst follows the rate.
-        """
+        """A new rate holds from that moment, what is owed stays owed, and the burst follows the rate."""
         bucket = TokenBucket(10.0, 1.0, 0.0)
         bucket.spend(30.0, 0.0)
         bucket.setRate(1.0, 1.0)
@@ -76,18 +58,14 @@ class TokenBucketTests(SynchronousTestCase):
         self.assertEqual(bucket.tokens(9.0), 10.0)
 
     def test_slowRates(self) -> None:
-        """
-        However slow it is, it has room for one.
-        """
+        """However slow it is, it has room for one."""
         bucket = TokenBucket(0.1, 1.0, 0.0)
         self.assertEqual([bucket.spend(1.0, 0.0), bucket.spend(1.0, 0.0)], [0.0, 10.0])
         bucket.setRate(0.2, 0.0)
         self.assertEqual(bucket.burst, 1.0)
 
     def test_refusesWhatIsNotPositive(self) -> None:
-        """
-        A rate or a burst of nothing is a mistake, and so is none at all.
-        """
+        """A rate or a burst of nothing is a mistake, and so is none at all."""
         for rate, burstSeconds in ((0.0, 1.0), (-1.0, 1.0), (1.0, 0.0), (float("nan"), 1.0)):
             self.assertRaises(ValueError, TokenBucket, rate, burstSeconds, 0.0)
         self.assertRaises(ValueError, TokenBucket(1.0, 1.0, 0.0).setRate, 0.0, 0.0)
@@ -101,10 +79,7 @@ class TokenBucketTests(SynchronousTestCase):
     def test_waitingPays(
         self, rate: float, burstSeconds: float, begin: float, steps: list[tuple[float, float]]
     ) -> None:
-        """
-        Whoever waits as told owes nothing afterwards, and is told no more often
-        than that they owe.
-        """
+        """Whoever waits as told owes nothing afterwards, and is told no more often than that they owe."""
         bucket = TokenBucket(rate, burstSeconds, begin)
         now = begin
         for pauseSeconds, bursts in steps:

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.metrics.process}.
-"""
+"""Tests for L{admission.metrics.process}."""
 
 from __future__ import annotations
 
@@ -16,14 +14,10 @@ from admission.metrics.registry import SensorRegistry
 
 
 class ProcessUsageTests(SynchronousTestCase):
-    """
-    The kernel's figures are read as they are meant.
-    """
+    """The kernel's figures are read as they are meant."""
 
     def setUp(self) -> None:
-        """
-        Make a directory as the kernel has it.
-        """
+        """Make a directory as the kernel has it."""
         directory = Path(self.mktemp())
         directory.joinpath("fd").mkdir(parents=True)
         for number in range(5):
@@ -34,29 +28,21 @@ class ProcessUsageTests(SynchronousTestCase):
         self.usage = ProcessUsage(directory)
 
     def test_memory(self) -> None:
-        """
-        Memory comes in pages; those of files are not private.
-        """
+        """Memory comes in pages; those of files are not private."""
         self.assertEqual(self.usage.residentBytes, 250 * os.sysconf("SC_PAGE_SIZE"))
         self.assertEqual(self.usage.privateBytes, 130 * os.sysconf("SC_PAGE_SIZE"))
 
     def test_cpu(self) -> None:
-        """
-        User and kernel time count, whatever the program calls itself.
-        """
+        """User and kernel time count, whatever the program calls itself."""
         self.assertEqual(self.usage.cpuSeconds, 750 / os.sysconf("SC_CLK_TCK"))
 
     def test_descriptors(self) -> None:
-        """
-        Every open file counts, and the limit is that of the process.
-        """
+        """Every open file counts, and the limit is that of the process."""
         self.assertEqual(self.usage.openDescriptors, 5)
         self.assertEqual(self.usage.maxDescriptors, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
     def test_ourselves(self) -> None:
-        """
-        The kernel of this machine writes what is read.
-        """
+        """The kernel of this machine writes what is read."""
         usage = ProcessUsage()
         before = usage.openDescriptors
         with open(os.devnull):
@@ -65,9 +51,7 @@ class ProcessUsageTests(SynchronousTestCase):
         self.assertGreater(usage.cpuSeconds, 0)
 
     def test_sensors(self) -> None:
-        """
-        All of it is published.
-        """
+        """All of it is published."""
         registry = SensorRegistry(lambda: 0.0)
         self.usage.addSensors(registry)
         self.assertEqual(

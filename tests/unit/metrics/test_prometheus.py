@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.metrics.prometheus} and L{admission.metrics.prometheusnames}.
-"""
+"""Tests for L{admission.metrics.prometheus} and L{admission.metrics.prometheusnames}."""
 
 from __future__ import annotations
 
@@ -24,21 +22,15 @@ from tests.kit.metricnames import lint, missingRows
 
 
 class ExpositionTestCase(SynchronousTestCase):
-    """
-    A test with sensors, which reads what is said of them as Prometheus does.
-    """
+    """A test with sensors, which reads what is said of them as Prometheus does."""
 
     def setUp(self) -> None:
-        """
-        No sensors yet, and no names but the framework's.
-        """
+        """No sensors yet, and no names but the framework's."""
         self.registry = SensorRegistry(lambda: 0.0)
         self.namings: Sequence[Naming] = ()
 
     def samples(self) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
-        """
-        By the name of the sample, the value for each set of labels; none may come twice.
-        """
+        """By the name of the sample, the value for each set of labels; none may come twice."""
         read: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
         for family in text_string_to_metric_families("".join(exposition(self.registry, self.namings))):
             for sample in family.samples:
@@ -49,31 +41,23 @@ class ExpositionTestCase(SynchronousTestCase):
         return read
 
     def kinds(self) -> Mapping[str, str]:
-        """
-        The type of each metric; none may be told of twice.
-        """
+        """The type of each metric; none may be told of twice."""
         found = re.findall(r"^# TYPE (\S+) (\S+)$", "".join(exposition(self.registry, self.namings)), re.MULTILINE)
         self.assertEqual(len(found), len(dict(found)))
         return dict(found)
 
 
 class ExpositionTests(ExpositionTestCase):
-    """
-    Sensors become metrics.
-    """
+    """Sensors become metrics."""
 
     def test_gauge(self) -> None:
-        """
-        A gauge has the name that the table gives it.
-        """
+        """A gauge has the name that the table gives it."""
         self.registry.addGauge("MemoryPoolUsed", lambda now: 7)
         self.assertEqual(self.samples()["admission_pool_used_bytes"], {(): 7.0})
         self.assertEqual(self.kinds()["admission_pool_used_bytes"], "gauge")
 
     def test_total(self) -> None:
-        """
-        A sensor that nobody has named is what it was published as, whatever its name ends with.
-        """
+        """A sensor that nobody has named is what it was published as, whatever its name ends with."""
         self.registry.addGauge("CacheTotal", lambda now: 7)
         self.registry.addCounter("SeenTotal", lambda now: 8)
         histogram = Histogram()
@@ -86,9 +70,7 @@ class ExpositionTests(ExpositionTestCase):
         self.assertEqual(self.samples()["admission_size_total_count"], {(): 1.0})
 
     def test_help(self) -> None:
-        """
-        Every metric says what it is.
-        """
+        """Every metric says what it is."""
         self.registry.addGauge("RunningRequests", lambda now: 7)
         self.assertIn(
             "# HELP admission_requests_running Requests that are being served.\n",
@@ -96,9 +78,7 @@ class ExpositionTests(ExpositionTestCase):
         )
 
     def test_counter(self) -> None:
-        """
-        A counter's name ends with C{_total}; a gauge that only grows becomes a counter by such a name.
-        """
+        """A counter's name ends with C{_total}; a gauge that only grows becomes a counter by such a name."""
         self.registry.addCounter("RequestsRead", lambda now: 3)
         self.registry.addGauge("ProcessCpuSeconds", lambda now: 1.5)
         self.registry.addCounter("Unknown", lambda now: 4)
@@ -111,9 +91,7 @@ class ExpositionTests(ExpositionTestCase):
             self.assertEqual((samples[name], kinds[name]), ({(): value}, "counter"))
 
     def test_histogram(self) -> None:
-        """
-        A histogram's ranges add up from the bottom, with the sum and the count of all.
-        """
+        """A histogram's ranges add up from the bottom, with the sum and the count of all."""
         histogram = Histogram((1.0, 2.0))
         for value in (0.5, 1.0, 1.5, 9.0):
             histogram.record(value)
@@ -129,9 +107,7 @@ class ExpositionTests(ExpositionTestCase):
         self.assertEqual(self.kinds()["admission_purgatory_wait_seconds"], "histogram")
 
     def test_brokenSensors(self) -> None:
-        """
-        Sensors that raise or are no numbers are left out, and the others are served each time.
-        """
+        """Sensors that raise or are no numbers are left out, and the others are served each time."""
         self.registry.addGauge("Before", lambda now: 1.0)
         self.registry.addGauge("Raises", lambda now: 1 / 0)
         self.registry.addGauge("Text", lambda now: "many")  # type: ignore[arg-type, return-value]
@@ -146,16 +122,12 @@ class ExpositionTests(ExpositionTestCase):
         self.assertEqual(len(self.flushLoggedErrors()), 4)
 
     def test_unencodableLabel(self) -> None:
-        """
-        A name that cannot be encoded does not take the page with it.
-        """
+        """A name that cannot be encoded does not take the page with it."""
         self.registry.addFamily("Rates", ("client",), lambda now: [(("a\udcff",), 1.0)])
         self.assertEqual(self.samples()["admission_rates"], {(("client", "a?"),): 1.0})
 
     def test_family(self) -> None:
-        """
-        A family's labels stand beside those in its name; what is not a number is not there.
-        """
+        """A family's labels stand beside those in its name; what is not a number is not there."""
         self.registry.addFamily(
             "client-bytes.Produce.throttle-time",
             ("user", "client-id"),
@@ -166,9 +138,7 @@ class ExpositionTests(ExpositionTestCase):
         self.assertEqual(samples["admission_quota_throttle_seconds"], {tuple(sorted(labels.items())): 1.5})
 
     def test_units(self) -> None:
-        """
-        Values come in the base unit that the name says.
-        """
+        """Values come in the base unit that the name says."""
         self.registry.addCounter("MemoryPoolDepletedMicroseconds", lambda now: 1_500_000)
         self.registry.addFamily("a.Request.request-time", (), lambda now: [((), 50.0)])
         samples = self.samples()
@@ -194,9 +164,7 @@ class ExpositionTests(ExpositionTestCase):
         self.assertEqual(samples["diary_others"], {(("kind", "new"), ("reader", "a")): 1.0})
 
     def test_together(self) -> None:
-        """
-        Sensors that make one metric are told of together.
-        """
+        """Sensors that make one metric are told of together."""
         for resource in ("Produce", "Fetch"):
             self.registry.addFamily(
                 f"client-bytes.{resource}.utilization", ("user", "client-id"), lambda now: [(("", "app"), 0.5)]
@@ -206,9 +174,7 @@ class ExpositionTests(ExpositionTestCase):
         self.assertEqual(self.kinds()["admission_quota_used_ratio"], "gauge")
 
     def test_strangers(self) -> None:
-        """
-        Whatever sensors other people's policies have, there is a name for it, and what it says stays readable.
-        """
+        """Whatever sensors other people's policies have, there is a name for it, and what it says stays readable."""
         self.registry.addGauge("acme.GPUTemp-2", lambda now: 40)
         self.registry.addGauge("acme.gpu-temp.2", lambda now: 41)
         self.registry.addCounter("acme-gpu-temp-2", lambda now: 42)
@@ -219,39 +185,29 @@ class ExpositionTests(ExpositionTestCase):
         self.assertEqual(samples["admission_sensor"], {(): 43.0})
 
     def test_labelsOfClients(self) -> None:
-        """
-        Clients may call themselves anything.
-        """
+        """Clients may call themselves anything."""
         name = 'a"b\\c\nd\u00fc'
         self.registry.addFamily("Lag", ("group",), lambda now: [((name,), 1.0)])
         self.assertEqual(self.samples()["admission_lag"], {(("group", name),): 1.0})
 
     def test_nothing(self) -> None:
-        """
-        Without sensors there is nothing but the metric that says that nothing was left out.
-        """
+        """Without sensors there is nothing but the metric that says that nothing was left out."""
         self.assertEqual(self.kinds(), {LEFT_OUT: "gauge"})
 
 
 class BoundsTests(ExpositionTestCase):
-    """
-    However many clients there are, a page is bounded.
-    """
+    """However many clients there are, a page is bounded."""
 
     COUNT = 3 * ROWS_PER_TURN
 
     def clients(self, now: float) -> Iterator[tuple[tuple[str, str], float]]:
-        """
-        Many clients, in no particular order.
-        """
+        """Many clients, in no particular order."""
         for number in range(self.COUNT):
             self.read += 1
             yield ("", f"client-{number}"), number * 7919 % self.COUNT
 
     def test_largest(self) -> None:
-        """
-        Those with the largest values are kept, and how many are not is a metric.
-        """
+        """Those with the largest values are kept, and how many are not is a metric."""
         self.read = 0
         self.registry.addFamily("client-bytes.Produce.byte-rate", ("user", "client-id"), self.clients)
         samples = self.samples()
@@ -261,27 +217,21 @@ class BoundsTests(ExpositionTestCase):
         self.assertEqual(leftOut[(("metric", "admission_quota_bytes_per_second"),)], self.COUNT - MAX_ROWS)
 
     def test_countersLeftOut(self) -> None:
-        """
-        Rows of a counter that are left out are counted under its whole name.
-        """
+        """Rows of a counter that are left out are counted under its whole name."""
         self.read = 0
         self.registry.addFamily("QuotaThrottles", ("user", "client-id"), self.clients, isCounter=True)
         left = (("metric", "admission_quota_throttles_total"),)
         self.assertEqual(self.samples()[LEFT_OUT], {left: self.COUNT - MAX_ROWS})
 
     def test_smallest(self) -> None:
-        """
-        Of buckets, those are kept that hold least.
-        """
+        """Of buckets, those are kept that hold least."""
         self.read = 0
         self.registry.addFamily("client-bytes.Produce.tokens", ("user", "client-id"), self.clients)
         rows = self.samples()["admission_quota_tokens"]
         self.assertEqual(sorted(rows.values()), [float(each) for each in range(MAX_ROWS)])
 
     def test_turns(self) -> None:
-        """
-        The number of rows that a piece reads is bounded.
-        """
+        """The number of rows that a piece reads is bounded."""
         self.read = 0
         self.registry.addFamily("client-bytes.Produce.tokens", ("user", "client-id"), self.clients)
         before = 0
@@ -291,31 +241,23 @@ class BoundsTests(ExpositionTestCase):
         self.assertEqual(self.read, self.COUNT)
 
     def test_longLabels(self) -> None:
-        """
-        Long names are truncated; of names that become equal by that, one row is kept.
-        """
+        """Long names are truncated; of names that become equal by that, one row is kept."""
         names = ["a" * 30_000 + each for each in "bcd"]
         self.registry.addFamily("Lag", ("group",), lambda now: [((name,), 1.0) for name in names])
         self.assertEqual(self.samples()["admission_lag"], {(("group", "a" * MAX_LABEL_CHARACTERS),): 1.0})
 
 
 class NamesTests(ExpositionTestCase):
-    """
-    The names follow the conventions, and the manual has them.
-    """
+    """The names follow the conventions, and the manual has them."""
 
     def test_conventions(self) -> None:
-        """
-        No name breaks a rule of promtool's, and no two are equal.
-        """
+        """No name breaks a rule of promtool's, and no two are equal."""
         names = [each.name for each in NAMINGS]
         self.assertEqual(len(names), len(set(names)))
         self.assertEqual([complaint for each in NAMINGS for complaint in lint(each)], [])
 
     def test_first(self) -> None:
-        """
-        A sensor has the first name that fits, or one made of its own.
-        """
+        """A sensor has the first name that fits, or one made of its own."""
         for sensor, name in (
             ("client-bytes.Fetch.byte-rate", "admission_quota_bytes_per_second"),
             ("spark.sealed-bytes", "admission_spark_sealed_bytes"),
@@ -323,9 +265,7 @@ class NamesTests(ExpositionTestCase):
             self.assertEqual([naming.name for naming, _ in namingsOf(sensor)], [name])
 
     def test_policies(self) -> None:
-        """
-        What the policies that come with us measure of each client has a name with a unit.
-        """
+        """What the policies that come with us measure of each client has a name with a unit."""
         clientBytes = ClientBytes(Windows(11, 1.0))
         policies = [
             ("client-bytes", clientBytes),
@@ -352,7 +292,5 @@ class NamesTests(ExpositionTestCase):
         self.assertEqual(set(self.kinds()) - {naming.name for naming in NAMINGS}, {LEFT_OUT})
 
     def test_manual(self) -> None:
-        """
-        The manual has a row for each name, with the help text of the metric.
-        """
+        """The manual has a row for each name, with the help text of the metric."""
         self.assertEqual(missingRows(NAMINGS), [])

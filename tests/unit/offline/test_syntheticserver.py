@@ -1,6 +1,4 @@
-"""
-L{admission.offline.syntheticserver} and what it consists of, and C{admission synth}.
-"""
+"""L{admission.offline.syntheticserver} and what it consists of, and C{admission synth}."""
 
 from __future__ import annotations
 
@@ -87,9 +85,7 @@ PINNED = "41d3bcc7a01a04c0608923b17b1a765f1f3ff631569cea84ad6f9a381f2548e9"
 
 
 def ran(population: Population, quotas: Sequence[str] = (), pool: str | None = None) -> Kept:
-    """
-    What a population did.
-    """
+    """What a population did."""
     kept = Kept()
     SyntheticServer(population, quotas, pool).run(kept)
     return kept
@@ -110,9 +106,7 @@ def pinnedRows(kept: Kept) -> Iterator[list[Any]]:
 
 
 def pinned(column: Column, value: Any) -> Any:
-    """
-    A value as it is recorded.
-    """
+    """A value as it is recorded."""
     if column.type is ColumnType.SECONDS:
         return None if math.isnan(value) else us(value)
     if column.type is ColumnType.DURATIONS:
@@ -121,37 +115,27 @@ def pinned(column: Column, value: Any) -> Any:
 
 
 def us(seconds: float) -> int:
-    """
-    Seconds in microseconds, as they are recorded.
-    """
+    """Seconds in microseconds, as they are recorded."""
     return round(seconds * MICROSECONDS)
 
 
 def answeredUs(event: RequestEvent) -> int:
-    """
-    When the client could go on: it was answered, and read again.
-    """
+    """When the client could go on: it was answered, and read again."""
     delaySeconds = max(event.policyDelaysSeconds, default=0.0)
     decidedUs = 0 if math.isnan(event.decidedSeconds) else us(event.decidedSeconds)
     return max(us(event.sentSeconds), decidedUs + us(delaySeconds))
 
 
 class SimulatorTests(SynchronousTestCase):
-    """
-    Virtual time.
-    """
+    """Virtual time."""
 
     def setUp(self) -> None:
-        """
-        Have an simulator, and note what happens when.
-        """
+        """Have an simulator, and note what happens when."""
         self.simulator = Simulator(100)
         self.seen: list[tuple[str, int]] = []
 
     def note(self, what: str) -> None:
-        """
-        It happens.
-        """
+        """It happens."""
         self.seen.append((what, self.simulator.nowUs))
 
     def test_order(self) -> None:
@@ -167,18 +151,14 @@ class SimulatorTests(SynchronousTestCase):
         self.assertEqual((self.seen[-1], self.simulator.nowUs), (("late", 301), 400))
 
     def test_noDelay(self) -> None:
-        """
-        A timer without a delay is a turn of its own, before time passes.
-        """
+        """A timer without a delay is a turn of its own, before time passes."""
         self.simulator.at(200, lambda: (self.simulator.callLater(0, self.note, "turn"), self.note("first")))
         self.simulator.at(201, lambda: self.note("later"))
         self.simulator.runUntil(1000)
         self.assertEqual(self.seen, [("first", 200), ("turn", 200), ("later", 201)])
 
     def test_timers(self) -> None:
-        """
-        A timer can be cancelled, and reset to be earlier or later; it fires once.
-        """
+        """A timer can be cancelled, and reset to be earlier or later; it fires once."""
         cancelled, earlier, later = (self.simulator.callLater(0.001, self.note, what) for what in "abc")
         cancelled.cancel()
         earlier.reset(0.0005)
@@ -189,10 +169,7 @@ class SimulatorTests(SynchronousTestCase):
         self.assertEqual(self.simulator.getDelayedCalls(), [])
 
     def test_looping(self) -> None:
-        """
-        What repeats does so on the microsecond, and time passes however little
-        is left to wait.
-        """
+        """What repeats does so on the microsecond, and time passes however little is left to wait."""
         simulator = self.simulator = Simulator()
         looping = LoopingCall(self.note, "tick")
         looping.clock = simulator
@@ -203,14 +180,10 @@ class SimulatorTests(SynchronousTestCase):
 
 
 class PopulationTests(SynchronousTestCase):
-    """
-    Who the clients are.
-    """
+    """Who the clients are."""
 
     def test_parameters(self) -> None:
-        """
-        Sizes, writing and popularity are as published.
-        """
+        """Sizes, writing and popularity are as published."""
         members = Population(clients=2000, connections=1).members
         self.assertApproximates(median(each.recordBytes for each in members) / RECORD_BYTES, 1.0, 0.1)
         self.assertApproximates(pstdev(math.log(each.recordBytes) for each in members), RECORD_SPREAD, 0.1)
@@ -219,9 +192,7 @@ class PopulationTests(SynchronousTestCase):
         self.assertAlmostEqual(sum(each.requestShare for each in members), 1.0)
 
     def test_hot(self) -> None:
-        """
-        One client can have any share, and leaves the others in their proportions.
-        """
+        """One client can have any share, and leaves the others in their proportions."""
         plain, hot = Population().members, Population(hotShare=0.5).members
         self.assertAlmostEqual(hot[0].requestShare, 0.5)
         self.assertAlmostEqual(hot[1].requestShare / hot[7].requestShare, plain[1].requestShare / plain[7].requestShare)
@@ -230,10 +201,7 @@ class PopulationTests(SynchronousTestCase):
         self.assertApproximates(counts["client-0"] / counts.total(), 0.5, 0.05)
 
     def test_streams(self) -> None:
-        """
-        What a connection asks for follows from the seed, and differs between
-        connections.
-        """
+        """What a connection asks for follows from the seed, and differs between connections."""
         first, again = (
             [[stream.next() for _ in range(20)] for stream in Population(clients=3, seed=5).streams()] for _ in range(2)
         )
@@ -243,9 +211,7 @@ class PopulationTests(SynchronousTestCase):
         self.assertEqual(len({tuple(drafts) for drafts in first + other}), 24)
 
     def test_bounds(self) -> None:
-        """
-        Nothing is larger than it may be, and nothing takes no time.
-        """
+        """Nothing is larger than it may be, and nothing takes no time."""
         population = Population(clients=50, largestBytes=2048)
         drafts = [stream.next() for stream in population.streams() for _ in range(10)]
         largest = max(max(each.requestBytes, each.responseBytes) for each in drafts)
@@ -253,16 +219,12 @@ class PopulationTests(SynchronousTestCase):
         self.assertTrue(all(min(each.receiveUs, each.serviceUs, each.thinkUs) > 0 for each in drafts))
 
     def test_offered(self) -> None:
-        """
-        As many requests come as were asked for, about.
-        """
+        """As many requests come as were asked for, about."""
         self.assertApproximates(len(ran(Population(clients=20, seconds=60.0, requests=4000)).requests), 4000, 400)
         self.assertApproximates(len(ran(Population(clients=20, seconds=30.0)).requests), 2400, 240)
 
     def test_rogues(self) -> None:
-        """
-        Some clients keep taking new producer ids; most keep theirs.
-        """
+        """Some clients keep taking new producer ids; most keep theirs."""
         taken: dict[int, set[int]] = defaultdict(set)
         for place, stream in enumerate(Population(clients=25, connections=1).streams()):
             taken[place] = {stream.next().producerId for _ in range(400)}
@@ -270,9 +232,7 @@ class PopulationTests(SynchronousTestCase):
         self.assertLess(max(len(ids) for place, ids in taken.items() if place != 24), 6)
 
     def test_wrong(self) -> None:
-        """
-        Numbers that make no sense are refused by their names.
-        """
+        """Numbers that make no sense are refused by their names."""
         for numbers, message in (
             ({"clients": 0}, "clients must be 1 or more, not 0"),
             ({"clients": 2001}, "clients must be 2000 or fewer: "),
@@ -292,14 +252,10 @@ class PopulationTests(SynchronousTestCase):
 
 
 class ServerTests(SynchronousTestCase):
-    """
-    How a population fares with policies.
-    """
+    """How a population fares with policies."""
 
     def test_deterministic(self) -> None:
-        """
-        The same arguments make the same events.
-        """
+        """The same arguments make the same events."""
         first, again = (ran(SMALL, POLICIES, TIGHT) for _ in range(2))
         self.assertGreater(len(first.events), 1000)
         self.assertEqual([repr(each) for each in first.events], [repr(each) for each in again.events])
@@ -316,9 +272,7 @@ class ServerTests(SynchronousTestCase):
         self.assertEqual(sha256(rows.encode()).hexdigest(), PINNED)
 
     def test_refusal(self) -> None:
-        """
-        How requests could be refused is recorded where a policy was asked.
-        """
+        """How requests could be refused is recorded where a policy was asked."""
         kept = ran(SMALL, POLICIES)
         self.assertEqual(
             {(event.refusal, math.isnan(event.decidedSeconds)) for event in kept.of(RequestEvent)},
@@ -372,10 +326,7 @@ class ServerTests(SynchronousTestCase):
                     freeUs[connectionId] = answeredUs(event)
 
     def test_identity(self) -> None:
-        """
-        The events say what the policies were told, and when: told again, they
-        ask for the same delays.
-        """
+        """The events say what the policies were told, and when: told again, they ask for the same delays."""
         kept = ran(SMALL, POLICIES, TIGHT)
         told = [event for event in kept.of(RequestEvent) if event.policyDelaysSeconds]
         self.assertEqual({event.decision for event in told}, {ADMIT, MUTE, THROTTLE})
@@ -412,9 +363,7 @@ class ServerTests(SynchronousTestCase):
             self.assertTrue(event.kind == CONNECTION or shadow > 0)
 
     def test_refused(self) -> None:
-        """
-        Who is refused has nothing counted, and is quiet for as long as told.
-        """
+        """Who is refused has nothing counted, and is quiet for as long as told."""
         kept = ran(
             Population(clients=5, connections=2, seconds=60.0, requests=1000), ["producer-ids:rate=1:window=10m"]
         )
@@ -431,10 +380,7 @@ class ServerTests(SynchronousTestCase):
         self.assertIn(True, [event.bloomSeen for event in kept.requests])
 
     def test_memory(self) -> None:
-        """
-        With little memory requests wait; no more is taken than the pool
-        allows, and all of it is given back.
-        """
+        """With little memory requests wait; no more is taken than the pool allows, and all of it is given back."""
         server, kept = SyntheticServer(SMALL, (), TIGHT), Kept()
         server.run(kept)
         waited = [event for event in kept.requests if event.poolWaitSeconds]
@@ -465,9 +411,7 @@ class ServerTests(SynchronousTestCase):
         self.assertEqual(sorted(moments), [10.0, 20.0, 30.0, 40.0, 50.0, 60.0])
 
     def test_cutShort(self) -> None:
-        """
-        What is under way at the end has come to nothing.
-        """
+        """What is under way at the end has come to nothing."""
         kept = ran(Population(clients=20, seconds=2.0, requests=4000, largestBytes=64 << 10), (), "bounded:700KiB")
         cut = [event for event in kept.requests if event.decision == EXPIRE]
         self.assertEqual({event.reason for event in cut}, {"the server was stopped"})
@@ -476,9 +420,7 @@ class ServerTests(SynchronousTestCase):
         self.assertEqual({event.poolHoldSeconds > 0 for event in cut}, {True, False})
 
     def test_without(self) -> None:
-        """
-        Without policies nobody is asked anything, and connections are no requests.
-        """
+        """Without policies nobody is asked anything, and connections are no requests."""
         kept = ran(SMALL)
         self.assertEqual(len(kept.of(RequestEvent)), len(kept.requests))
         self.assertEqual({event.isCounted for event in kept.requests}, {-1})
@@ -500,9 +442,7 @@ class ServerTests(SynchronousTestCase):
             self.assertIn(message, str(error))
 
     def test_dropped(self) -> None:
-        """
-        A recording with gaps is a failure.
-        """
+        """A recording with gaps is a failure."""
         kept = Kept()
         kept.droppedEvents = 3
         error = self.assertRaises(RecordingFailed, SyntheticServer(SMALL).run, kept)
@@ -510,23 +450,16 @@ class ServerTests(SynchronousTestCase):
 
 
 class RecordingTests(SynchronousTestCase):
-    """
-    What is written is a recording.
-    """
+    """What is written is a recording."""
 
     def record(self, directory: str) -> SyntheticServer:
-        """
-        Record L{SMALL}.
-        """
+        """Record L{SMALL}."""
         server = SyntheticServer(SMALL, POLICIES, TIGHT, beginSeconds=1_700_000_000.0)
         recordSynthetic(directory, server)
         return server
 
     def test_form(self) -> None:
-        """
-        It has the columns and the rows of a real one, all of them sealed, and
-        says what it is.
-        """
+        """It has the columns and the rows of a real one, all of them sealed, and says what it is."""
         directory = self.mktemp()
         server = self.record(directory)
         table = _requestsIn(directory)
@@ -566,9 +499,7 @@ class RecordingTests(SynchronousTestCase):
         self.assertEqual(*contents)
 
     def test_cannot(self) -> None:
-        """
-        Nothing is overwritten, and what cannot be written is told in a sentence.
-        """
+        """Nothing is overwritten, and what cannot be written is told in a sentence."""
         directory = Path(self.mktemp())
         directory.mkdir()
         file = directory / "file"
@@ -583,10 +514,7 @@ class RecordingTests(SynchronousTestCase):
         self.assertEqual(list(directory.iterdir()), [file])
 
     def test_sealing(self) -> None:
-        """
-        No other process is needed for it, if the exporter is told so, which
-        knows two ways.
-        """
+        """No other process is needed for it, if the exporter is told so, which knows two ways."""
 
         def refuse(*args: Any, **kwargs: Any) -> None:
             raise AssertionError("a process was started")
@@ -603,30 +531,22 @@ class RecordingTests(SynchronousTestCase):
 
 
 class CommandTests(SynchronousTestCase):
-    """
-    C{admission synth}.
-    """
+    """C{admission synth}."""
 
     def setUp(self) -> None:
-        """
-        Catch what is written.
-        """
+        """Catch what is written."""
         self.stdout, self.stderr = io.StringIO(), io.StringIO()
         self.patch(sys, "stdout", self.stdout)
         self.patch(sys, "stderr", self.stderr)
 
     def parse(self, line: str) -> SynthOptions:
-        """
-        Options of a command line.
-        """
+        """Options of a command line."""
         options = SynthOptions()
         options.parseOptions(shlex.split(line))
         return options
 
     def test_options(self) -> None:
-        """
-        Everything can be said, before or after the directory.
-        """
+        """Everything can be said, before or after the directory."""
         words = (
             "--clients 9 --connections 3 --seconds 2m --seed 5 --rows 700 --hot 0.25 --largest 64KiB "
             "--quota client-bytes:produce=1M --quota connections --pool bounded:8MiB --begin 2026-02-03T04:05:06Z"
@@ -641,26 +561,19 @@ class CommandTests(SynchronousTestCase):
             self.assertEqual(server.context.wallSeconds(), 1_770_091_506.0)
 
     def test_defaults(self) -> None:
-        """
-        Nothing has to be said but the directory.
-        """
+        """Nothing has to be said but the directory."""
         server = self.parse("there")["server"]
         self.assertEqual(server.population, Population())
         self.assertEqual((server.origin.policyNames, server.origin.poolDescription), ((), "bounded:64MiB"))
         self.assertEqual(server.context.wallSeconds(), syntheticserver.BEGIN_SECONDS)
 
     def test_pool(self) -> None:
-        """
-        Unless a pool is given, the connections have half of it at most.
-        """
+        """Unless a pool is given, the connections have half of it at most."""
         server = self.parse("there --clients 2000 --connections 10")["server"]
         self.assertEqual(server.pool.sizeBytes, 2 * 20_000 * (8 << 10))
 
     def test_wrong(self) -> None:
-        """
-        What makes no sense is refused by the name that it has here, before
-        anything is written.
-        """
+        """What makes no sense is refused by the name that it has here, before anything is written."""
         for line, message in (
             ("", "say where to write: admission synth DIRECTORY"),
             ("a b", "say where to write: admission synth DIRECTORY"),
@@ -682,9 +595,7 @@ class CommandTests(SynchronousTestCase):
         self.assertFalse(Path("a").exists())
 
     def test_run(self) -> None:
-        """
-        It says what it has made, and on the way how far it is.
-        """
+        """It says what it has made, and on the way how far it is."""
         self.patch(syntheticserver, "PROGRESS_ROWS", 500)
         directory = self.mktemp()
         self.assertEqual(main(["synth", directory, "--clients", "5", "--seconds", "60", "--rows", "1500"]), 0)

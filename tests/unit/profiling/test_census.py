@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.profiling.census}.
-"""
+"""Tests for L{admission.profiling.census}."""
 
 from __future__ import annotations
 
@@ -27,18 +25,14 @@ def exhaust(steps: Iterator[None]) -> int:
 
 
 def census(objects: list[Any], maxObjects: int = 1_000_000, grouping: Grouping = THINGS) -> Census:
-    """
-    Count C{objects}, and what only they refer to.
-    """
+    """Count C{objects}, and what only they refer to."""
     made = Census(grouping, Random(1), lambda: list(objects), maxObjects)
     exhaust(made.steps())
     return made
 
 
 def sized(members: list[Any], **options: Any) -> Sizing:
-    """
-    Measure C{members}, which become none.
-    """
+    """Measure C{members}, which become none."""
     count = options.pop("count", len(members))
     made = Sizing(THINGS, **options)
     exhaust(made.steps(members, count))
@@ -46,14 +40,10 @@ def sized(members: list[Any], **options: Any) -> Sizing:
 
 
 class CensusTests(SynchronousTestCase):
-    """
-    Objects by their class.
-    """
+    """Objects by their class."""
 
     def test_asPympler(self) -> None:
-        """
-        The counts are pympler's, and the sizes as well, up to rounding.
-        """
+        """The counts are pympler's, and the sizes as well, up to rounding."""
         things = [Thing(bytearray(1000)) for _ in range(100)]
         rows = {row[0]: row for row in census([*things, things]).rows}
         self.assertEqual(rows[NAME][1], 100)
@@ -62,9 +52,7 @@ class CensusTests(SynchronousTestCase):
         self.assertApproximates(rows["bytearray"][2], sizeBytes, 16 * count)
 
     def test_sharedOnce(self) -> None:
-        """
-        What many refer to counts once.
-        """
+        """What many refer to counts once."""
         text = "".join(["not ", "interned"])
         holders = [[text] for _ in range(50)]
         del text
@@ -94,42 +82,30 @@ class CensusTests(SynchronousTestCase):
         self.assertEqual(len(made.members[0]), MAX_MEMBERS)
 
     def test_frozen(self) -> None:
-        """
-        What was frozen is counted like all else.
-        """
+        """What was frozen is counted like all else."""
         thing: list[Any] = []
         gc.freeze()
         self.addCleanup(gc.unfreeze)
         self.assertTrue(any(each is thing for each in containers()))
 
     def test_steps(self) -> None:
-        """
-        A container with very many others in it takes more than one step.
-        """
+        """A container with very many others in it takes more than one step."""
         nested = [tuple(range(500 + number, 600 + number)) for number in range(1000)]
         made = Census(THINGS, Random(1), lambda: [nested])
         self.assertGreater(exhaust(made.steps()), 50)
 
 
 class SizingTests(SynchronousTestCase):
-    """
-    What objects take with all that is theirs.
-    """
+    """What objects take with all that is theirs."""
 
     def test_asPympler(self) -> None:
-        """
-        The size is what pympler's asizeof says, up to how it counts
-        attributes and rounds.
-        """
+        """The size is what pympler's asizeof says, up to how it counts attributes and rounds."""
         things = [Thing([bytes(5000), {"a": [number, (str(number), 1.5)]}]) for number in range(20)]
         expected = asizeof.asizeof(*[thing.held for thing in things])
         self.assertApproximates(sized(things).sizeBytes, expected, 0.05 * expected)
 
     def test_ends(self) -> None:
-        """
-        Neither other members nor what is shared counts, and neither do
-        modules, classes and methods.
-        """
+        """Neither other members nor what is shared counts, and neither do modules, classes and methods."""
         shared = Shared()
         other = Thing(bytearray(1_000_000))
         alone = sized([Thing([0])]).sizeBytes
@@ -137,17 +113,12 @@ class SizingTests(SynchronousTestCase):
             self.assertApproximates(sized([Thing([held])]).sizeBytes, alone, 32)
 
     def test_once(self) -> None:
-        """
-        What two members refer to counts once.
-        """
+        """What two members refer to counts once."""
         held = bytearray(1_000_000)
         self.assertLess(sized([Thing(held), Thing(held)]).sizeBytes, 1_001_000)
 
     def test_sample(self) -> None:
-        """
-        Members stand for those that are not there, and some elements of a
-        container for the others.
-        """
+        """Members stand for those that are not there, and some elements of a container for the others."""
         self.assertApproximates(
             sized([Thing(bytes(1000)) for _ in range(10)], count=1000).sizeBytes, 1_100_000, 100_000
         )
@@ -157,25 +128,18 @@ class SizingTests(SynchronousTestCase):
         self.assertFalse(sizing.isCut)
 
     def test_cut(self) -> None:
-        """
-        It ends after so many objects, says so, and goes by the members that
-        it has seen.
-        """
+        """It ends after so many objects, says so, and goes by the members that it has seen."""
         sizing = sized([Thing([[] for _ in range(10)]) for _ in range(100)], maxVisits=100)
         self.assertTrue(sizing.isCut)
         whole = sized([Thing([[] for _ in range(10)]) for _ in range(100)]).sizeBytes
         self.assertApproximates(sizing.sizeBytes, whole, 0.15 * whole)
 
     def test_opaque(self) -> None:
-        """
-        Memory of which Python knows nothing counts as it is told.
-        """
+        """Memory of which Python knows nothing counts as it is told."""
         alone = sized([Thing([Shared])]).sizeBytes
         grown = sized([Thing([range(3)])], opaque={range: lambda each: 5000 * len(each)}).sizeBytes
         self.assertApproximates(grown - alone, 15_000, 100)
 
     def test_nothing(self) -> None:
-        """
-        Nothing takes nothing.
-        """
+        """Nothing takes nothing."""
         self.assertEqual(sized([]).sizeBytes, 0)

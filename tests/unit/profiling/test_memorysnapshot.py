@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.profiling.memorysnapshot}.
-"""
+"""Tests for L{admission.profiling.memorysnapshot}."""
 
 from __future__ import annotations
 
@@ -11,22 +9,16 @@ from tests.kit.profiledthings import MIB, NAME, ProfilerTestCase, Thing
 
 
 class AllocatorTests(SynchronousTestCase):
-    """
-    What the C library says.
-    """
+    """What the C library says."""
 
     def test_free(self) -> None:
-        """
-        It is an amount, or not known.
-        """
+        """It is an amount, or not known."""
         free = freeBytes()
         self.assertTrue(free is None or free >= 0)
 
 
 class SnapshotTests(ProfilerTestCase):
-    """
-    What the process has is compared with what is known.
-    """
+    """What the process has is compared with what is known."""
 
     def test_explained(self) -> None:
         """
@@ -62,10 +54,7 @@ class SnapshotTests(ProfilerTestCase):
         self.assertEqual((growth["explainedBytes"], growth["unexplainedBytes"]), (4 * MIB, -3 * MIB))
 
     def test_remainder(self) -> None:
-        """
-        The parts of what is not explained add up to it, and objects of no
-        group are one of them.
-        """
+        """The parts of what is not explained add up to it, and objects of no group are one of them."""
         self.take()
         self.things = [[bytearray(MIB)] for _ in range(4)]
         self.grow(10 * MIB)
@@ -75,10 +64,7 @@ class SnapshotTests(ProfilerTestCase):
         self.assertApproximates(parts["objects of no group, more than in snapshot 1"], 4 * MIB, 5000)
 
     def test_difference(self) -> None:
-        """
-        A snapshot says what has changed since the one before, and since the
-        first, by class.
-        """
+        """A snapshot says what has changed since the one before, and since the first, by class."""
         self.things = [Thing() for _ in range(10)]
         self.assertEqual(self.take()["since"], [])
         self.things = [Thing() for _ in range(25)]

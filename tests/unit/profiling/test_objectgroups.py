@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.profiling.objectgroups}.
-"""
+"""Tests for L{admission.profiling.objectgroups}."""
 
 from __future__ import annotations
 
@@ -13,15 +11,10 @@ from tests.kit.profiledthings import Derived, IThing, Thing
 
 
 class GroupsTests(SynchronousTestCase):
-    """
-    Which objects belong together.
-    """
+    """Which objects belong together."""
 
     def test_implementing(self) -> None:
-        """
-        What a class implements is found, inherited or not, and nothing is
-        declared of a class by asking.
-        """
+        """What a class implements is found, inherited or not, and nothing is declared of a class by asking."""
 
         class Plain:
             pass
@@ -32,22 +25,16 @@ class GroupsTests(SynchronousTestCase):
         self.assertNotIn("__implemented__", vars(Derived))
 
     def test_firstWins(self) -> None:
-        """
-        A class belongs to the first group that holds it.
-        """
+        """A class belongs to the first group that holds it."""
         grouping = Grouping([Group("derived", subclassOf(Derived)), Group("things", subclassOf(Thing))])
         self.assertEqual([grouping.placeOf(each) for each in (Derived, Thing, int)], [0, 1, -1])
 
 
 class ReferentsTests(SynchronousTestCase):
-    """
-    What an object takes and refers to.
-    """
+    """What an object takes and refers to."""
 
     def test_nothingIsMade(self) -> None:
-        """
-        To look at an object does not make a dictionary of its attributes.
-        """
+        """To look at an object does not make a dictionary of its attributes."""
         thing = Thing(bytearray(100))
         referents = referentsOf(thing)
         self.assertIn(thing.held, referents.objects)
@@ -55,9 +42,7 @@ class ReferentsTests(SynchronousTestCase):
         self.assertEqual(referents.weight, 1.0)
 
     def test_large(self) -> None:
-        """
-        Of a large container there is a sample, which stands for all of it.
-        """
+        """Of a large container there is a sample, which stands for all of it."""
         count = 10 * LARGE
         for container in (
             list(range(count)),
@@ -72,9 +57,7 @@ class ReferentsTests(SynchronousTestCase):
             self.assertAlmostEqual(len(objects) * weight, 2 * count if isinstance(container, dict) else count)
 
     def test_badSize(self) -> None:
-        """
-        A class that fails to say its size takes nothing.
-        """
+        """A class that fails to say its size takes nothing."""
 
         class Broken:
             def __sizeof__(self) -> int:

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.profiling.profiler}.
-"""
+"""Tests for L{admission.profiling.profiler}."""
 
 from __future__ import annotations
 
@@ -11,14 +9,10 @@ from tests.kit.profiledthings import ProfilerTestCase, Thing
 
 
 class ProfilerTests(ProfilerTestCase):
-    """
-    Snapshots.
-    """
+    """Snapshots."""
 
     def test_turns(self) -> None:
-        """
-        It works for a few milliseconds at a time and rests in between.
-        """
+        """It works for a few milliseconds at a time and rests in between."""
         self.things = [[number, [number]] for number in range(40_000)]
         taken = self.profiler.take()
         self.assertNoResult(taken)
@@ -32,9 +26,7 @@ class ProfilerTests(ProfilerTestCase):
         self.assertGreater(cost["seconds"], cost["workSeconds"] + 3 * REST_SECONDS)
 
     def test_oneAtATime(self) -> None:
-        """
-        Whoever asks while a snapshot is being taken gets that one.
-        """
+        """Whoever asks while a snapshot is being taken gets that one."""
         first, second, third = self.profiler.take(), self.profiler.take(), self.profiler.ask()
         self.clock.advance(30)
         document = self.successResultOf(first)
@@ -43,9 +35,7 @@ class ProfilerTests(ProfilerTestCase):
         self.assertEqual(document["number"], 1)
 
     def test_notTooOften(self) -> None:
-        """
-        Whoever asks soon after gets what there is; later, another one.
-        """
+        """Whoever asks soon after gets what there is; later, another one."""
         asked = self.profiler.ask()
         self.clock.advance(1)
         document = self.successResultOf(asked)
@@ -56,9 +46,7 @@ class ProfilerTests(ProfilerTestCase):
         self.assertEqual(self.successResultOf(again)["number"], 2)
 
     def test_fails(self) -> None:
-        """
-        A failure reaches everybody who waits, and the next one may succeed.
-        """
+        """A failure reaches everybody who waits, and the next one may succeed."""
         books = self.profiler._claims
         self.profiler._claims = lambda: {}["no such book"]
         waiting = [self.profiler.take(), self.profiler.take()]
@@ -69,9 +57,7 @@ class ProfilerTests(ProfilerTestCase):
         self.assertEqual(self.take()["number"], 1)
 
     def test_cancel(self) -> None:
-        """
-        Who does not want to wait any more does not keep others from it.
-        """
+        """Who does not want to wait any more does not keep others from it."""
         impatient, patient = self.profiler.take(), self.profiler.take()
         impatient.cancel()
         self.failureResultOf(impatient, CancelledError)
@@ -79,9 +65,7 @@ class ProfilerTests(ProfilerTestCase):
         self.successResultOf(patient)
 
     def test_stop(self) -> None:
-        """
-        Stopping leaves no timer, and tells who waits.
-        """
+        """Stopping leaves no timer, and tells who waits."""
         self.things = [[number] for number in range(40_000)]
         taken = self.profiler.take()
         self.profiler.stop()
@@ -89,9 +73,7 @@ class ProfilerTests(ProfilerTestCase):
         self.assertEqual(self.clock.calls, [])
 
     def test_nothingStays(self) -> None:
-        """
-        What was looked at is not kept alive.
-        """
+        """What was looked at is not kept alive."""
         gone: list[int] = []
 
         class Mortal(Thing):

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.profiling.reports}.
-"""
+"""Tests for L{admission.profiling.reports}."""
 
 from __future__ import annotations
 
@@ -16,14 +14,10 @@ from tests.kit.profiledthings import MIB, NAME, ProfilerTestCase, Thing
 
 
 class ReportTests(ProfilerTestCase):
-    """
-    What people read.
-    """
+    """What people read."""
 
     def test_text(self) -> None:
-        """
-        The text has the groups, the rest and what changed.
-        """
+        """The text has the groups, the rest and what changed."""
         self.take()
         self.things = [Thing(bytearray(MIB)) for _ in range(3)]
         self.claims = {"held": 3 * MIB}
@@ -36,9 +30,7 @@ class ReportTests(ProfilerTestCase):
         self.assertRegex(text, rf"Changed most since snapshot 1:\n(.*\n)+? *{NAME} \| +3 \|")
 
     def test_notes(self) -> None:
-        """
-        Where numbers are estimates, that is said.
-        """
+        """Where numbers are estimates, that is said."""
         document = self.take()
         document["heap"]["stride"] = 3
         document["groups"][0].update(isSampled=True, isCut=True)
@@ -47,9 +39,7 @@ class ReportTests(ProfilerTestCase):
             self.assertIn(words, text)
 
     def test_html(self) -> None:
-        """
-        The page needs nothing from elsewhere, and names are only text.
-        """
+        """The page needs nothing from elsewhere, and names are only text."""
         document = self.take()
         document["heap"]["largest"] = [["<script>", 1, 2]]
         page = htmlOf(document)
@@ -60,14 +50,10 @@ class ReportTests(ProfilerTestCase):
 
 
 class MemoryReportsTests(ProfilerTestCase):
-    """
-    Snapshots as files.
-    """
+    """Snapshots as files."""
 
     def setUp(self) -> None:
-        """
-        Keep two snapshots, one every 60 seconds.
-        """
+        """Keep two snapshots, one every 60 seconds."""
         super().setUp()
         self.directory = Path(self.mktemp()) / "below"
         self.deferToThread: Callable[..., Deferred[Any]] = lambda function, *args: succeed(function(*args))
@@ -82,16 +68,11 @@ class MemoryReportsTests(ProfilerTestCase):
         self.addCleanup(self.reports.stop)
 
     def names(self) -> list[str]:
-        """
-        The files there are.
-        """
+        """The files there are."""
         return sorted(each.name for each in self.directory.iterdir())
 
     def test_files(self) -> None:
-        """
-        The first snapshot is taken at once, others regularly, and the oldest
-        files go.
-        """
+        """The first snapshot is taken at once, others regularly, and the oldest files go."""
         self.reports.start()
         self.clock.advance(30)
         self.assertEqual(self.names(), ["memory-boot-000001.html", "memory-boot-000001.txt"])
@@ -105,10 +86,7 @@ class MemoryReportsTests(ProfilerTestCase):
         self.assertIn("snapshot 3 of boot", text)
 
     def test_cannotWrite(self) -> None:
-        """
-        A disk that is full ends nothing: it is told in a sentence, and the
-        next snapshot is tried.
-        """
+        """A disk that is full ends nothing: it is told in a sentence, and the next snapshot is tried."""
         working, self.deferToThread = self.deferToThread, lambda function, *args: fail(OSError("no room"))
         with capturedLogs() as events:
             self.reports.start()
@@ -122,9 +100,7 @@ class MemoryReportsTests(ProfilerTestCase):
         self.assertEqual(self.names(), ["memory-boot-000002.html", "memory-boot-000002.txt"])
 
     def test_stop(self) -> None:
-        """
-        Stopping while a snapshot is taken leaves no timer, and is no error.
-        """
+        """Stopping while a snapshot is taken leaves no timer, and is no error."""
         self.things = [[number] for number in range(40_000)]
         self.reports.start()
         self.reports.stop()

@@ -1,6 +1,4 @@
-"""
-L{admission.quotas.limits}.
-"""
+"""L{admission.quotas.limits}."""
 
 from __future__ import annotations
 
@@ -35,9 +33,7 @@ FOR_OTHERS = [
 
 
 class EntityTests(SynchronousTestCase):
-    """
-    L{kindOf}.
-    """
+    """L{kindOf}."""
 
     def test_kinds(self) -> None:
         """
@@ -52,10 +48,7 @@ class EntityTests(SynchronousTestCase):
             self.assertEqual(kindOf(QuotaEntity(ip=name)), EntityKind.IP)
 
     def test_malformed(self) -> None:
-        """
-        Nobody at all, an address together with something else, and empty names
-        are refused.
-        """
+        """Nobody at all, an address together with something else, and empty names are refused."""
         for entity in (
             QuotaEntity(),
             QuotaEntity(user="alice", ip="192.0.2.1"),
@@ -68,15 +61,10 @@ class EntityTests(SynchronousTestCase):
 
 
 class ResolveTests(SynchronousTestCase):
-    """
-    L{LimitTable.resolve} and L{LimitTable.resolveAddress}.
-    """
+    """L{LimitTable.resolve} and L{LimitTable.resolveAddress}."""
 
     def test_precedence(self) -> None:
-        """
-        Whichever limits there are, the first in the order of precedence holds,
-        and those of others never do.
-        """
+        """Whichever limits there are, the first in the order of precedence holds, and those of others never do."""
         for present in product((False, True), repeat=len(PRECEDENCE)):
             table = LimitTable(["rate"])
             for value, entity in enumerate(FOR_OTHERS, 100):
@@ -92,9 +80,7 @@ class ResolveTests(SynchronousTestCase):
                 self.assertIs(limit, None)
 
     def test_emptyClientId(self) -> None:
-        """
-        A client without an id has the default's limit.
-        """
+        """A client without an id has the default's limit."""
         table = LimitTable(["rate"])
         table.configure(QuotaEntity(clientId="app"), {"rate": 1.0})
         self.assertIs(table.resolve("alice", "", "rate"), None)
@@ -114,9 +100,7 @@ class ResolveTests(SynchronousTestCase):
             self.assertEqual(table.resolve(DEFAULT, DEFAULT, "rate"), table.resolve("eve", "x", "rate"))
 
     def test_addresses(self) -> None:
-        """
-        An address has its own limit, or the default's.
-        """
+        """An address has its own limit, or the default's."""
         table = LimitTable(["rate"], ADDRESS_KINDS)
         self.assertIs(table.resolveAddress("192.0.2.1", "rate"), None)
         table.configure(QuotaEntity(ip=DEFAULT), {"rate": 1.0})
@@ -125,10 +109,7 @@ class ResolveTests(SynchronousTestCase):
         self.assertEqual([limit and limit.value for limit in limits], [2.0, 1.0])
 
     def test_limitsApart(self) -> None:
-        """
-        Each limit is resolved for itself: a more specific entity without it
-        does not stand in the way.
-        """
+        """Each limit is resolved for itself: a more specific entity without it does not stand in the way."""
         table = LimitTable(["read", "write"])
         table.configure(QuotaEntity("alice", "app"), {"read": 1.0})
         table.configure(QuotaEntity(clientId=DEFAULT), {"write": 2.0})
@@ -137,9 +118,7 @@ class ResolveTests(SynchronousTestCase):
         self.assertRaises(KeyError, table.resolve, "alice", "app", "sing")
 
     def test_unlimited(self) -> None:
-        """
-        Kafka's value for no limit is none, and exempts from a default; the largest value below it is a limit.
-        """
+        """Kafka's value for no limit is none, and exempts from a default; the largest value below it is a limit."""
         table = LimitTable(("rate",))
         table.configure(QuotaEntity(user="alice"), {"rate": float(2**63 - 1)})
         self.assertFalse(table.isLimiting)
@@ -149,9 +128,7 @@ class ResolveTests(SynchronousTestCase):
         self.assertIsNot(table.resolve("alice", "", "rate"), None)
 
     def test_isNamed(self) -> None:
-        """
-        A limit is somebody's own if no part of it is a default.
-        """
+        """A limit is somebody's own if no part of it is a default."""
         table = LimitTable(["rate"], [*CLIENT_KINDS, *ADDRESS_KINDS])
         named = set()
         for entity in (*PRECEDENCE, QuotaEntity(ip=DEFAULT), QuotaEntity(ip="192.0.2.1")):
@@ -166,21 +143,15 @@ class ResolveTests(SynchronousTestCase):
 
 
 class ConfigureTests(SynchronousTestCase):
-    """
-    L{LimitTable.configure}.
-    """
+    """L{LimitTable.configure}."""
 
     def setUp(self) -> None:
-        """
-        Make a table with one limit.
-        """
+        """Make a table with one limit."""
         self.table = LimitTable(["read", "write"])
         self.table.configure(QuotaEntity("alice"), {"read": 5.0})
 
     def test_setAndRemove(self) -> None:
-        """
-        Limits are changed one by one, and an entity that has none left is gone.
-        """
+        """Limits are changed one by one, and an entity that has none left is gone."""
         alice = QuotaEntity("alice")
         limits = self.table.limits
         self.table.configure(alice, {"read": 6.0, "write": 7.0})
@@ -194,10 +165,7 @@ class ConfigureTests(SynchronousTestCase):
         self.assertEqual(limits, {})
 
     def test_refusals(self) -> None:
-        """
-        What makes no sense is refused in words that help, and nothing of it is
-        done.
-        """
+        """What makes no sense is refused in words that help, and nothing of it is done."""
         for entity, limits, words in [
             (QuotaEntity("alice"), {"write": 1.0, "sing": 1.0}, "known: read, write"),
             (QuotaEntity("alice"), {"write": 1.0, "read": 0.0}, "finite and more than zero, not 0.0"),

@@ -1,6 +1,4 @@
-"""
-L{admission.quotas.metering}.
-"""
+"""L{admission.quotas.metering}."""
 
 from __future__ import annotations
 
@@ -37,17 +35,12 @@ Taken = list[tuple[float, float]]
 
 
 def limitOf(value: float) -> Limit:
-    """
-    A limit of somebody.
-    """
+    """A limit of somebody."""
     return Limit("rate", value, QuotaEntity("alice"))
 
 
 def obey(meter: Meter, steps: Sequence[tuple[float, float]], startSeconds: float = 0.0) -> Taken:
-    """
-    Take one amount after the other, each after a pause and whatever the meter
-    has asked to wait.
-    """
+    """Take one amount after the other, each after a pause and whatever the meter has asked to wait."""
     now = startSeconds
     taken = []
     for pauseSeconds, amount in steps:
@@ -74,50 +67,36 @@ def excess(taken: Taken, limit: float, longestSeconds: float = float("inf")) -> 
 
 
 def by(principal: str, clientId: str) -> Request:
-    """
-    A request of somebody.
-    """
+    """A request of somebody."""
     return Request("Produce", principal, clientId, "192.0.2.1", 100)
 
 
 def at(ip: str) -> Request:
-    """
-    A request that comes from somewhere.
-    """
+    """A request that comes from somewhere."""
     return Request("Produce", "alice", "app", ip, 100)
 
 
 class MetersTestCase(SynchronousTestCase):
-    """
-    A limit of 100 a second with buckets for a second, whoever has it.
-    """
+    """A limit of 100 a second with buckets for a second, whoever has it."""
 
     def setUp(self) -> None:
-        """
-        Make a limit that nobody has, for ten clients without a name.
-        """
+        """Make a limit that nobody has, for ten clients without a name."""
         self.clock = Clock()
         self.limits = LimitTable([RATE])
         self.meters = Meters(self.limits, RATE, Buckets(1.0).build, 10)
 
     def configure(self, entity: QuotaEntity, value: float | None = 100.0) -> None:
-        """
-        Set or remove a limit.
-        """
+        """Set or remove a limit."""
         self.limits.configure(entity, {RATE: value})
         self.meters.refresh(entity, self.clock.seconds())
 
     def owed(self, *requests: Request) -> list[float]:
-        """
-        How long each of these has to wait.
-        """
+        """How long each of these has to wait."""
         return [self.meters.delaySeconds(request, self.clock.seconds()) for request in requests]
 
 
 class SharingTests(MetersTestCase):
-    """
-    Who shares a meter.
-    """
+    """Who shares a meter."""
 
     def assertShare(self, entity: QuotaEntity, keys: dict[tuple[str, str], Any]) -> None:
         """
@@ -158,9 +137,7 @@ class SharingTests(MetersTestCase):
             self.assertShare(entity, keys)
 
     def test_addresses(self) -> None:
-        """
-        Each address has a meter of its own, whoever comes from there.
-        """
+        """Each address has a meter of its own, whoever comes from there."""
         limits = LimitTable([RATE], ADDRESS_KINDS)
         meters = Meters(limits, RATE, Buckets(1.0).build, 10, byAddress)
         self.assertEqual(meters.spend(at("192.0.2.1"), 200, self.clock.seconds()), 0.0)
@@ -187,9 +164,7 @@ class SharingTests(MetersTestCase):
 
     @given(spending=st.lists(st.tuples(st.sampled_from(["b", "c"]), st.integers(1, 500), st.floats(0, 2))))
     def test_nobodyElseMoves(self, spending: list[tuple[str, int, float]]) -> None:
-        """
-        What one client takes, however much, never shows in what another is told.
-        """
+        """What one client takes, however much, never shows in what another is told."""
         self.setUp()
         self.configure(DEFAULT_CLIENT)
         alone = Meters(self.limits, RATE, Buckets(1.0).build, 10)
@@ -221,14 +196,10 @@ class SharingTests(MetersTestCase):
 
 
 class ChangingTests(MetersTestCase):
-    """
-    Limits that change while they are used.
-    """
+    """Limits that change while they are used."""
 
     def test_bound(self) -> None:
-        """
-        A new bound holds at once, and what was taken stays counted.
-        """
+        """A new bound holds at once, and what was taken stays counted."""
         self.configure(DEFAULT_CLIENT)
         self.meters.spend(by("alice", "app"), 300, self.clock.seconds())
         self.assertEqual(self.owed(by("alice", "app")), [2.0])
@@ -263,9 +234,7 @@ class ChangingTests(MetersTestCase):
         self.assertEqual(self.owed(by("alice", "app")), [2.0])
 
     def test_removed(self) -> None:
-        """
-        Who has no limit any more is free at once, and nothing is remembered.
-        """
+        """Who has no limit any more is free at once, and nothing is remembered."""
         self.configure(DEFAULT_CLIENT)
         self.meters.spend(by("alice", "app"), 300, self.clock.seconds())
         self.configure(DEFAULT_CLIENT, None)
@@ -300,9 +269,7 @@ class ChangingTests(MetersTestCase):
         self.assertEqual(self.owed(by("alice", "app")), [16.0])
 
     def test_limitForSomebodyNew(self) -> None:
-        """
-        Who has been seen to have no limit has one as soon as it is set.
-        """
+        """Who has been seen to have no limit has one as soon as it is set."""
         self.configure(APP)
         self.assertEqual(self.meters.spend(by("alice", "other"), 200, self.clock.seconds()), 0.0)
         self.configure(DEFAULT_CLIENT)
@@ -310,15 +277,10 @@ class ChangingTests(MetersTestCase):
 
 
 class AskingTests(MetersTestCase):
-    """
-    Asking without spending.
-    """
+    """Asking without spending."""
 
     def test_budget(self) -> None:
-        """
-        The budget is what there is room for, at least one for who is not over
-        the limit, and nothing for who is.
-        """
+        """The budget is what there is room for, at least one for who is not over the limit, and nothing for who is."""
         request = by("alice", "app")
         self.assertIs(self.meters.budget(request, self.clock.seconds()), None)
         self.configure(DEFAULT_CLIENT)
@@ -329,9 +291,7 @@ class AskingTests(MetersTestCase):
         self.assertEqual(budgets, [100, 70, 1, 1, 0])
 
     def test_nothingSpent(self) -> None:
-        """
-        Who only asks, or spends nothing, gets no meter.
-        """
+        """Who only asks, or spends nothing, gets no meter."""
         self.configure(DEFAULT_CLIENT)
         request = by("alice", "app")
         self.meters.spend(request, 0, self.clock.seconds())
@@ -340,9 +300,7 @@ class AskingTests(MetersTestCase):
         self.assertEqual((self.meters.status(request, self.clock.seconds()).used, len(self.meters)), (0.0, 0))  # type: ignore[union-attr]
 
     def test_status(self) -> None:
-        """
-        The status tells the limit, for whom it was set, and how it stands.
-        """
+        """The status tells the limit, for whom it was set, and how it stands."""
         request = by("alice", "app")
         self.assertIs(self.meters.status(request, self.clock.seconds()), None)
         self.configure(DEFAULT_CLIENT)
@@ -356,15 +314,10 @@ class AskingTests(MetersTestCase):
 
 
 class CardinalityTests(MetersTestCase):
-    """
-    More clients than there is room for.
-    """
+    """More clients than there is room for."""
 
     def test_overflow(self) -> None:
-        """
-        The first ten have a meter each, all others share one under the same
-        limit, and harm only each other.
-        """
+        """The first ten have a meter each, all others share one under the same limit, and harm only each other."""
         self.configure(DEFAULT_CLIENT)
         for number in range(10):
             self.assertEqual(self.meters.spend(by("alice", str(number)), 60, self.clock.seconds()), 0.0)
@@ -410,9 +363,7 @@ class CardinalityTests(MetersTestCase):
         self.assertGreater(self.meters.sizeBytes, 200)
 
     def test_longName(self) -> None:
-        """
-        A limit that is set for a long name holds for requests, whose names are bounded.
-        """
+        """A limit that is set for a long name holds for requests, whose names are bounded."""
         name = "x" * 400
         self.configure(QuotaEntity(clientId=name))
         request = by("alice", boundedName(name))
@@ -422,9 +373,7 @@ class CardinalityTests(MetersTestCase):
         self.assertEqual(self.owed(request), [2.0])
 
     def test_namedHaveTheirOwn(self) -> None:
-        """
-        Who has a limit by name never shares, and takes nobody's room.
-        """
+        """Who has a limit by name never shares, and takes nobody's room."""
         self.configure(DEFAULT_CLIENT)
         for number in range(5):
             self.configure(QuotaEntity(clientId=f"named-{number}"), 50.0)
@@ -435,10 +384,7 @@ class CardinalityTests(MetersTestCase):
         self.assertEqual(len(self.meters), 10 + 1 + 5)
 
     def test_overflowOfEachDefault(self) -> None:
-        """
-        Each default has an overflow of its own, since their limits differ; it
-        goes with its limit.
-        """
+        """Each default has an overflow of its own, since their limits differ; it goes with its limit."""
         self.configure(DEFAULT_CLIENT)
         self.configure(ALICE_DEFAULT, 50.0)
         for number in range(10):
@@ -451,9 +397,7 @@ class CardinalityTests(MetersTestCase):
         self.assertEqual((len(self.meters), self.owed(by("alice", "y"))), (11, [1.0]))
 
     def test_roomAgain(self) -> None:
-        """
-        Meters that are idle make room for newcomers, swept or not.
-        """
+        """Meters that are idle make room for newcomers, swept or not."""
         self.configure(DEFAULT_CLIENT)
         for number in range(10):
             self.meters.spend(by("alice", str(number)), 60, self.clock.seconds())
@@ -467,9 +411,7 @@ class CardinalityTests(MetersTestCase):
         self.assertEqual(self.owed(by("alice", "newer")), [0.0])
 
     def test_sweep(self) -> None:
-        """
-        Sweeping drops who is idle, and whoever comes back is counted anew.
-        """
+        """Sweeping drops who is idle, and whoever comes back is counted anew."""
         self.configure(DEFAULT_CLIENT)
         self.meters.spend(by("alice", "a"), 50, self.clock.seconds())
         self.meters.spend(by("alice", "b"), 200, self.clock.seconds())
@@ -523,10 +465,7 @@ class CardinalityTests(MetersTestCase):
         self.assertEqual((len(self.meters), self.meters.overflows), (13, 1))
 
     def test_sweepingIsAmortised(self) -> None:
-        """
-        A flood of new clients looks for room once for as many of them as there
-        are meters, and not each time.
-        """
+        """A flood of new clients looks for room once for as many of them as there are meters, and not each time."""
         looks = 0
 
         class Counting:
@@ -554,16 +493,11 @@ class CardinalityTests(MetersTestCase):
         self.assertEqual(looks, 10 * 101 - 1)
 
     def test_needsRoom(self) -> None:
-        """
-        Meters without room for anybody are a mistake.
-        """
+        """Meters without room for anybody are a mistake."""
         self.assertRaises(ValueError, Meters, self.limits, RATE, Buckets(1.0).build, 0)
 
     def test_dropped(self) -> None:
-        """
-        Refreshing tells which meters no limit holds for any more, shared ones
-        too.
-        """
+        """Refreshing tells which meters no limit holds for any more, shared ones too."""
         meters = Meters(self.limits, RATE, Buckets(1.0).build, 1)
         self.limits.configure(DEFAULT_CLIENT, {RATE: 100.0})
         for name in "ab":
@@ -593,14 +527,10 @@ class CardinalityTests(MetersTestCase):
 
 
 class SensorTests(MetersTestCase):
-    """
-    What is published.
-    """
+    """What is published."""
 
     def read(self, registry: SensorRegistry, name: str) -> dict[tuple[str, ...], float]:
-        """
-        The values of a family by their labels.
-        """
+        """The values of a family by their labels."""
         return {tuple(labels): value for labels, value in registry.families[name].read(self.clock.seconds())}
 
     def test_families(self) -> None:
@@ -625,10 +555,7 @@ class SensorTests(MetersTestCase):
         self.assertEqual(dict(registry), {"client-bytes.Produce.meters": 12, "client-bytes.Produce.overflows": 1})
 
     def test_throttleTime(self) -> None:
-        """
-        The throttle time is the mean of the last minute's delays, in
-        milliseconds, and none once that has passed.
-        """
+        """The throttle time is the mean of the last minute's delays, in milliseconds, and none once that has passed."""
         registry = SensorRegistry(self.clock.seconds)
         self.meters.addSensors(registry, "x", Buckets(1.0).reads("byte-rate"))
         self.configure(DEFAULT_CLIENT)
@@ -655,9 +582,7 @@ class SensorTests(MetersTestCase):
         self.assertEqual(self.read(registry, "x.tokens")["", OVERFLOW], 50.0)
 
     def test_addresses(self) -> None:
-        """
-        Addresses have one label.
-        """
+        """Addresses have one label."""
         registry = SensorRegistry(self.clock.seconds)
         limits = LimitTable([RATE], ADDRESS_KINDS)
         meters = Meters(limits, RATE, Buckets(1.0).build, 1, byAddress)
@@ -671,14 +596,10 @@ class SensorTests(MetersTestCase):
 
 
 class WindowTests(SynchronousTestCase):
-    """
-    L{Window}: the arithmetic of Kafka's quotas.
-    """
+    """L{Window}: the arithmetic of Kafka's quotas."""
 
     def build(self, limit: float, samples: int = 11, windowSeconds: float = 1.0) -> Window:
-        """
-        Make a meter.
-        """
+        """Make a meter."""
         return Windows(samples, windowSeconds).build(limitOf(limit), 0.0)
 
     def test_example(self) -> None:
@@ -691,9 +612,7 @@ class WindowTests(SynchronousTestCase):
         self.assertEqual((meter.used(0.0), meter.delaySeconds(0.0), meter.room(0.0)), (1200.0, 2.0, -2000.0))
 
     def test_equalIsAllowed(self) -> None:
-        """
-        Who takes exactly the limit is not throttled; one more, and they are.
-        """
+        """Who takes exactly the limit is not throttled; one more, and they are."""
         meter = self.build(1000.0)
         self.assertEqual(meter.spend(10_000, 0.0), 0.0)
         self.assertEqual((meter.used(0.0), meter.room(0.0)), (1000.0, 0.0))
@@ -723,10 +642,7 @@ class WindowTests(SynchronousTestCase):
             self.assertFalse(meter.isIdle(now - 1e-6))
 
     def test_hugeDelays(self) -> None:
-        """
-        3,000,000 bytes at 1 byte a second are 2,999,990 seconds and never
-        negative.
-        """
+        """3,000,000 bytes at 1 byte a second are 2,999,990 seconds and never negative."""
         meter = self.build(1.0)
         self.assertEqual(meter.spend(3_000_000, 0.0), 2_999_990.0)
         self.assertEqual(meter.spend(2**62, 0.5), (3_000_000 + 2**62) - 10.5)
@@ -743,25 +659,19 @@ class WindowTests(SynchronousTestCase):
         self.assertEqual([meter.delaySeconds(at) for at in (10.0, 10.75, 11.0)], [10.0, 9.25, 0.0])
 
     def test_oneWindow(self) -> None:
-        """
-        With a single window the first amount counts as if it took a millisecond.
-        """
+        """With a single window the first amount counts as if it took a millisecond."""
         meter = self.build(1000.0, samples=1)
         self.assertEqual(meter.spend(1, 5.0), 0.0)
         self.assertAlmostEqual(meter.spend(1, 5.0), 0.001)
 
     def test_cap(self) -> None:
-        """
-        It asks for no longer delay than it is to.
-        """
+        """It asks for no longer delay than it is to."""
         meter = Windows(11, 1.0, maxDelaySeconds=1.0).build(limitOf(100.0), 0.0)
         self.assertEqual(meter.spend(1050, 0.0), 0.5)
         self.assertEqual(meter.spend(1e6, 0.0), 1.0)
 
     def test_setLimit(self) -> None:
-        """
-        Another limit holds at once, for what was counted before too.
-        """
+        """Another limit holds at once, for what was counted before too."""
         meter = self.build(1000.0)
         meter.spend(20_000, 0.0)
         meter.setLimit(limitOf(4000.0), 0.0)
@@ -771,9 +681,7 @@ class WindowTests(SynchronousTestCase):
         self.assertEqual(meter.delaySeconds(0.0), 31.0)
 
     def test_isIdle(self) -> None:
-        """
-        It is idle once nothing counts.
-        """
+        """It is idle once nothing counts."""
         meter = self.build(1000.0)
         self.assertTrue(meter.isIdle(0.0))
         meter.spend(1, 0.0)
@@ -788,10 +696,7 @@ class WindowTests(SynchronousTestCase):
     def test_sameAsTheSampledTotal(
         self, samples: int, windowSeconds: int, limit: int, steps: list[tuple[int, int]]
     ) -> None:
-        """
-        Its short cuts do not show: the delay is always that of the sampled
-        total and its span.
-        """
+        """Its short cuts do not show: the delay is always that of the sampled total and its span."""
         meter, sampled = self.build(limit, samples, windowSeconds), SampledTotal(samples, windowSeconds)
         now = 0
         for pause, amount in steps:
@@ -826,10 +731,7 @@ class WindowTests(SynchronousTestCase):
         )
     )
     def test_largeRequests(self, steps: list[tuple[float, float]]) -> None:
-        """
-        With requests of any size the same is true of stretches that are no
-        longer than what the windows cover.
-        """
+        """With requests of any size the same is true of stretches that are no longer than what the windows cover."""
         taken = obey(self.build(1000.0), steps)
         self.assertLessEqual(excess(taken, 1000.0, longestSeconds=10.0), 12_000 * (1 + 1e-9))
 
@@ -839,10 +741,7 @@ class WindowTests(SynchronousTestCase):
         shares=st.lists(st.floats(0.0, 1.0), min_size=40, max_size=40),
     )
     def test_conformingIsFree(self, pauses: list[float], shares: list[float]) -> None:
-        """
-        Who takes up to ten elevenths of the limit at least once a window is
-        never throttled.
-        """
+        """Who takes up to ten elevenths of the limit at least once a window is never throttled."""
         meter = self.build(1000.0)
         now = 0.0
         for pause, share in zip(pauses, shares, strict=False):
@@ -851,29 +750,20 @@ class WindowTests(SynchronousTestCase):
 
 
 class BucketTests(SynchronousTestCase):
-    """
-    L{Bucket}.
-    """
+    """L{Bucket}."""
 
     def build(self, limit: float, burstSeconds: float = 1.0) -> Bucket:
-        """
-        Make a meter.
-        """
+        """Make a meter."""
         return Buckets(burstSeconds).build(limitOf(limit), 0.0)
 
     def test_debtIsPaid(self) -> None:
-        """
-        20,000 bytes at 1000 a second with a burst of one second owe 19 seconds,
-        and then nothing.
-        """
+        """20,000 bytes at 1000 a second with a burst of one second owe 19 seconds, and then nothing."""
         meter = self.build(1000.0)
         self.assertEqual(meter.spend(20_000, 0.0), 19.0)
         self.assertEqual([meter.delaySeconds(at) for at in (10.0, 18.0, 19.0)], [9.0, 1.0, 0.0])
 
     def test_used(self) -> None:
-        """
-        A full bucket is not used at all, an empty one wholly, one that owes more.
-        """
+        """A full bucket is not used at all, an empty one wholly, one that owes more."""
         meter = self.build(1000.0)
         used = [meter.used(0.0)]
         for amount in (500, 500, 1000):
@@ -883,18 +773,14 @@ class BucketTests(SynchronousTestCase):
         self.assertEqual((meter.room(0.0), meter.room(1.5)), (-1000.0, 500.0))
 
     def test_rate(self) -> None:
-        """
-        It can tell what was taken each second lately, whatever that owes.
-        """
+        """It can tell what was taken each second lately, whatever that owes."""
         meter = self.build(1000.0)
         for atSeconds in range(10):
             meter.spend(3000, float(atSeconds))
         self.assertEqual(Buckets(1.0).reads("byte-rate")["byte-rate"](meter, 10.0), 3000.0)
 
     def test_setLimit(self) -> None:
-        """
-        Another limit is the rate from that moment on; what is owed stays owed.
-        """
+        """Another limit is the rate from that moment on; what is owed stays owed."""
         meter = self.build(1000.0)
         meter.spend(3000, 0.0)
         meter.setLimit(limitOf(100.0), 1.0)
@@ -914,9 +800,7 @@ class BucketTests(SynchronousTestCase):
         self.assertEqual(rates, [0.0, 10.0, 20.0, 200.0 / 14, 30.0, 20.0, 0.0])
 
     def test_isIdle(self) -> None:
-        """
-        It is idle once it is full.
-        """
+        """It is idle once it is full."""
         meter = self.build(1000.0)
         meter.spend(2000, 0.0)
         self.assertEqual([meter.isIdle(at) for at in (1.9, 2.0)], [False, True])
@@ -980,9 +864,7 @@ class BucketTests(SynchronousTestCase):
                     self.assertLessEqual(abs(size - 10 * limit), tolerated, (name, amount))
 
     def sizesOfTenSeconds(self, taken: Taken) -> Iterator[float]:
-        """
-        How much was taken in the ten seconds from each request on.
-        """
+        """How much was taken in the ten seconds from each request on."""
         end, total = 0, 0.0
         for start, amount in taken:
             while end < len(taken) and taken[end][0] < start + 10.0:
@@ -995,20 +877,14 @@ class BucketTests(SynchronousTestCase):
 
 
 class AlgorithmTests(SynchronousTestCase):
-    """
-    L{Windows} and L{Buckets}.
-    """
+    """L{Windows} and L{Buckets}."""
 
     def test_horizons(self) -> None:
-        """
-        Windows are forgotten, debts are not.
-        """
+        """Windows are forgotten, debts are not."""
         self.assertEqual((Windows(11, 2.0).horizonSeconds, Buckets(1.0).horizonSeconds), (24.0, None))
 
     def test_refusesWhatIsNotPositive(self) -> None:
-        """
-        No windows, windows without length, and no burst are mistakes.
-        """
+        """No windows, windows without length, and no burst are mistakes."""
         builders: list[Callable[[], object]] = [lambda: Windows(0, 1.0), lambda: Windows(11, 0.0), lambda: Buckets(0.0)]
         for build in builders:
             self.assertRaises(ValueError, build)

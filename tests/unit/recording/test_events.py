@@ -1,7 +1,4 @@
-"""
-L{admission.recording.schema}, L{admission.recording.events} and
-L{admission.recording.recordlayout}.
-"""
+"""L{admission.recording.schema}, L{admission.recording.events} and L{admission.recording.recordlayout}."""
 
 from __future__ import annotations
 
@@ -63,9 +60,7 @@ SECONDS = st.floats(-1e9, 1e9)
 
 
 def record(table: Table, event: Any) -> dict[str, Any]:
-    """
-    What is read of C{event} after it was recorded.
-    """
+    """What is read of C{event} after it was recorded."""
     texts: dict[int, str] = {}
 
     def define(text: str) -> int:
@@ -79,9 +74,7 @@ def record(table: Table, event: Any) -> dict[str, Any]:
 
 
 class SchemaTests(SynchronousTestCase):
-    """
-    The tables.
-    """
+    """The tables."""
 
     def test_columnsStay(self) -> None:
         """
@@ -94,18 +87,14 @@ class SchemaTests(SynchronousTestCase):
             self.assertEqual(tables[name][: len(first)], first)
 
     def test_unitsAreInNames(self) -> None:
-        """
-        Times end in their unit, and nothing else does.
-        """
+        """Times end in their unit, and nothing else does."""
         times = (ColumnType.SECONDS, ColumnType.DURATIONS)
         for table in TABLES:
             for column in table.columns:
                 self.assertEqual(column.name.endswith("_us"), column.type in times, column.name)
 
     def test_everyAttributeIsRecorded(self) -> None:
-        """
-        Events and tables name the same things.
-        """
+        """Events and tables name the same things."""
         for table, kind in EVENT_OF.items():
             recorded = {column.attribute for column in table.recorded}
             derived = {
@@ -114,9 +103,7 @@ class SchemaTests(SynchronousTestCase):
             self.assertEqual(recorded, derived.union(each.name for each in fields(kind)), table.name)
 
     def test_extended(self) -> None:
-        """
-        Columns that a driver declares stand behind those that it names, and no others do.
-        """
+        """Columns that a driver declares stand behind those that it names, and no others do."""
         added = Column("extra", ColumnType.INTEGER, "extra", "q")
         names = [column.name for column in SENSORS.extended({"kind": [added]}).columns]
         self.assertEqual(names[-3:], ["kind", "extra", "value"])
@@ -125,35 +112,26 @@ class SchemaTests(SynchronousTestCase):
         self.assertEqual(str(refusal), "sensors has no column none to add others behind")
 
     def test_coreKnowsNoKafka(self) -> None:
-        """
-        What Kafka's drivers declare is in the table that is recorded, and not in the core's.
-        """
+        """What Kafka's drivers declare is in the table that is recorded, and not in the core's."""
         declared = {column.name for columns in KAFKA_COLUMNS.values() for column in columns}
         core = {column.name for column in schema.REQUESTS.columns}
         self.assertEqual(declared & core, set())
         self.assertEqual(declared | core, {column.name for column in REQUESTS.columns})
 
     def test_numbersDiffer(self) -> None:
-        """
-        A record tells its table by its number, and none looks like an empty
-        slot or a text.
-        """
+        """A record tells its table by its number, and none looks like an empty slot or a text."""
         numbers = [table.number for table in TABLES]
         self.assertEqual(len(set(numbers)), len(numbers))
         self.assertTrue(all(0 < number < 255 for number in numbers))
 
     def test_tooLarge(self) -> None:
-        """
-        A table whose records do not fit into a slot is refused.
-        """
+        """A table whose records do not fit into a slot is refused."""
         columns = [Column(f"c{number}", ColumnType.INTEGER, "seq", "q") for number in range(32)]
         refusal = self.assertRaises(ValueError, Layout.of, Table("large", 9, columns))
         self.assertEqual(str(refusal), "a record of large takes 1 bytes more than a slot has")
 
     def test_fieldsDoNotOverlap(self) -> None:
-        """
-        Every byte of a slot belongs to one field at most, and the last to none.
-        """
+        """Every byte of a slot belongs to one field at most, and the last to none."""
         for table in TABLES:
             ends = 0
             for each in sorted(Layout.of(table).fields, key=lambda each: each.offset):
@@ -164,24 +142,17 @@ class SchemaTests(SynchronousTestCase):
 
 
 class OriginTests(SynchronousTestCase):
-    """
-    L{Origin}.
-    """
+    """L{Origin}."""
 
     def test_seed(self) -> None:
-        """
-        A seed that does not fit into the column is refused before anything is
-        recorded.
-        """
+        """A seed that does not fit into the column is refused before anything is recorded."""
         self.assertEqual(Origin("0", "boot", 2**63 - 1).gateSeed, 2**63 - 1)
         for seed in (2**63, -2):
             self.assertRaises(ValueError, Origin, "0", "boot", seed)
 
 
 class RecordTests(SynchronousTestCase):
-    """
-    Events survive being recorded.
-    """
+    """Events survive being recorded."""
 
     @given(
         st.builds(
@@ -205,10 +176,7 @@ class RecordTests(SynchronousTestCase):
         )
     )
     def test_requests(self, event: KafkaRequestEvent) -> None:
-        """
-        Whatever a request's values are, they are read as they were, rounded to
-        microseconds.
-        """
+        """Whatever a request's values are, they are read as they were, rounded to microseconds."""
         read = record(REQUESTS, event)
         for name, attribute in [
             ("conn_id", "connectionId"),
@@ -231,9 +199,7 @@ class RecordTests(SynchronousTestCase):
         self.assertEqual(read["is_counted"], None if event.isCounted == UNKNOWN else bool(event.isCounted))
 
     def test_unknown(self) -> None:
-        """
-        What is not known is null, and only that.
-        """
+        """What is not known is null, and only that."""
         read = record(REQUESTS, KafkaRequestEvent(0, 0.0))
         nulls = {name for name, value in read.items() if value is None}
         self.assertEqual(
@@ -265,9 +231,7 @@ class RecordTests(SynchronousTestCase):
         self.assertEqual(record(REQUESTS, KafkaRequestEvent(0, 0.0, clientId=""))["client_id"], "")
 
     def test_smallTables(self) -> None:
-        """
-        Connections, limits and samples are read as they were.
-        """
+        """Connections, limits and samples are read as they were."""
         read = record(CONNECTIONS, ConnectionEvent(7, 1.5, "closed", "tcp:1", "::1", "me", "idle", 12, 0.25, 3))
         self.assertEqual(
             read,
@@ -290,9 +254,7 @@ class RecordTests(SynchronousTestCase):
         self.assertEqual((sample["sensor"], sample["entity"], sample["value"]), ("Used", "a=b", inf))
 
     def test_impossible(self) -> None:
-        """
-        A value that does not fit raises, and leaves no record.
-        """
+        """A value that does not fit raises, and leaves no record."""
         slot = bytearray(SLOT_BYTES)
         pack = packer(REQUESTS, KafkaRequestEvent)
         for event in (KafkaRequestEvent(0, 0.0, apiKey=1 << 15), KafkaRequestEvent(2**63, 0.0)):
@@ -316,22 +278,16 @@ class RecordTests(SynchronousTestCase):
         self.assertEqual(len(Layout.fromJson(described).fields), len(described["fields"]) - 1)
 
     def test_microseconds(self) -> None:
-        """
-        What is no moment is none, and does not overflow.
-        """
+        """What is no moment is none, and does not overflow."""
         self.assertEqual([microseconds(each) for each in (nan, inf, -inf, 1e30)], [None] * 4)
         self.assertEqual(microseconds(1.0000016), 1_000_002)
 
 
 class TextTests(SynchronousTestCase):
-    """
-    Texts and their codes.
-    """
+    """Texts and their codes."""
 
     def test_codes(self) -> None:
-        """
-        A text is defined once, and none has the code of no text.
-        """
+        """A text is defined once, and none has the code of no text."""
         defined: list[str] = []
 
         def define(text: str) -> int:
@@ -352,9 +308,7 @@ class TextTests(SynchronousTestCase):
         self.assertEqual((codes["11"], len(codes), codes.overflows), (11, 4, 3))
 
     def test_longTexts(self) -> None:
-        """
-        Of a long text no more is kept than a record holds, however often it comes, and it has one code.
-        """
+        """Of a long text no more is kept than a record holds, however often it comes, and it has one code."""
         defined: list[str] = []
         codes = TextCodes(3, lambda text: defined.append(text) or len(defined))  # type: ignore[func-returns-value]
         texts = ["x" * 30_000 + end for end in "aab"]
@@ -363,10 +317,7 @@ class TextTests(SynchronousTestCase):
         self.assertLess(max(len(each) for each in codes if each is not None), 300)
 
     def test_unknownCode(self) -> None:
-        """
-        A code whose text did not reach the disk is read as an overflow, and not
-        as if there had been none.
-        """
+        """A code whose text did not reach the disk is read as an overflow, and not as if there had been none."""
         slot = bytearray(SLOT_BYTES)
         lost = SensorSample(0.0, "lost", "", 0.0)
         packer(SENSORS, SensorSample)(slot, 0, TextCodes(9, lambda text: 77), TextCodes(9, len), lost)
@@ -374,9 +325,7 @@ class TextTests(SynchronousTestCase):
 
     @given(st.text(max_size=400))
     def test_texts(self, text: str) -> None:
-        """
-        A text is read as it was, unless it is too long or cannot be encoded.
-        """
+        """A text is read as it was, unless it is too long or cannot be encoded."""
         slot = bytearray(SLOT_BYTES)
         packText(slot, 0, 5, text)
         code, read = unpackText(slot, 0, SLOT_BYTES)
@@ -388,9 +337,7 @@ class TextTests(SynchronousTestCase):
             self.assertRegex(read, r"\.\.\.[0-9a-f]{8}\Z")
 
     def test_longTextsDiffer(self) -> None:
-        """
-        Texts that are too long and begin alike are not taken for each other.
-        """
+        """Texts that are too long and begin alike are not taken for each other."""
         read = set()
         for end in ("a", "b"):
             slot = bytearray(SLOT_BYTES)
@@ -400,9 +347,7 @@ class TextTests(SynchronousTestCase):
         self.assertEqual({each[:100] for each in read}, {"ä" * 100})
 
     def test_lonelySurrogate(self) -> None:
-        """
-        What is no proper text is written in escapes.
-        """
+        """What is no proper text is written in escapes."""
         slot = bytearray(SLOT_BYTES)
         packText(slot, 0, 5, "a\udc80")
         self.assertEqual(unpackText(slot, 0, SLOT_BYTES)[1], "a\\udc80")

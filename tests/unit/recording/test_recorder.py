@@ -1,6 +1,4 @@
-"""
-L{admission.recording.recorder}.
-"""
+"""L{admission.recording.recorder}."""
 
 from __future__ import annotations
 
@@ -27,18 +25,14 @@ ORIGIN = Origin("0", "boot")
 
 
 def deferToThread(function: Callable[..., Any], *args: Any) -> Deferred[Any]:
-    """
-    Does it at once.
-    """
+    """Does it at once."""
     return succeed(function(*args))
 
 
 @implementer(IMetricsExporter)
 @define(eq=False)
 class MemoryExporter:
-    """
-    Keeps what it is given.
-    """
+    """Keeps what it is given."""
 
     droppedEvents: int = 0
     origin: Origin | None = None
@@ -47,76 +41,52 @@ class MemoryExporter:
     stopped: Deferred[None] | None = None
 
     def start(self, origin: Origin, deferToThread: Callable[..., Any]) -> None:
-        """
-        See L{IMetricsExporter}, like all others.
-        """
+        """See L{IMetricsExporter}, like all others."""
         self.origin = origin
 
     def exportEvent(self, event: Any) -> None:
-        """
-        Keep it.
-        """
+        """Keep it."""
         self.events.append(event)
 
     def exportSamples(self, samples: Sequence[SensorSample]) -> None:
-        """
-        Keep them.
-        """
+        """Keep them."""
         self.samples.append(list(samples))
 
     def addSensors(self, registry: SensorRegistry, name: str) -> None:
-        """
-        One.
-        """
+        """One."""
         registry.addGauge(f"{name}.kept", lambda now: len(self.events))
 
     def stop(self) -> Deferred[None]:
-        """
-        When the test says.
-        """
+        """When the test says."""
         self.stopped = Deferred()
         return self.stopped
 
 
 class BrokenExporter(MemoryExporter):
-    """
-    Raises, whatever it is given.
-    """
+    """Raises, whatever it is given."""
 
     def exportEvent(self, event: Any) -> None:
-        """
-        Raise.
-        """
+        """Raise."""
         raise RuntimeError("broken")
 
     def exportSamples(self, samples: Sequence[SensorSample]) -> None:
-        """
-        Raise.
-        """
+        """Raise."""
         raise RuntimeError("broken")
 
 
 class UnstartableExporter(MemoryExporter):
-    """
-    Cannot start.
-    """
+    """Cannot start."""
 
     def start(self, origin: Origin, deferToThread: Callable[..., Any]) -> None:
-        """
-        Raise.
-        """
+        """Raise."""
         raise PermissionError("no")
 
 
 class RecorderTests(SynchronousTestCase):
-    """
-    L{EventRecorder}.
-    """
+    """L{EventRecorder}."""
 
     def setUp(self) -> None:
-        """
-        Make a recorder with one exporter.
-        """
+        """Make a recorder with one exporter."""
         self.clock = Clock()
         self.clock.advance(50.0)
         self.registry = SensorRegistry(self.clock.seconds)
@@ -124,25 +94,18 @@ class RecorderTests(SynchronousTestCase):
         self.recorder = self.start(self.exporter)
 
     def start(self, *exporters: MemoryExporter) -> EventRecorder:
-        """
-        A recorder that records.
-        """
+        """A recorder that records."""
         named = [(f"exporter {number}", exporter) for number, exporter in enumerate(exporters)]
         recorder = EventRecorder(named, self.clock, self.registry, 10.0)
         recorder.start(ORIGIN, deferToThread)
         return recorder
 
     def test_interface(self) -> None:
-        """
-        What the tests export to is an exporter.
-        """
+        """What the tests export to is an exporter."""
         verifyObject(IMetricsExporter, self.exporter)
 
     def test_nobodyListens(self) -> None:
-        """
-        Without exporters nothing is recorded, sampled or published, and the
-        recorder says so.
-        """
+        """Without exporters nothing is recorded, sampled or published, and the recorder says so."""
         recorder = self.start()
         recorder.addSensors(self.registry)
         self.assertFalse(recorder.isRecording)
@@ -151,17 +114,12 @@ class RecorderTests(SynchronousTestCase):
         self.successResultOf(recorder.stop())
 
     def test_origin(self) -> None:
-        """
-        Exporters learn once whose events they get.
-        """
+        """Exporters learn once whose events they get."""
         self.assertIs(self.exporter.origin, ORIGIN)
         self.assertTrue(self.recorder.isRecording)
 
     def test_requests(self) -> None:
-        """
-        A request's event is passed on at once, as it is; what the recorder
-        knows itself is filled in.
-        """
+        """A request's event is passed on at once, as it is; what the recorder knows itself is filled in."""
         self.clock.advance(2.0)
         event = KafkaRequestEvent(1, 51.0)
         self.recorder.requestAnswered(event)
@@ -169,17 +127,13 @@ class RecorderTests(SynchronousTestCase):
         self.assertEqual(event.sentSeconds, 52.0)
 
     def test_sentBefore(self) -> None:
-        """
-        When a response was sent is kept, if it is known.
-        """
+        """When a response was sent is kept, if it is known."""
         event = KafkaRequestEvent(1, 51.0, sentSeconds=51.5)
         self.recorder.requestAnswered(event)
         self.assertEqual(event.sentSeconds, 51.5)
 
     def test_connections(self) -> None:
-        """
-        Each connection gets an id of its own.
-        """
+        """Each connection gets an id of its own."""
         first = self.recorder.connectionOpened("tcp", "::1")
         second = self.recorder.connectionOpened("tls", "::2", "me")
         self.clock.advance(3.0)
@@ -198,10 +152,7 @@ class RecorderTests(SynchronousTestCase):
         self.assertEqual(closed.atSeconds, 53.0)
 
     def test_limits(self) -> None:
-        """
-        Each limit that changed is an event, and one that was removed has no
-        value.
-        """
+        """Each limit that changed is an event, and one that was removed has no value."""
         self.recorder.limitsChanged(QuotaEntity(user="me", clientId="a"), {"rate": 5.0, "share": None}, 49.5, "admin")
         first, second = self.exporter.events
         self.assertIsInstance(first, LimitEvent)
@@ -213,10 +164,7 @@ class RecorderTests(SynchronousTestCase):
         self.assertTrue(isnan(second.value))
 
     def test_seq(self) -> None:
-        """
-        All events and samples of a process are numbered together, so that one
-        that is missing can be noticed.
-        """
+        """All events and samples of a process are numbered together, so that one that is missing can be noticed."""
         self.registry.addGauge("Used", lambda now: 1.0)
         self.recorder.connectionOpened("tcp", "::1")
         self.recorder.sample()
@@ -225,9 +173,7 @@ class RecorderTests(SynchronousTestCase):
         self.assertEqual([self.exporter.events[0].seq, sample.seq, self.exporter.events[1].seq], [1, 2, 3])
 
     def test_samples(self) -> None:
-        """
-        Sensors of all kinds are read at the interval, each as what it is.
-        """
+        """Sensors of all kinds are read at the interval, each as what it is."""
         self.registry.addGauge("Used", lambda now: 7.5)
         self.registry.addCounter("Served", lambda now: 3)
         histogram = Histogram([1.0])
@@ -275,9 +221,7 @@ class RecorderTests(SynchronousTestCase):
         self.assertEqual((len(self.exporter.samples[2]), self.recorder.shortenedSamples), (MAX_SAMPLES, 2))
 
     def test_brokenSensor(self) -> None:
-        """
-        A sensor that raises is left out of the samples and logged, and sampled again next time.
-        """
+        """A sensor that raises is left out of the samples and logged, and sampled again next time."""
         isBroken = True
 
         def read(now: float) -> float:
@@ -297,9 +241,7 @@ class RecorderTests(SynchronousTestCase):
         self.assertEqual(sampled(), ["Used", "Other"])
 
     def test_brokenHistogram(self) -> None:
-        """
-        So is a histogram.
-        """
+        """So is a histogram."""
         self.registry.addHistogram("Waits", BrokenHistogram())
         self.registry.addFamily("Rate", ("client",), lambda now: [(("a",), 1.0)])
         self.clock.advance(10.0)
@@ -327,10 +269,7 @@ class RecorderTests(SynchronousTestCase):
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
 
     def test_cannotStart(self) -> None:
-        """
-        When an exporter cannot start, the recorder does not, and those that
-        have are stopped.
-        """
+        """When an exporter cannot start, the recorder does not, and those that have are stopped."""
         first, last = MemoryExporter(), MemoryExporter()
         recorder = EventRecorder(
             [("first", first), ("bad", UnstartableExporter()), ("last", last)], self.clock, self.registry
@@ -358,9 +297,7 @@ class RecorderTests(SynchronousTestCase):
         self.assertEqual(len(self.exporter.samples), 1)
 
     def test_sensors(self) -> None:
-        """
-        What exporters drop and publish can be seen.
-        """
+        """What exporters drop and publish can be seen."""
         self.exporter.droppedEvents = 4
         self.recorder.addSensors(self.registry)
         self.recorder.connectionOpened("tcp", "::1")

@@ -1,6 +1,4 @@
-"""
-L{admission.recording.segmentheader} and L{admission.recording.segments}.
-"""
+"""L{admission.recording.segmentheader} and L{admission.recording.segments}."""
 
 from __future__ import annotations
 
@@ -25,60 +23,44 @@ ORIGIN = Origin("3", "boot", 17, ("bandwidth", "ids"))
 
 
 class SegmentTestCase(SynchronousTestCase):
-    """
-    Has a directory for segments.
-    """
+    """Has a directory for segments."""
 
     def setUp(self) -> None:
-        """
-        Make the directory.
-        """
+        """Make the directory."""
         self.directory = self.mktemp()
         os.mkdir(self.directory)
         self.path = os.path.join(self.directory, "a.segment")
 
     def writer(self, sizeBytes: int = SMALLEST_SEGMENT_BYTES, path: str | None = None) -> SegmentWriter:
-        """
-        A segment with a header.
-        """
+        """A segment with a header."""
         writer = SegmentWriter(path or self.path, sizeBytes)
         self.addCleanup(self.letGo, writer)
         writer.begin(Header(ORIGIN, 1, 100.0, 1_700_000_000.0))
         return writer
 
     def letGo(self, writer: SegmentWriter) -> None:
-        """
-        Close a segment, unless the test has.
-        """
+        """Close a segment, unless the test has."""
         try:
             writer.close()
         except (OSError, ValueError):
             pass
 
     def load(self) -> Segment:
-        """
-        The segment, from its file.
-        """
+        """The segment, from its file."""
         segment = Segment.load(self.path)
         assert segment is not None
         return segment
 
     def seqs(self) -> list[int]:
-        """
-        The numbers of the requests in the segment.
-        """
+        """The numbers of the requests in the segment."""
         return [row["seq"] for row in self.load().rows(REQUESTS)]
 
 
 class HeaderTests(SegmentTestCase):
-    """
-    A header that can be read and makes no sense.
-    """
+    """A header that can be read and makes no sense."""
 
     def test_senseless(self) -> None:
-        """
-        It is refused when the segment is loaded.
-        """
+        """It is refused when the segment is loaded."""
         header = Header(ORIGIN, 1, 100.0, 1_700_000_000.0)
         for changed in (
             {"slotBytes": 0},
@@ -95,14 +77,10 @@ class HeaderTests(SegmentTestCase):
 
 
 class WritingTests(SegmentTestCase):
-    """
-    L{SegmentWriter}, and L{Segment} reading what it writes.
-    """
+    """L{SegmentWriter}, and L{Segment} reading what it writes."""
 
     def test_allKinds(self) -> None:
-        """
-        Events of all kinds are read by table and in order, with all columns.
-        """
+        """Events of all kinds are read by table and in order, with all columns."""
         writer = self.writer()
         events = [
             ConnectionEvent(1, 101.0, "opened", "tcp", "::1", seq=1),
@@ -130,18 +108,13 @@ class WritingTests(SegmentTestCase):
         self.assertEqual((opened["state"], limit["value"], sample["sensor"]), ("opened", 5.0, "Used"))
 
     def test_wallTime(self) -> None:
-        """
-        Wall time is that of the segment's beginning, and what has passed since
-        by the monotonic clock.
-        """
+        """Wall time is that of the segment's beginning, and what has passed since by the monotonic clock."""
         self.writer().append(KafkaRequestEvent(1, 99.75))
         [row] = self.load().rows(REQUESTS)
         self.assertEqual((row["mono_us"], row["ts"]), (99_750_000, 1_699_999_999_750_000))
 
     def test_survives(self) -> None:
-        """
-        What has been appended is in the file, though nobody has closed it.
-        """
+        """What has been appended is in the file, though nobody has closed it."""
         writer = self.writer()
         for seq in range(10):
             writer.append(KafkaRequestEvent(1, 100.0, seq=seq))
@@ -162,9 +135,7 @@ class WritingTests(SegmentTestCase):
         )
 
     def test_full(self) -> None:
-        """
-        A full segment takes no more, and nothing in it has suffered.
-        """
+        """A full segment takes no more, and nothing in it has suffered."""
         writer = self.writer()
         seq = 0
         while writer.append(KafkaRequestEvent(1, 100.0, clientId=f"client {seq % 20}", seq=seq)):
@@ -193,10 +164,7 @@ class WritingTests(SegmentTestCase):
         self.assertEqual(writer.textOverflows, count - len(named))
 
     def test_textsAtTheEnd(self) -> None:
-        """
-        An event that needs many new texts still finds room for all of them when
-        it is the last one.
-        """
+        """An event that needs many new texts still finds room for all of them when it is the last one."""
         names = [column.attribute for column in REQUESTS.columns if column.type.isText and column.attribute]
         writer = self.writer()
         while writer.append(KafkaRequestEvent(1, 100.0)):
@@ -215,9 +183,7 @@ class WritingTests(SegmentTestCase):
         self.assertEqual(writer.textOverflows, 0)
 
     def test_close(self) -> None:
-        """
-        A closed segment takes no more room than it needs, and no more events.
-        """
+        """A closed segment takes no more room than it needs, and no more events."""
         writer = self.writer(1 << 20)
         for seq in range(100):
             writer.append(KafkaRequestEvent(1, 100.0, seq=seq))
@@ -228,35 +194,26 @@ class WritingTests(SegmentTestCase):
         self.assertFalse(writer.append(KafkaRequestEvent(1, 100.0)))
 
     def test_closeEmpty(self) -> None:
-        """
-        A segment without any records leaves no file, begun or not.
-        """
+        """A segment without any records leaves no file, begun or not."""
         self.writer().close()
         self.assertEqual(os.listdir(self.directory), [])
         SegmentWriter(self.path, SMALLEST_SEGMENT_BYTES).close()
         self.assertEqual(os.listdir(self.directory), [])
 
     def test_notBegun(self) -> None:
-        """
-        Nothing can be appended before there is a header, and the file says so.
-        """
+        """Nothing can be appended before there is a header, and the file says so."""
         writer = SegmentWriter(self.path, SMALLEST_SEGMENT_BYTES)
         self.addCleanup(writer.close)
         self.assertFalse(writer.append(KafkaRequestEvent(1, 100.0)))
         self.assertIs(Segment.load(self.path), None)
 
     def test_roomIsTaken(self) -> None:
-        """
-        All the room is taken from the disk at once, since a write to memory
-        cannot be refused.
-        """
+        """All the room is taken from the disk at once, since a write to memory cannot be refused."""
         self.writer(1 << 20)
         self.assertGreaterEqual(os.stat(self.path).st_blocks * 512, 1 << 20)
 
     def test_populated(self) -> None:
-        """
-        A segment that is in memory before it is written to is like any other.
-        """
+        """A segment that is in memory before it is written to is like any other."""
         writer = SegmentWriter(self.path, SMALLEST_SEGMENT_BYTES, isPopulated=True)
         self.addCleanup(self.letGo, writer)
         self.assertIs(Segment.load(self.path), None)
@@ -267,9 +224,7 @@ class WritingTests(SegmentTestCase):
         self.assertEqual(self.seqs(), [7])
 
     def test_noRoom(self) -> None:
-        """
-        Where there is no room, that is said at once, and no file is left.
-        """
+        """Where there is no room, that is said at once, and no file is left."""
 
         def allocate(fileno: int, offset: int, length: int) -> None:
             raise OSError(28, "No space left on device")
@@ -281,16 +236,12 @@ class WritingTests(SegmentTestCase):
         self.assertEqual(set(os.listdir("/proc/self/fd")), before)
 
     def test_sizes(self) -> None:
-        """
-        Sizes that are no pages, or too few, are refused.
-        """
+        """Sizes that are no pages, or too few, are refused."""
         for sizeBytes in (SMALLEST_SEGMENT_BYTES - PAGE_BYTES, SMALLEST_SEGMENT_BYTES + 1):
             self.assertRaises(ValueError, SegmentWriter, self.path, sizeBytes)
 
     def test_exists(self) -> None:
-        """
-        A segment does not take the place of another, which it leaves alone.
-        """
+        """A segment does not take the place of another, which it leaves alone."""
         for suffix in (".new", ""):
             other = Path(self.path + suffix)
             other.write_text("mine")
@@ -303,14 +254,10 @@ DATA = Path(__file__).parent / "data"
 
 
 class OlderTests(SynchronousTestCase):
-    """
-    A segment that the first version of the schema wrote, and what was read of it then.
-    """
+    """A segment that the first version of the schema wrote, and what was read of it then."""
 
     def test_readAsBefore(self) -> None:
-        """
-        It is read as it was; columns that have come since are null.
-        """
+        """It is read as it was; columns that have come since are null."""
         segment = Segment.load(DATA / "version1.segment")
         assert segment is not None
         before = json.loads(DATA.joinpath("version1.json").read_text("utf-8"))
@@ -342,14 +289,10 @@ class OlderTests(SynchronousTestCase):
 
 
 class ReadingTests(SegmentTestCase):
-    """
-    What else L{Segment} may find.
-    """
+    """What else L{Segment} may find."""
 
     def test_damaged(self) -> None:
-        """
-        What is no segment is refused, whatever it is.
-        """
+        """What is no segment is refused, whatever it is."""
         self.writer().append(KafkaRequestEvent(1, 100.0))
         good = Path(self.path).read_bytes()
         torn = bytes(PAGE_BYTES) + good[PAGE_BYTES:]
@@ -364,10 +307,7 @@ class ReadingTests(SegmentTestCase):
             self.assertRaises(DamagedSegment, Segment.load, self.path)
 
     def test_cutOff(self) -> None:
-        """
-        Of a file that was cut off, whole records are read: here one text and
-        five requests.
-        """
+        """Of a file that was cut off, whole records are read: here one text and five requests."""
         writer = self.writer()
         for seq in range(10):
             writer.append(KafkaRequestEvent(1, 100.0, seq=seq))
@@ -375,9 +315,7 @@ class ReadingTests(SegmentTestCase):
         self.assertEqual(self.seqs(), list(range(5)))
 
     def test_empty(self) -> None:
-        """
-        A file of nothing holds nothing.
-        """
+        """A file of nothing holds nothing."""
         Path(self.path).write_bytes(b"")
         self.assertIs(Segment.load(self.path), None)
 
@@ -402,15 +340,10 @@ class ReadingTests(SegmentTestCase):
 
 
 class AbandonedTests(SegmentTestCase):
-    """
-    L{segmentPaths} and L{lockAbandoned}.
-    """
+    """L{segmentPaths} and L{lockAbandoned}."""
 
     def test_locked(self) -> None:
-        """
-        A segment that is written is nobody else's; closed, it is, for one at a
-        time.
-        """
+        """A segment that is written is nobody else's; closed, it is, for one at a time."""
         writer = self.writer()
         writer.append(KafkaRequestEvent(1, 100.0))
         self.assertIs(lockAbandoned(self.path), None)
@@ -438,10 +371,7 @@ class AbandonedTests(SegmentTestCase):
         self.assertIs(lockAbandoned(self.path), None)
 
     def test_paths(self) -> None:
-        """
-        Segments are found in the order they were made, unfinished ones too, and
-        nothing else.
-        """
+        """Segments are found in the order they were made, unfinished ones too, and nothing else."""
         for name in ("b-000002.segment", "b-000001.segment", "c.parquet", "b-000003.segment.new", "x.segment.damaged"):
             Path(self.directory, name).touch()
         found = [os.path.basename(path) for path in segmentPaths(self.directory)]
@@ -449,9 +379,7 @@ class AbandonedTests(SegmentTestCase):
         self.assertEqual(segmentPaths(os.path.join(self.directory, "missing")), [])
 
     def test_strangers(self) -> None:
-        """
-        Directories, links and pipes are no segments, so that nobody waits for a pipe that nobody writes to.
-        """
+        """Directories, links and pipes are no segments, so that nobody waits for a pipe that nobody writes to."""
         Path(self.path).touch()
         os.mkdir(os.path.join(self.directory, "directory.segment"))
         os.symlink(self.path, os.path.join(self.directory, "link.segment"))

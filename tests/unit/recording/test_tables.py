@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.recording.tables}.
-"""
+"""Tests for L{admission.recording.tables}."""
 
 from __future__ import annotations
 
@@ -20,30 +18,22 @@ HUGE = {"kind": [integer(f"column{number}", "hops") for number in range(100)]}
 
 
 def entry(name: str, value: str) -> EntryPoint:
-    """
-    Columns as a distribution names them.
-    """
+    """Columns as a distribution names them."""
     return EntryPoint(name, value, ENTRY_POINT_GROUP)
 
 
 class ExtendedByTests(SynchronousTestCase):
-    """
-    Columns of drivers.
-    """
+    """Columns of drivers."""
 
     def test_columns(self) -> None:
-        """
-        They stand behind the columns that they name.
-        """
+        """They stand behind the columns that they name."""
         found = extendedBy(schema.REQUESTS, [entry("hops", f"{__name__}:HOPS")])
         names = [column.name for column in found.columns]
         self.assertEqual(names[names.index("kind") + 1], "hops")
         self.assertEqual(len(names), len(schema.REQUESTS.columns) + 1)
 
     def test_takenName(self) -> None:
-        """
-        A column whose name is taken is left out, and Kafka's are not the ones that go.
-        """
+        """A column whose name is taken is left out, and Kafka's are not the ones that go."""
         entries = [entry("a", f"{__name__}:TAKEN"), entry("kafka", "admission.kafka.recordedcolumns:KAFKA_COLUMNS")]
         with catch_warnings(record=True) as warned:
             simplefilter("always")
@@ -52,9 +42,7 @@ class ExtendedByTests(SynchronousTestCase):
         self.assertIn("requests would have api_key twice", str(warned[0].message))
 
     def test_installed(self) -> None:
-        """
-        Those of Kafka's driver are there wherever the package is installed.
-        """
+        """Those of Kafka's driver are there wherever the package is installed."""
         self.assertTrue({"api_key", "producer_ids", "group_id"} <= {column.name for column in REQUESTS.columns})
 
     def test_broken(self) -> None:
@@ -74,14 +62,10 @@ class ExtendedByTests(SynchronousTestCase):
 
 
 class EventClassTests(SynchronousTestCase):
-    """
-    What a segment takes.
-    """
+    """What a segment takes."""
 
     def test_foreign(self) -> None:
-        """
-        An object that is no event is refused by the name of its class.
-        """
+        """An object that is no event is refused by the name of its class."""
         writer = SegmentWriter(self.mktemp(), 1 << 20)
         self.addCleanup(writer.close)
         writer._lastOffset = 1 << 19

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.status.document}, with a server that knows no Kafka.
-"""
+"""Tests for L{admission.status.document}, with a server that knows no Kafka."""
 
 from __future__ import annotations
 
@@ -20,14 +18,10 @@ from tests.kit.wrapped import BUCKET, KIB, echo, wrapped
 
 
 class DocumentTestCase(SynchronousTestCase):
-    """
-    A test with a wrapped server and its document.
-    """
+    """A test with a wrapped server and its document."""
 
     def setUp(self) -> None:
-        """
-        Make them.
-        """
+        """Make them."""
         self.problems: Sequence[str] = ()
         self.serve()
 
@@ -54,22 +48,16 @@ class DocumentTestCase(SynchronousTestCase):
         self.document.addSensors()
 
     def look(self) -> Any:
-        """
-        How the server is now.
-        """
+        """How the server is now."""
         self.clock.advance(KEPT_SECONDS)
         return json.loads(self.document.text)
 
 
 class DocumentTests(DocumentTestCase):
-    """
-    The document says how a server is, whatever it serves.
-    """
+    """The document says how a server is, whatever it serves."""
 
     def test_everyServer(self) -> None:
-        """
-        Every server has the same parts, and what its driver adds.
-        """
+        """Every server has the same parts, and what its driver adds."""
         self.server.connect()
         seen = self.look()
         self.assertEqual((seen["version"], seen["atSeconds"], seen["uptimeSeconds"]), (__version__, NOW_SECONDS, 1.0))
@@ -82,9 +70,7 @@ class DocumentTests(DocumentTestCase):
         self.assertEqual(seen["answers"], {"atSeconds": 1.0})
 
     def test_keptForASecond(self) -> None:
-        """
-        However many ask, the server is looked at once in a second.
-        """
+        """However many ask, the server is looked at once in a second."""
         self.look()
         self.server.connect()
         self.clock.advance(KEPT_SECONDS / 2)
@@ -95,16 +81,12 @@ class DocumentTests(DocumentTestCase):
         self.assertEqual(json.loads(self.document.text)["connections"]["open"], 1)
 
     def test_unboundedPool(self) -> None:
-        """
-        A pool without a bound has none to show.
-        """
+        """A pool without a bound has none to show."""
         self.patch(self.factory.gate.pool, "sizeBytes", 2**63 - 1)
         self.assertIs(self.look()["pool"]["sizeBytes"], None)
 
     def test_connections(self) -> None:
-        """
-        Connections are listed by the memory that they hold, with who is at the other end.
-        """
+        """Connections are listed by the memory that they hold, with who is at the other end."""
         self.serve(quota=BUCKET, nameOf=lambda protocol: ("alice", "diary") if protocol.received else None)
         self.server.connect(host="192.0.2.7")
         _, transport = self.server.connect(isTLS=True)
@@ -119,27 +101,21 @@ class DocumentTests(DocumentTestCase):
         self.assertEqual(self.document.fields["policies"], {"client-bytes": {"throttles": 2, "refusals": 0}})
 
     def test_manyConnections(self) -> None:
-        """
-        Of many connections, some are listed, and all are counted.
-        """
+        """Of many connections, some are listed, and all are counted."""
         for _ in range(MAX_CONNECTIONS + 1):
             self.server.connect()
         seen = self.look()["connections"]
         self.assertEqual((seen["open"], len(seen["largest"])), (MAX_CONNECTIONS + 1, MAX_CONNECTIONS))
 
     def test_longNames(self) -> None:
-        """
-        A client may have a long name, and the beginning of it is shown.
-        """
+        """A client may have a long name, and the beginning of it is shown."""
         self.serve(nameOf=lambda protocol: ("a" * 30_000, "b" * 30_000))
         self.server.connect()
         (row,) = self.look()["connections"]["largest"]
         self.assertEqual((len(row["user"]), len(row["clientId"])), (LONGEST_NAME, LONGEST_NAME))
 
     def test_sensors(self) -> None:
-        """
-        What no other sensor says is published beside what the server publishes itself.
-        """
+        """What no other sensor says is published beside what the server publishes itself."""
         self.clock.advance(1.0)
         for name, value in (
             ("Connections", 0),
@@ -154,23 +130,17 @@ class DocumentTests(DocumentTestCase):
 
 
 class HealthTests(DocumentTestCase):
-    """
-    Health is what the checks say.
-    """
+    """Health is what the checks say."""
 
     def test_checks(self) -> None:
-        """
-        What is wrong with the driver is a reason at once.
-        """
+        """What is wrong with the driver is a reason at once."""
         self.problems = ["the disk is full"]
         self.assertEqual(self.document.reasons, ["the disk is full"])
         self.assertEqual(self.look()["health"], {"status": "unavailable", "reasons": ["the disk is full"]})
         self.assertEqual(self.sensors["Healthy"], 0)
 
     def test_shortage(self) -> None:
-        """
-        Memory may be short for a while; after that the reason names the setting, until there is memory again.
-        """
+        """Memory may be short for a while; after that the reason names the setting, until there is memory again."""
         pool = self.factory.gate.pool
         charge = pool.charge(pool.availableBytes, "test")
         self.factory.gate.press()

@@ -1,6 +1,4 @@
-"""
-L{admission.status.history}.
-"""
+"""L{admission.status.history}."""
 
 from __future__ import annotations
 
@@ -14,9 +12,7 @@ from admission.status.history import MAX_SAMPLES, SAMPLE_SECONDS, History
 
 
 class StandIn:
-    """
-    A document that says what it is told to say.
-    """
+    """A document that says what it is told to say."""
 
     def __init__(self) -> None:
         self.says: dict[str, Any] = {}
@@ -24,18 +20,14 @@ class StandIn:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """
-        What it says.
-        """
+        """What it says."""
         if self.isFailing:
             raise ZeroDivisionError
         return self.says
 
 
 class HistoryTests(SynchronousTestCase):
-    """
-    L{History}.
-    """
+    """L{History}."""
 
     def setUp(self) -> None:
         self.clock = Clock()
@@ -43,18 +35,14 @@ class HistoryTests(SynchronousTestCase):
         self.history = History(self.document, self.clock)
 
     def samples(self) -> list[dict[str, Any]]:
-        """
-        What a client of the port reads.
-        """
+        """What a client of the port reads."""
         told = json.loads("".join(self.history.pieces()))
         self.assertEqual(told["sampleSeconds"], SAMPLE_SECONDS)
         samples: list[dict[str, Any]] = told["samples"]
         return samples
 
     def test_taken(self) -> None:
-        """
-        The numbers are taken every few seconds, and nothing after the end; what was taken stays.
-        """
+        """The numbers are taken every few seconds, and nothing after the end; what was taken stays."""
         self.history.start()
         self.assertEqual(self.samples(), [])
         for number in (1, 2):
@@ -67,9 +55,7 @@ class HistoryTests(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_numbers(self) -> None:
-        """
-        Only numbers are kept: what clients may make long is not.
-        """
+        """Only numbers are kept: what clients may make long is not."""
         self.document.says = {
             "version": "1",
             "pool": {"usedBytes": 3, "isShort": False, "name": "x"},
@@ -85,9 +71,7 @@ class HistoryTests(SynchronousTestCase):
         )
 
     def test_bounded(self) -> None:
-        """
-        An hour is kept, and not more.
-        """
+        """An hour is kept, and not more."""
         self.history.start()
         for number in range(MAX_SAMPLES + 5):
             self.document.says = {"atSeconds": number}
@@ -96,9 +80,7 @@ class HistoryTests(SynchronousTestCase):
         self.assertEqual((len(samples), samples[0], samples[-1]), (360, {"atSeconds": 5}, {"atSeconds": 364}))
 
     def test_failing(self) -> None:
-        """
-        A document that cannot be made is logged, and asked again.
-        """
+        """A document that cannot be made is logged, and asked again."""
         self.document.isFailing = True
         self.history.start()
         self.clock.advance(SAMPLE_SECONDS)

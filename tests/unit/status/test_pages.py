@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.status.pages}.
-"""
+"""Tests for L{admission.status.pages}."""
 
 from __future__ import annotations
 
@@ -20,9 +18,7 @@ from tests.kit.statusfixture import ANONYMOUS, NOW_SECONDS, StatusTestCase, unch
 
 
 class Client(NamedTuple):
-    """
-    A connection, as far as it is counted.
-    """
+    """A connection, as far as it is counted."""
 
     principal: str | None
     clientId: str
@@ -34,14 +30,10 @@ SVG_NAMESPACE = "http://www.w3.org/2000/svg"
 
 
 class PagesTests(StatusTestCase):
-    """
-    The pages say how things are.
-    """
+    """The pages say how things are."""
 
     def test_index(self) -> None:
-        """
-        The list of pages has all of them, with what may be asked.
-        """
+        """The list of pages has all of them, with what may be asked."""
         response = self.get("/help")
         self.assertEqual((response.code, response.headers["content-type"]), (200, "text/plain; charset=utf-8"))
         pages = [line for line in response.body.splitlines() if line.startswith("/")]
@@ -63,9 +55,7 @@ class PagesTests(StatusTestCase):
         )
 
     def test_front(self) -> None:
-        """
-        The page for people refers to nothing that is not here, and runs nothing that is in it.
-        """
+        """The page for people refers to nothing that is not here, and runs nothing that is in it."""
         response = self.get("/")
         self.assertEqual((response.code, response.headers["content-type"]), (200, "text/html; charset=utf-8"))
         targets = re.findall(r'(?:src|href|action)="([^"]*)"', response.body)
@@ -76,15 +66,11 @@ class PagesTests(StatusTestCase):
         self.assertNotRegex(response.body, r"<script(?! type=\"module\" src=)|<style|\bstyle=|\bon[a-z]+=")
 
     def test_history(self) -> None:
-        """
-        The numbers of the last hour are a page.
-        """
+        """The numbers of the last hour are a page."""
         self.assertEqual(self.get("/history").document, {"sampleSeconds": 10, "samples": []})
 
     def test_assets(self) -> None:
-        """
-        What the page is made of comes as what it is, and names no other place.
-        """
+        """What the page is made of comes as what it is, and names no other place."""
         for name, contentType in (
             ("page.js", "text/javascript; charset=utf-8"),
             ("plots.js", "text/javascript; charset=utf-8"),
@@ -96,15 +82,11 @@ class PagesTests(StatusTestCase):
             self.assertEqual(set(re.findall(r"https?://[^\"']*", response.body)) - {SVG_NAMESPACE}, set())
 
     def test_snapshot(self) -> None:
-        """
-        The snapshot is there as JSON.
-        """
+        """The snapshot is there as JSON."""
         self.assertEqual(self.get("/status.json").document, {"health": {}})
 
     def test_health(self) -> None:
-        """
-        Health is a status of HTTP, with the reasons if it is bad.
-        """
+        """Health is a status of HTTP, with the reasons if it is bad."""
         response = self.get("/healthz")
         self.assertEqual((response.code, response.document), (200, {"status": "ok"}))
         self.document.reasons = ["the disk is full"]
@@ -114,9 +96,7 @@ class PagesTests(StatusTestCase):
         self.assertEqual(self.get("/healthz", method="HEAD").code, 503)
 
     def test_metrics(self) -> None:
-        """
-        What is measured is there for Prometheus.
-        """
+        """What is measured is there for Prometheus."""
         self.sensors.addGauge("RunningRequests", lambda now: 7)
         response = self.get("/metrics")
         self.assertEqual(
@@ -125,9 +105,7 @@ class PagesTests(StatusTestCase):
         self.assertIn("admission_requests_running 7.0\n", response.body)
 
     def test_brokenSensor(self) -> None:
-        """
-        A sensor that raises takes no page with it.
-        """
+        """A sensor that raises takes no page with it."""
         self.sensors.addGauge("Raises", lambda now: 1 / 0)
         self.sensors.addHistogram("Waits", BrokenHistogram())
         self.sensors.addGauge("RunningRequests", lambda now: 7)
@@ -137,9 +115,7 @@ class PagesTests(StatusTestCase):
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError, AttributeError)), 2)
 
     def test_namings(self) -> None:
-        """
-        What the driver measures has the names that the driver gives it.
-        """
+        """What the driver measures has the names that the driver gives it."""
         self.sensors.addGauge("PagesOfDiary", lambda now: 7)
         namings = [Naming("PagesOfDiary", "diary_pages", "Pages of the diary.")]
         document: Any = self.document
@@ -147,9 +123,7 @@ class PagesTests(StatusTestCase):
         self.assertIn("diary_pages 7.0\n", self.get("/metrics").body)
 
     def test_explain(self) -> None:
-        """
-        Each limit comes with whose it is, what is used of it and how long the client is throttled.
-        """
+        """Each limit comes with whose it is, what is used of it and how long the client is throttled."""
         entity = QuotaEntity(user="alice", clientId=DEFAULT)
         self.control.explanations = [
             Explanation("client-bytes", False, QuotaStatus("producer_byte_rate", 1000.0, entity, 1500.0, 2.5)),
@@ -254,17 +228,13 @@ class PagesTests(StatusTestCase):
         self.assertEqual(self.get("/explain?user=bob").document["clientCount"], 0)
 
     def test_explainNames(self) -> None:
-        """
-        Names are UTF-8 and may be anything.
-        """
+        """Names are UTF-8 and may be anything."""
         name = 'a "b" \u00fc&=\n'
         document = self.get("/explain?clientId=a%20%22b%22%20%C3%BC%26%3D%0A").document
         self.assertEqual(document["clientId"], name)
 
     def test_noQuestion(self) -> None:
-        """
-        What makes no sense is refused, saying what would.
-        """
+        """What makes no sense is refused, saying what would."""
         for path, words in (
             ("/explain", "say which client"),
             ("/explain?ip=192.0.2.1:80", "without a port"),
@@ -278,9 +248,7 @@ class PagesTests(StatusTestCase):
             self.assertRefused(self.get(path), 400, words)
 
     def test_quotas(self) -> None:
-        """
-        The limits that are set come by entity, however many there are.
-        """
+        """The limits that are set come by entity, however many there are."""
         self.assertEqual(self.get("/quotas").document, {"quotas": []})
         for number in range(ROWS_PER_PIECE * 2 + 1):
             self.control.limits[QuotaEntity(clientId=f"client-{number}")] = {"producer_byte_rate": 1.0 + number}
@@ -297,9 +265,7 @@ class PagesTests(StatusTestCase):
         )
 
     def test_sensors(self) -> None:
-        """
-        Everything that is measured is there; what is not a number is null.
-        """
+        """Everything that is measured is there; what is not a number is null."""
         histogram = Histogram((1.0, 2.0))
         for value in (0.5, 0.5, 3.0):
             histogram.record(value)
@@ -337,18 +303,14 @@ class PagesTests(StatusTestCase):
         )
 
     def test_manyRows(self) -> None:
-        """
-        However many rows a family has, the page has a bounded number, and says how many are left out.
-        """
+        """However many rows a family has, the page has a bounded number, and says how many are left out."""
         self.sensors.addFamily("Bytes", ("user",), lambda now: [((str(row),), row) for row in range(MAX_ROWS + 777)])
         family = self.get("/sensors").document["families"]["Bytes"]
         self.assertEqual(family["values"], [[str(row), row] for row in range(MAX_ROWS)])
         self.assertEqual(family["leftOut"], 777)
 
     def test_familyChanges(self) -> None:
-        """
-        A family is read as it is written, in turns; it may grow meanwhile.
-        """
+        """A family is read as it is written, in turns; it may grow meanwhile."""
         members: dict[str, float] = {str(number): 0.0 for number in range(ROWS_PER_PIECE + 1)}
         read = 0
 

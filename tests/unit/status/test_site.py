@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.status.site}.
-"""
+"""Tests for L{admission.status.site}."""
 
 from __future__ import annotations
 
@@ -35,14 +33,10 @@ from tests.kit.wrapped import wrapped
 
 
 class SiteTests(StatusTestCase):
-    """
-    The site keeps to its bounds.
-    """
+    """The site keeps to its bounds."""
 
     def test_paths(self) -> None:
-        """
-        What is not there is not found, below a page neither.
-        """
+        """What is not there is not found, below a page neither."""
         for path in (
             "/none",
             "/explain/more?user=a",
@@ -54,18 +48,14 @@ class SiteTests(StatusTestCase):
             self.assertRefused(self.get(path), 404, "/help lists all pages")
 
     def test_methods(self) -> None:
-        """
-        The port can be read and nothing else.
-        """
+        """The port can be read and nothing else."""
         for method in ("POST", "PUT", "DELETE", "OPTIONS", "BREW"):
             response = self.get("/quotas", method=method)
             self.assertRefused(response, 405, "use GET or HEAD")
             self.assertEqual(response.headers["allow"], "get, head")
 
     def test_head(self) -> None:
-        """
-        HEAD gets what GET gets, without a body, be it a refusal.
-        """
+        """HEAD gets what GET gets, without a body, be it a refusal."""
         for path, code in (("/", 200), ("/sensors", 200), ("/explain", 400), ("/none", 404)):
             response = self.get(path, method="HEAD")
             self.assertEqual((response.code, response.body), (code, ""))
@@ -89,24 +79,18 @@ class SiteTests(StatusTestCase):
             self.assertRefused(self.get("/quotas", host=host), 403, "names=")
 
     def test_severalNames(self) -> None:
-        """
-        One right name among others does not help; none at all is no browser's, and served.
-        """
+        """One right name among others does not help; none at all is no browser's, and served."""
         self.assertRefused(
             self.exchange(b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n"), 403, "name"
         )
         self.assertEqual(self.exchange(b"GET / HTTP/1.0\r\n\r\n").code, 200)
 
     def test_noText(self) -> None:
-        """
-        A name that is not even text is another name, and no error of the server.
-        """
+        """A name that is not even text is another name, and no error of the server."""
         self.assertRefused(self.exchange(b"GET / HTTP/1.1\r\nHost: local\xffhost\r\n\r\n"), 403, "name")
 
     def test_headers(self) -> None:
-        """
-        Nothing is cached or taken for something else, and no connection is kept.
-        """
+        """Nothing is cached or taken for something else, and no connection is kept."""
         for path in ("/quotas", "/none"):
             headers = self.get(path).headers
             self.assertEqual(
@@ -118,9 +102,7 @@ class SiteTests(StatusTestCase):
             self.assertNotIn("unsafe", policy)
 
     def test_body(self) -> None:
-        """
-        A request with a body is refused before the body is there, and the rest of it ignored.
-        """
+        """A request with a body is refused before the body is there, and the rest of it ignored."""
         for header in (b"Content-Length: 5", b"Content-Length: 99999999999999999999", b"Transfer-Encoding: chunked"):
             head = b"GET / HTTP/1.1\r\n" + header + b"\r\n\r\n"
             for data in (head, head + b"hello", head + b"5\r\nhello\r\n0\r\n\r\n"):
@@ -128,17 +110,13 @@ class SiteTests(StatusTestCase):
         self.assertEqual(self.exchange(b"GET / HTTP/1.1\r\nContent-Length: 0\r\n\r\n").code, 200)
 
     def test_onePerConnection(self) -> None:
-        """
-        A second request on a connection is not answered.
-        """
+        """A second request on a connection is not answered."""
         _channel, transport = self.send(b"GET /none HTTP/1.1\r\n\r\nGET /none HTTP/1.1\r\n\r\n")
         self.turn()
         self.assertEqual(transport.value().count(b"HTTP/1.1 404"), 1)
 
     def test_longHead(self) -> None:
-        """
-        A request line that is too long, too much header or too many of them end the connection.
-        """
+        """A request line that is too long, too much header or too many of them end the connection."""
         for data in (
             b"GET /" + b"a" * MAX_HEADER_BYTES + b" HTTP/1.1\r\n\r\n",
             b"GET / HTTP/1.1\r\n" + (b"A: " + b"b" * 1000 + b"\r\n") * 9,
@@ -182,9 +160,7 @@ class SiteTests(StatusTestCase):
         self.assertFalse(silent.isAborted)
 
     def test_addresses(self) -> None:
-        """
-        The address that has most connections gives way first, however busy they are.
-        """
+        """The address that has most connections gives way first, however busy they are."""
         _, honest = self.connect("192.0.2.1")
         self.clock.advance(0.001)
         many = []
@@ -200,9 +176,7 @@ class SiteTests(StatusTestCase):
         self.assertFalse(honest.isAborted)
 
     def test_whoHasAsked(self) -> None:
-        """
-        Of one address, who has asked nothing gives way before who is being answered.
-        """
+        """Of one address, who has asked nothing gives way before who is being answered."""
         channel, asked = self.send(b"GET /sensors HTTP/1.1\r\n\r\n")
         channel.pauseProducing()
         self.clock.advance(0.001)
@@ -213,9 +187,7 @@ class SiteTests(StatusTestCase):
         self.assertEqual((asked.isAborted, silent.isAborted), (False, True))
 
     def test_deadline(self) -> None:
-        """
-        A client that takes too long to ask is cut off soon; a header a second does not help.
-        """
+        """A client that takes too long to ask is cut off soon; a header a second does not help."""
         channel, transport = self.send(b"GET / HTTP/1.1\r\n")
         for _ in range(int(REQUEST_SECONDS) - 1):
             self.clock.advance(1.0)
@@ -225,9 +197,7 @@ class SiteTests(StatusTestCase):
         self.assertTrue(transport.isAborted)
 
     def test_deadlineOfReading(self) -> None:
-        """
-        A client that does not read the answer is cut off as well.
-        """
+        """A client that does not read the answer is cut off as well."""
         channel, transport = self.send(b"GET /sensors HTTP/1.1\r\n\r\n")
         channel.pauseProducing()
         self.clock.advance(CONNECTION_SECONDS - 0.1)
@@ -236,9 +206,7 @@ class SiteTests(StatusTestCase):
         self.assertTrue(transport.isAborted)
 
     def test_noTimers(self) -> None:
-        """
-        A connection that is gone leaves no timer behind, and a site without one has none.
-        """
+        """A connection that is gone leaves no timer behind, and a site without one has none."""
         self.site.doStart()
         channel, _ = self.send(b"GET /sensors HTTP/1.1\r\n\r\n")
         self.disconnect(channel)
@@ -247,9 +215,7 @@ class SiteTests(StatusTestCase):
         self.site.doStop()
 
     def test_noAccessLog(self) -> None:
-        """
-        Requests leave no trace in the log.
-        """
+        """Requests leave no trace in the log."""
         self.site.doStart()
         with capturedLogs() as events:
             self.get("/quotas")
@@ -259,9 +225,7 @@ class SiteTests(StatusTestCase):
 
 
 class StandInPort:
-    """
-    A port that is where it is told.
-    """
+    """A port that is where it is told."""
 
     isClosed = False
 
@@ -269,58 +233,42 @@ class StandInPort:
         self._address = address
 
     def getHost(self) -> Any:
-        """
-        Where it is.
-        """
+        """Where it is."""
         return self._address
 
     def stopListening(self) -> Deferred[None]:
-        """
-        Close at once.
-        """
+        """Close at once."""
         self.isClosed = True
         return succeed(None)
 
 
 class StandInEndpoint:
-    """
-    An endpoint that listens as it is told.
-    """
+    """An endpoint that listens as it is told."""
 
     def __init__(self, listening: Callable[[], Deferred[Any]]) -> None:
         self._listening = listening
 
     def listen(self, factory: StatusSite) -> Deferred[Any]:
-        """
-        Do so.
-        """
+        """Do so."""
         return self._listening()
 
 
 class PortTests(StatusTestCase):
-    """
-    The port comes and goes with the broker.
-    """
+    """The port comes and goes with the broker."""
 
     def port(self, listening: Callable[[], Deferred[Any]]) -> StatusPort:
-        """
-        A port on an endpoint of our own.
-        """
+        """A port on an endpoint of our own."""
         endpoint: Any = StandInEndpoint(listening)
         return StatusPort("tcp:9090", endpoint, self.clock)
 
     def warnings(self, address: Any) -> list[str]:
-        """
-        What is said about a port that listens at C{address}.
-        """
+        """What is said about a port that listens at C{address}."""
         with capturedLogs() as events:
             self.successResultOf(self.port(lambda: succeed(StandInPort(address))).listen())
         return [str(formatEvent(event)) for event in events if event["log_level"] is LogLevel.warn]
 
     def test_warning(self) -> None:
-        """
-        A port that others can reach is worth a warning that says what to do; one that they cannot is not.
-        """
+        """A port that others can reach is worth a warning that says what to do; one that they cannot is not."""
         for address in (
             IPv4Address("TCP", "127.0.0.1", 9090),
             IPv4Address("TCP", "127.8.8.8", 9090),
@@ -334,22 +282,16 @@ class PortTests(StatusTestCase):
             self.assertIn("tcp:9090", warning)
 
     def test_scopedAddress(self) -> None:
-        """
-        An address may name its interface.
-        """
+        """An address may name its interface."""
         self.assertFalse(isLocal(IPv6Address("TCP", "fe80::1%eth0", 9090)))
 
     def test_fails(self) -> None:
-        """
-        The caller learns that a port cannot listen.
-        """
+        """The caller learns that a port cannot listen."""
         error = CannotListenError("", 9090, OSError("in use"))
         self.failureResultOf(self.port(lambda: fail(error)).listen(), CannotListenError)
 
     def test_stop(self) -> None:
-        """
-        Stopping frees the port and hangs up.
-        """
+        """Stopping frees the port and hangs up."""
         listening = StandInPort(UNIXAddress("/run/status"))
         port = self.port(lambda: succeed(listening))
         self.successResultOf(port.listen())
@@ -362,9 +304,7 @@ class PortTests(StatusTestCase):
         self.successResultOf(port.stop())
 
     def test_stopBeforeItListens(self) -> None:
-        """
-        A port that comes too late closes at once.
-        """
+        """A port that comes too late closes at once."""
         late: Deferred[Any] = Deferred()
         port = self.port(lambda: late)
         listens = port.listen()
@@ -376,14 +316,10 @@ class PortTests(StatusTestCase):
 
 
 class AnyServerTests(StatusTestCase):
-    """
-    A server that was wrapped has a status page, too.
-    """
+    """A server that was wrapped has a status page, too."""
 
     def setUp(self) -> None:
-        """
-        Serve one, and ask its page.
-        """
+        """Serve one, and ask its page."""
         super().setUp()
         self.server = wrapped(self, quota="client-bytes:produce=1000", clock=self.clock)
         self.site = statusSite(
@@ -395,9 +331,7 @@ class AnyServerTests(StatusTestCase):
         self.problems: list[str] = []
 
     def test_pages(self) -> None:
-        """
-        Every page is there.
-        """
+        """Every page is there."""
         self.server.connect()
         document = self.get("/status.json").document
         self.assertEqual((document["connections"]["open"], document["entries"]), (1, 7))
@@ -410,9 +344,7 @@ class AnyServerTests(StatusTestCase):
         self.assertRefused(self.get("/help", host="evil.example"), 403, "names=")
 
     def test_byAddress(self) -> None:
-        """
-        Who has not said who it is has its address for a client id, so a question about the address is about that.
-        """
+        """Who has not said who it is has its address for a client id, so a question about the address is about that."""
         _, transport = self.server.connect()
         transport.peerSends(bytes(50_000))
         self.server.settle()
@@ -424,9 +356,7 @@ class AnyServerTests(StatusTestCase):
         self.assertEqual(self.get("/explain?user=alice&ip=192.0.2.1").document["clientId"], "")
 
     def test_throttled(self) -> None:
-        """
-        Its peers that are throttled are shown and counted, also when they have hung up, and so are its bytes.
-        """
+        """Its peers that are throttled are shown and counted, also when they have hung up, and so are its bytes."""
         protocol, transport = self.server.connect()
         transport.peerSends(bytes(50_000))
         self.server.settle()
@@ -448,9 +378,7 @@ class AnyServerTests(StatusTestCase):
         self.assertEqual(document["traffic"], {"inBytes": 50_000, "outBytes": 300})
 
     def test_top(self) -> None:
-        """
-        The terminal shows as much of it as there is.
-        """
+        """The terminal shows as much of it as there is."""
         self.server.connect()
         options = TopOptions()  # type: ignore[no-untyped-call]
         options.parseOptions(["--once"])  # type: ignore[no-untyped-call]
@@ -462,24 +390,18 @@ class AnyServerTests(StatusTestCase):
         self.assertFalse(any(line.startswith("requests") for line in lines), lines)
 
     def test_noKafka(self) -> None:
-        """
-        Nothing of Kafka is among its metrics.
-        """
+        """Nothing of Kafka is among its metrics."""
         self.assertEqual([line for line in self.metrics() if "kafka" in line or "group" in line], [])
 
     def test_health(self) -> None:
-        """
-        What is wrong with the server makes it unhealthy.
-        """
+        """What is wrong with the server makes it unhealthy."""
         self.assertEqual(self.get("/healthz").code, 200)
         self.problems.append("the diary is full")
         response = self.get("/healthz")
         self.assertEqual((response.code, response.document["reasons"]), (503, self.problems))
 
     def test_mistakes(self) -> None:
-        """
-        What is no server, no section and no check is refused in words that name the argument.
-        """
+        """What is no server, no section and no check is refused in words that name the argument."""
         server = self.server.factory
         for args, kwargs, words in (
             ((self.server.inner,), {}, " lacks clock, gate, control, connections, addSensors: give the result of wrap"),
@@ -493,17 +415,13 @@ class AnyServerTests(StatusTestCase):
             self.assertIn(words, str(self.assertRaises(TypeError, statusSite, *args, **kwargs)))
 
     def test_noSensors(self) -> None:
-        """
-        A server that publishes no sensors has a page, too, if it is given a registry.
-        """
+        """A server that publishes no sensors has a page, too, if it is given a registry."""
         server = AdmittedFactory(Protocol, self.server.factory.gate, self.clock, self.server.factory.hangUpWatch)
         self.site = statusSite(server, sensors=SensorRegistry(self.clock.seconds))  # type: ignore[arg-type]
         self.assertEqual(self.get("/status.json").document["connections"]["open"], 0)
 
     def test_ownSensors(self) -> None:
-        """
-        A registry that the server has published to is taken as it is.
-        """
+        """A registry that the server has published to is taken as it is."""
         sensors = SensorRegistry(self.clock.seconds)
         self.server.factory.addSensors(sensors)
         sensors.addCounter("DiaryEntries", lambda now: 3)
@@ -511,7 +429,5 @@ class AnyServerTests(StatusTestCase):
         self.assertIn("admission_diary_entries_total 3.0", self.metrics())
 
     def metrics(self) -> list[str]:
-        """
-        The lines of C{/metrics}.
-        """
+        """The lines of C{/metrics}."""
         return self.get("/metrics").body.splitlines()

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.broker.broker}.
-"""
+"""Tests for L{admission.kafka.broker.broker}."""
 
 from __future__ import annotations
 
@@ -11,28 +9,20 @@ from tests.kit.brokerfixture import POOL_BYTES, BrokerTestCase, batchOf, fetchFi
 
 
 class BrokerTests(BrokerTestCase):
-    """
-    What L{Broker} knows.
-    """
+    """What L{Broker} knows."""
 
     properties = {"broker.id": "7", "fetch.max.bytes": "55MiB"}
 
     def test_nodeId(self) -> None:
-        """
-        The broker's number is configured.
-        """
+        """The broker's number is configured."""
         self.assertEqual(self.broker.nodeId, 7)
 
     def test_largestResponse(self) -> None:
-        """
-        One response takes no more than a quarter of the pool, whatever C{fetch.max.bytes} says.
-        """
+        """One response takes no more than a quarter of the pool, whatever C{fetch.max.bytes} says."""
         self.assertEqual(self.broker.largestResponseBytes, POOL_BYTES // 4)
 
     def test_failingPurgatory(self) -> None:
-        """
-        If it cannot tell those who wait for the records of one partition, those who wait for another's are told.
-        """
+        """If it cannot tell those who wait for the records of one partition, those who wait for another's are told."""
         events, others = (self.topic(name).partitions[0] for name in ("events", "others"))
         clients = [self.connect() for _ in range(2)]
         for client, name in zip(clients, ("events", "others"), strict=True):

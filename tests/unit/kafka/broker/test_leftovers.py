@@ -1,6 +1,4 @@
-"""
-What requests leave to Python's collector.
-"""
+"""What requests leave to Python's collector."""
 
 from __future__ import annotations
 
@@ -23,31 +21,23 @@ MAX_TURNS = 1_000
 
 
 def isOfRequest(thing: Any) -> bool:
-    """
-    Whether it is a request or an answer, or a part of one, or what has come of it.
-    """
+    """Whether it is a request or an answer, or a part of one, or what has come of it."""
     ours = KafkaRequest, Rows, Participant, Group
     return isinstance(thing, ours) or type(thing).__module__.startswith("kio.schema.")
 
 
 class LeftoverTests(BrokerTestCase):
-    """
-    A request that is over is gone: what waits for the collector waits for minutes, and nobody is charged for it.
-    """
+    """A request that is over is gone: what waits for the collector waits for minutes, and nobody is charged for it."""
 
     def setUp(self) -> None:
-        """
-        Collect by hand only.
-        """
+        """Collect by hand only."""
         super().setUp()
         gc.collect()
         gc.disable()
         self.addCleanup(gc.enable)
 
     def leftovers(self) -> Counter[str]:
-        """
-        What only the collector finds, by type.
-        """
+        """What only the collector finds, by type."""
         gc.set_debug(gc.DEBUG_SAVEALL)
         try:
             gc.collect()
@@ -57,9 +47,7 @@ class LeftoverTests(BrokerTestCase):
             gc.garbage.clear()
 
     def finish(self, client: Client) -> None:
-        """
-        Let turns pass until everything is answered.
-        """
+        """Let turns pass until everything is answered."""
         for _ in range(MAX_TURNS):
             if client.waiting() == client.expecting():
                 break
@@ -68,15 +56,11 @@ class LeftoverTests(BrokerTestCase):
             client.receive()
 
     def names(self, count: int) -> Sequence[str]:
-        """
-        As many that nothing has.
-        """
+        """As many that nothing has."""
         return [f"u{number}" for number in range(count)]
 
     def test_answered(self) -> None:
-        """
-        Nothing is left of one that was answered, whether at once or in slices.
-        """
+        """Nothing is left of one that was answered, whether at once or in slices."""
         client = self.connect()
         for api, requestFor in UNKNOWN.items():
             for count in (FEW, MANY):
@@ -85,9 +69,7 @@ class LeftoverTests(BrokerTestCase):
                 self.assertEqual((api, count, self.leftovers()), (api, count, Counter()))
 
     def test_abandoned(self) -> None:
-        """
-        Nor of one whose client has hung up meanwhile.
-        """
+        """Nor of one whose client has hung up meanwhile."""
         for api, requestFor in UNKNOWN.items():
             client = self.connect()
             client.sendBytes(client.frame(requestFor(self.names(MANY))))
@@ -96,9 +78,7 @@ class LeftoverTests(BrokerTestCase):
             self.assertEqual((api, self.leftovers()), (api, Counter()))
 
     def test_refused(self) -> None:
-        """
-        Nor of one that ends too early, or that makes no sense in its end.
-        """
+        """Nor of one that ends too early, or that makes no sense in its end."""
         for api, requestFor in UNKNOWN.items():
             for count in (FEW, MANY):
                 frame = requestFrame(requestFor(self.names(count)), 1)
@@ -110,9 +90,7 @@ class LeftoverTests(BrokerTestCase):
             self.assertEqual((api, self.leftovers()), (api, Counter()))
 
     def test_members(self) -> None:
-        """
-        Nor of members of groups that have left, that were silent for too long, or that never came.
-        """
+        """Nor of members of groups that have left, that were silent for too long, or that never came."""
         client = self.connect()
 
         def join(memberId: str = "") -> str:

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.broker.servedapis}: what holds for all APIs.
-"""
+"""Tests for L{admission.kafka.broker.servedapis}: what holds for all APIs."""
 
 from __future__ import annotations
 
@@ -99,9 +97,7 @@ OF_LOGINS = {"SaslAuthenticate", "SaslHandshake"}
 
 
 def errorCodes(entity: Any) -> list[ErrorCode]:
-    """
-    Every error code in a response, at all depths.
-    """
+    """Every error code in a response, at all depths."""
     if isinstance(entity, ErrorCode):
         return [entity]
     if isinstance(entity, tuple):
@@ -112,14 +108,10 @@ def errorCodes(entity: Any) -> list[ErrorCode]:
 
 
 class EveryVersionTests(BrokerTestCase):
-    """
-    What is advertised is served.
-    """
+    """What is advertised is served."""
 
     def test_answered(self) -> None:
-        """
-        Every served version of every API answers with what kio decodes, and without an error.
-        """
+        """Every served version of every API answers with what kio decodes, and without an error."""
         topic = self.topic("events")
         requests = {
             **REQUESTS,
@@ -136,9 +128,7 @@ class EveryVersionTests(BrokerTestCase):
             self.assertEqual(set(errorCodes(answer)) - {ErrorCode.none}, set(), f"{api.name} v{apiVersion}: {answer}")
 
     def test_anythingIsAnsweredOrRefused(self) -> None:
-        """
-        Whatever a well-formed request asks for, it is answered with what kio decodes and nothing fails.
-        """
+        """Whatever a well-formed request asks for, it is answered with what kio decodes and nothing fails."""
         self.topic("events")
         for api, apiVersion in everyVersion():
             if api.name != "Produce":
@@ -159,18 +149,14 @@ class EveryVersionTests(BrokerTestCase):
         client.disconnect()
 
     def test_elementCaps(self) -> None:
-        """
-        A request that would decode to too many elements closes its connection.
-        """
+        """A request that would decode to too many elements closes its connection."""
         client = self.connect()
         count = BY_KEY[API_KEYS["Metadata"]].maxElements + 1
         client.send("Metadata", 4, topics=[{"name": "x"}] * count)
         self.assertRefused(client, f"topics announces {count} elements")
 
     def test_longNames(self) -> None:
-        """
-        The longest name there can be in a classic version does not make the answer about it too long.
-        """
+        """The longest name there can be in a classic version does not make the answer about it too long."""
         name = "\x00" * 32767
         client = self.connect()
         topicNames = [{"name": name, "num_partitions": 1, "replication_factor": 1, "count": 1}]
@@ -186,9 +172,7 @@ class EveryVersionTests(BrokerTestCase):
         self.assertFalse(client.isClosed)
 
     def test_documented(self) -> None:
-        """
-        The docstring of each module names the APIs that it serves.
-        """
+        """The docstring of each module names the APIs that it serves."""
         for name, api in SERVED.items():
             documentation = sys.modules[api.serve.__module__].__doc__ or ""
             self.assertRegex(documentation, rf"\b{name}\b")

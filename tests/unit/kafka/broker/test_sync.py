@@ -1,6 +1,4 @@
-"""
-Tests for C{acks=all}: records that are to survive the loss of power are acknowledged when the disk has them.
-"""
+"""Tests for C{acks=all}: records that are to survive the loss of power are acknowledged when the disk has them."""
 
 from __future__ import annotations
 
@@ -25,14 +23,10 @@ LEADER = 1
 
 
 class SyncTests(BrokerTestCase):
-    """
-    A broker whose disk is as slow as a test wants it.
-    """
+    """A broker whose disk is as slow as a test wants it."""
 
     def setUp(self) -> None:
-        """
-        Make a topic, connect, and take hold of the thread that synchronises.
-        """
+        """Make a topic, connect, and take hold of the thread that synchronises."""
         super().setUp()
         self.events = self.topic("events")
         self.client = self.connect()
@@ -41,38 +35,28 @@ class SyncTests(BrokerTestCase):
         self.addCleanup(self.finishAll)
 
     def finish(self) -> None:
-        """
-        The disk has everything that was written when it was asked.
-        """
+        """The disk has everything that was written when it was asked."""
         done, function = self.flushes.pop(0)
         maybeDeferred(function).chainDeferred(done)
         self.clock.advance(0)
 
     def finishAll(self) -> None:
-        """
-        Let nobody wait for the disk any more.
-        """
+        """Let nobody wait for the disk any more."""
         self.isHolding = False
         while self.flushes:
             self.finish()
 
     def produceBytes(self, client: Client, value: bytes, acks: int) -> bytes:
-        """
-        A Produce request.
-        """
+        """A Produce request."""
         return client.frame(requestOf("Produce", 9, **produceFields("events", batchOf(value), acks=acks)))
 
     def send(self, client: Client, *frames: bytes) -> None:
-        """
-        Send requests at once, and let what they append be committed.
-        """
+        """Send requests at once, and let what they append be committed."""
         client.protocol.dataReceived(b"".join(frames))
         self.clock.advance(0)
 
     def result(self, client: Client) -> tuple[int, int]:
-        """
-        The error and the offset that the next response tells of.
-        """
+        """The error and the offset that the next response tells of."""
         partition = client.receive().responses[0].partition_responses[0]
         return partition.error_code, partition.base_offset
 
@@ -90,9 +74,7 @@ class SyncTests(BrokerTestCase):
         self.assertEqual((self.result(self.client), self.purgatory.watched), ((0, 1), 0))
 
     def test_cached(self) -> None:
-        """
-        With C{write.caching} C{acks=all} does not wait for the disk; one topic without it is enough to wait.
-        """
+        """With C{write.caching} C{acks=all} does not wait for the disk; one topic without it is enough to wait."""
         self.topic("cached", configs={"write.caching": "true"})
         self.assertEqual(len(self.flushes), 0)
         cached = produceFields("cached", batchOf(b"1"), acks=ALL)
@@ -140,9 +122,7 @@ class SyncTests(BrokerTestCase):
         self.assertEqual(self.result(self.client), (0, 8))
 
     def test_fullPurgatoryOfOthers(self) -> None:
-        """
-        So it is for other requests that wait for the disk.
-        """
+        """So it is for other requests that wait for the disk."""
 
         def force(operation: Any, keys: Any) -> bool:
             return bool(operation.tryComplete() or operation.forceComplete())
@@ -155,7 +135,8 @@ class SyncTests(BrokerTestCase):
 
     def test_failure(self) -> None:
         """
-        When a flush fails, those who wait are told, and so is everybody who comes later, with C{write.caching} or not.
+        When a flush fails, those who wait are told, and so is everybody who comes later, with
+        C{write.caching} or not.
         """
         self.topic("cached", configs={"write.caching": "true"})
         others = [self.connect() for _ in range(2)]
@@ -282,16 +263,12 @@ class SyncTests(BrokerTestCase):
         self.logged.clear()
 
     def test_nothingAppended(self) -> None:
-        """
-        Who has appended nothing need not wait for the disk.
-        """
+        """Who has appended nothing need not wait for the disk."""
         result = self.client.produce("events", batchOf(b"1")[:-1])
         self.assertEqual((result.error_code, self.flushes), (ErrorCode.corrupt_message, []))
 
     def test_disconnect(self) -> None:
-        """
-        A client that leaves takes its operation along, and a request that was put off gives its memory back.
-        """
+        """A client that leaves takes its operation along, and a request that was put off gives its memory back."""
         self.send(
             self.client, self.produceBytes(self.client, b"1", ALL), self.client.frame(requestOf("ApiVersions", 0))
         )
@@ -301,9 +278,7 @@ class SyncTests(BrokerTestCase):
         self.assertPoolWhole()
 
     def test_closing(self) -> None:
-        """
-        A connection that closes is answered first.
-        """
+        """A connection that closes is answered first."""
         self.send(self.client, self.produceBytes(self.client, b"1", ALL))
         self.client.protocol.closeGracefully()
         self.assertFalse(self.client.isClosed)
@@ -311,10 +286,7 @@ class SyncTests(BrokerTestCase):
         self.assertEqual((self.result(self.client), self.client.isClosed), ((0, 0), True))
 
     def test_closingInVain(self) -> None:
-        """
-        Closing does not wait longer than its grace period for a disk that
-        hangs.
-        """
+        """Closing does not wait longer than its grace period for a disk that hangs."""
         fields = {**produceFields("events", batchOf(b"1"), acks=ALL), "timeout": 60_000}
         self.send(self.client, self.client.frame(requestOf("Produce", 9, **fields)))
         self.client.protocol.closeGracefully()
@@ -328,9 +300,7 @@ class SyncTests(BrokerTestCase):
         self.assertEqual(self.purgatory.watched, 0)
 
     def test_maxUnanswered(self) -> None:
-        """
-        A client that sends on and on while the disk is slow is not read any more, until it is answered.
-        """
+        """A client that sends on and on while the disk is slow is not read any more, until it is answered."""
         frames = [self.produceBytes(self.client, b"%d" % number, ALL) for number in range(MAX_UNANSWERED + 5)]
         self.send(self.client, *frames)
         self.assertEqual(self.events.partitions[0].highWatermark, MAX_UNANSWERED)

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.client.assignors}.
-"""
+"""Tests for L{admission.kafka.client.assignors}."""
 
 from __future__ import annotations
 
@@ -43,37 +41,27 @@ fewExamples = settings(max_examples=30, deadline=None, database=None, derandomiz
 
 
 def members(*topics: str, **instanceIds: str) -> list[Subscriber]:
-    """
-    Members 0, 1, 2 and so on, the topics of each as a word of letters.
-    """
+    """Members 0, 1, 2 and so on, the topics of each as a word of letters."""
     return [Subscriber(str(index), instanceIds.get(f"m{index}"), frozenset(word)) for index, word in enumerate(topics)]
 
 
 def partitions(*places: str) -> list[TopicPartition]:
-    """
-    C{a0} for partition 0 of topic a.
-    """
+    """C{a0} for partition 0 of topic a."""
     return [TopicPartition(place[0], int(place[1:])) for place in places]
 
 
 class RangeTests(SynchronousTestCase):
-    """
-    Runs of partitions, topic by topic.
-    """
+    """Runs of partitions, topic by topic."""
 
     def test_evenAndUneven(self) -> None:
-        """
-        The first members get one more if the division leaves a rest, in each topic anew.
-        """
+        """The first members get one more if the division leaves a rest, in each topic anew."""
         self.assertEqual(
             assignRange(members("ab", "ab"), {"a": 3, "b": 3}),
             {"0": partitions("a0", "a1", "b0", "b1"), "1": partitions("a2", "b2")},
         )
 
     def test_moreMembersThanPartitions(self) -> None:
-        """
-        Members for whom nothing is left get nothing, and are told so.
-        """
+        """Members for whom nothing is left get nothing, and are told so."""
         self.assertEqual(
             assignRange(members("a", "a", "a"), {"a": 2}), {"0": partitions("a0"), "1": partitions("a1"), "2": []}
         )
@@ -87,31 +75,23 @@ class RangeTests(SynchronousTestCase):
         self.assertEqual(before, {"2": partitions("a0"), "1": partitions("a1"), "0": partitions("a2")})
 
     def test_missingTopic(self) -> None:
-        """
-        A topic that does not exist is not handed out.
-        """
+        """A topic that does not exist is not handed out."""
         for assignor in ASSIGNORS.values():
             self.assertEqual(assignor(members("ab"), {"a": 1}), {"0": partitions("a0")})
 
 
 class RoundRobinTests(SynchronousTestCase):
-    """
-    Partitions like cards.
-    """
+    """Partitions like cards."""
 
     def test_deals(self) -> None:
-        """
-        One after another across topics.
-        """
+        """One after another across topics."""
         self.assertEqual(
             assignRoundRobin(members("ab", "ab"), {"a": 3, "b": 3}),
             {"0": partitions("a0", "a2", "b1"), "1": partitions("a1", "b0", "b2")},
         )
 
     def test_differentTopics(self) -> None:
-        """
-        Whoever does not want the topic is passed over.
-        """
+        """Whoever does not want the topic is passed over."""
         self.assertEqual(
             assignRoundRobin(members("ab", "b", ""), {"a": 2, "b": 2, "c": 5}),
             {"0": partitions("a0", "a1", "b1"), "1": partitions("b0"), "2": []},
@@ -120,28 +100,20 @@ class RoundRobinTests(SynchronousTestCase):
 
 @frozen
 class Cluster:
-    """
-    What kafka-python asks for the number of partitions.
-    """
+    """What kafka-python asks for the number of partitions."""
 
     counts: dict[str, int]
 
     def partitions_for_topic(self, topic: str) -> set[int] | None:
-        """
-        The partitions of a topic.
-        """
+        """The partitions of a topic."""
         return set(range(self.counts[topic])) if topic in self.counts else None
 
 
 class PeerTests(SynchronousTestCase):
-    """
-    In a mixed group it does not matter who leads.
-    """
+    """In a mixed group it does not matter who leads."""
 
     def check(self, name: str, peer: Any, groups: Any) -> None:
-        """
-        Compare an assignor of ours with kafka-python's.
-        """
+        """Compare an assignor of ours with kafka-python's."""
 
         @fewExamples
         @given(groups, _COUNTS)
@@ -161,51 +133,37 @@ class PeerTests(SynchronousTestCase):
         compare()
 
     def test_range(self) -> None:
-        """
-        Ours hands out what kafka-python's does.
-        """
+        """Ours hands out what kafka-python's does."""
         self.check("range", RangePartitionAssignor, _GROUPS)
 
     def test_roundRobin(self) -> None:
-        """
-        Ours hands out what kafka-python's does, which fails unless all want the same.
-        """
+        """Ours hands out what kafka-python's does, which fails unless all want the same."""
         groups = st.builds(dict.fromkeys, st.sets(_MEMBER_IDS, min_size=1, max_size=6), _TOPICS)
         self.check("roundrobin", RoundRobinPartitionAssignor, groups)
 
 
 class SubscriptionTests(SynchronousTestCase):
-    """
-    What members want.
-    """
+    """What members want."""
 
     def test_everyVersion(self) -> None:
-        """
-        Every version comes back, with whatever else it carries.
-        """
+        """Every version comes back, with whatever else it carries."""
         for version in VERSIONS:
             data = encodeSubscription(["b", "a"], PLACES, 7, version)
             self.assertEqual(struct.unpack_from(">h", data), (version,))
             self.assertEqual(decodeSubscription(data), {"a", "b"})
 
     def test_bytes(self) -> None:
-        """
-        Version 0 is topics, sorted, and no data of the user's.
-        """
+        """Version 0 is topics, sorted, and no data of the user's."""
         self.assertEqual(encodeSubscription({"bc", "a"}), b"\0\0\0\0\0\2\0\1a\0\2bc\xff\xff\xff\xff")
 
     def test_newer(self) -> None:
-        """
-        Of versions to come the beginning is understood, whatever they add behind it.
-        """
+        """Of versions to come the beginning is understood, whatever they add behind it."""
         data = bytearray(encodeSubscription(["a"], PLACES, 7, NEWEST_VERSION)) + b"and so on"
         struct.pack_into(">h", data, 0, 9)
         self.assertEqual(decodeSubscription(bytes(data)), {"a"})
 
     def test_peer(self) -> None:
-        """
-        kafka-python reads what we write, and we what it writes.
-        """
+        """kafka-python reads what we write, and we what it writes."""
         for version in VERSIONS:
             theirs = ConsumerProtocolSubscription.decode(encodeSubscription(["a", "b"], PLACES, 7, version))
             self.assertEqual(list(theirs.topics), ["a", "b"])
@@ -214,28 +172,20 @@ class SubscriptionTests(SynchronousTestCase):
 
 
 class AssignmentTests(SynchronousTestCase):
-    """
-    What members get.
-    """
+    """What members get."""
 
     def test_everyVersion(self) -> None:
-        """
-        Every version comes back.
-        """
+        """Every version comes back."""
         for version in VERSIONS:
             self.assertEqual(decodeAssignment(encodeAssignment(PLACES, version)), PLACES)
 
     def test_nothing(self) -> None:
-        """
-        No bytes, and no partitions, are no partitions.
-        """
+        """No bytes, and no partitions, are no partitions."""
         self.assertEqual(decodeAssignment(b""), [])
         self.assertEqual(decodeAssignment(encodeAssignment([])), [])
 
     def test_peer(self) -> None:
-        """
-        kafka-python reads what we write, and we what it writes.
-        """
+        """kafka-python reads what we write, and we what it writes."""
         for version in VERSIONS:
             theirs = ConsumerProtocolAssignment.decode(encodeAssignment(PLACES, version))
             self.assertEqual([tuple(each) for each in theirs.partitions()], PLACES)
@@ -246,14 +196,10 @@ class AssignmentTests(SynchronousTestCase):
 
 
 class DamageTests(SynchronousTestCase):
-    """
-    Other members are trusted no more than brokers.
-    """
+    """Other members are trusted no more than brokers."""
 
     def test_damaged(self) -> None:
-        """
-        Whatever comes, it is understood or refused by one exception.
-        """
+        """Whatever comes, it is understood or refused by one exception."""
         random = Random(5)
         refused = 0
         for encoded, decode in [
@@ -271,9 +217,7 @@ class DamageTests(SynchronousTestCase):
         self.assertGreater(refused, 300)
 
     def test_refused(self) -> None:
-        """
-        Too little, too much of it, and what no version is.
-        """
+        """Too little, too much of it, and what no version is."""
         huge = struct.pack(">hi", 0, 2**31 - 1)
         for data in (b"", b"\0", b"\xff\xff\0\0\0\0", huge, b"\0\0\0\0\0\1\0\1\xff\xff\xff\xff\xff"):
             self.assertRaises(MalformedMembership, decodeSubscription, data)

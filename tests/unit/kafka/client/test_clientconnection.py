@@ -1,5 +1,6 @@
 """
-Tests for L{admission.kafka.client.clientconnection}; logging in is tested in L{tests.unit.kafka.client.test_sasl}.
+Tests for L{admission.kafka.client.clientconnection}; logging in is tested in
+L{tests.unit.kafka.client.test_sasl}.
 """
 
 from __future__ import annotations
@@ -28,14 +29,10 @@ from tests.kit.clientfixture import ClientTestCase, FakeEndpoint
 
 
 class ConnectionTestCase(ClientTestCase):
-    """
-    A connection to one broker.
-    """
+    """A connection to one broker."""
 
     def connect(self, **settings: Any) -> ClientConnection:
-        """
-        Connect, and close when the test ends.
-        """
+        """Connect, and close when the test ends."""
         connecting = connectTo(FakeEndpoint(self.broker), self.clock, ConnectionSettings(**settings))
         self.clock.advance(0)
         connection: ClientConnection = self.successResultOf(connecting)
@@ -48,22 +45,19 @@ class ConnectionTestCase(ClientTestCase):
         self.successResultOf(closed)
 
     def ask(self, connection: ClientConnection, name: str = "Heartbeat", **fields: Any) -> Deferred[Any]:
-        """
-        Ask, and let the turns pass.
-        """
+        """Ask, and let the turns pass."""
         answer = connection.request(name, fields)
         self.clock.advance(0)
         return answer
 
 
 class RequestTests(ConnectionTestCase):
-    """
-    Requests and their answers.
-    """
+    """Requests and their answers."""
 
     def test_answered(self) -> None:
         """
-        A request is answered by kio's entity, in the newest version that both speak; errors in it are the caller's.
+        A request is answered by kio's entity, in the newest version that both speak; errors in it
+        are the caller's.
         """
         self.broker.answers["Heartbeat"] = lambda request: {"error_code": 25, "throttle_time_ms": 0}
         self.broker.versions["Heartbeat"] = (0, 2)
@@ -74,9 +68,7 @@ class RequestTests(ConnectionTestCase):
         self.assertEqual((request.group_id, request.member_id, request.generation_id), ("g", "m", 3))
 
     def test_inOrder(self) -> None:
-        """
-        Several requests may be on their way; answers that come in pieces find theirs.
-        """
+        """Several requests may be on their way; answers that come in pieces find theirs."""
         answers: list[Deferred[Any]] = [Deferred(), Deferred()]
         waiting = list(answers)
         self.broker.answers["Heartbeat"] = lambda request: waiting.pop(0)
@@ -91,9 +83,7 @@ class RequestTests(ConnectionTestCase):
         self.assertEqual(self.successResultOf(second).error_code.value, 2)
 
     def test_pieces(self) -> None:
-        """
-        It does not matter how the bytes of answers are cut.
-        """
+        """It does not matter how the bytes of answers are cut."""
         connection = self.connect()
         (transport,) = self.broker.openTransports
         self.broker.answers["Heartbeat"] = lambda request: None
@@ -105,9 +95,7 @@ class RequestTests(ConnectionTestCase):
         self.assertFalse(transport.disconnecting)
 
     def test_timeout(self) -> None:
-        """
-        An answer that does not come in time ends the connection, and with it all that wait behind.
-        """
+        """An answer that does not come in time ends the connection, and with it all that wait behind."""
         self.broker.answers["Heartbeat"] = lambda request: None
         connection = self.connect(requestTimeoutSeconds=20.0)
         first = self.ask(connection)
@@ -124,9 +112,7 @@ class RequestTests(ConnectionTestCase):
         self.failureResultOf(self.ask(connection), Disconnected)
 
     def test_cancelled(self) -> None:
-        """
-        The answer to a request that was cancelled is dropped, and the next one is found.
-        """
+        """The answer to a request that was cancelled is dropped, and the next one is found."""
         later: Deferred[Any] = Deferred()
         self.broker.answers["Heartbeat"] = lambda request: later
         connection = self.connect()
@@ -153,9 +139,7 @@ class RequestTests(ConnectionTestCase):
         self.assertRaises(ValueError, connection.request, "Nonsense", {})
 
     def test_unencodable(self) -> None:
-        """
-        Fields that do not fit fail the request, and nothing is sent.
-        """
+        """Fields that do not fit fail the request, and nothing is sent."""
         connection = self.connect()
         self.failureResultOf(self.ask(connection, generation_id=2**40), struct.error)
         self.assertEqual(self.broker.requests("Heartbeat"), [])
@@ -163,14 +147,10 @@ class RequestTests(ConnectionTestCase):
 
 
 class TrustTests(ConnectionTestCase):
-    """
-    A broker is not trusted.
-    """
+    """A broker is not trusted."""
 
     def refused(self, data: bytes, **settings: Any) -> str:
-        """
-        What is wrong with an answer to a Heartbeat.
-        """
+        """What is wrong with an answer to a Heartbeat."""
         self.broker.answers["Heartbeat"] = lambda request: None
         connection = self.connect(**settings)
         answer = self.ask(connection)
@@ -181,29 +161,21 @@ class TrustTests(ConnectionTestCase):
         return str(error)
 
     def test_sizes(self) -> None:
-        """
-        An answer that is announced as too large, or as too small to be one, ends the connection.
-        """
+        """An answer that is announced as too large, or as too small to be one, ends the connection."""
         for sizeBytes in (-1, 0, 3, 1001, 2**31 - 1):
             message = self.refused(struct.pack(">i", sizeBytes), maxResponseBytes=1000)
             self.assertIn(f"a response of {sizeBytes} bytes", message)
 
     def test_wrongAnswer(self) -> None:
-        """
-        An answer to something else ends the connection.
-        """
+        """An answer to something else ends the connection."""
         self.assertIn("request 77", self.refused(struct.pack(">ii", 4, 77)))
 
     def test_nonsense(self) -> None:
-        """
-        An answer that cannot be decoded ends the connection.
-        """
+        """An answer that cannot be decoded ends the connection."""
         self.assertIn("breaks the protocol", self.refused(struct.pack(">iib", 5, 2, 0)))
 
     def test_unasked(self) -> None:
-        """
-        So does an answer that nobody waits for.
-        """
+        """So does an answer that nobody waits for."""
         connection = self.connect()
         connection.dataReceived(struct.pack(">ii", 4, 2))
         self.clock.advance(0)
@@ -211,14 +183,10 @@ class TrustTests(ConnectionTestCase):
 
 
 class ThrottleTests(ConnectionTestCase):
-    """
-    A broker may ask for silence (KIP-219).
-    """
+    """A broker may ask for silence (KIP-219)."""
 
     def test_throttled(self) -> None:
-        """
-        For as long as the broker says nothing is sent; requests leave afterwards, and their time begins then.
-        """
+        """For as long as the broker says nothing is sent; requests leave afterwards, and their time begins then."""
         self.broker.answers["Heartbeat"] = lambda request: {"throttle_time_ms": 40_000}
         connection = self.connect(requestTimeoutSeconds=30.0)
         throttled: list[float] = []
@@ -238,9 +206,7 @@ class ThrottleTests(ConnectionTestCase):
         self.assertEqual(throttled, [40, 0, 0])
 
     def test_closed(self) -> None:
-        """
-        What is throttled fails when the connection ends.
-        """
+        """What is throttled fails when the connection ends."""
         self.broker.answers["Heartbeat"] = lambda request: {"throttle_time_ms": 40_000}
         connection = self.connect()
         self.ask(connection)
@@ -251,14 +217,10 @@ class ThrottleTests(ConnectionTestCase):
 
 
 class CloseTests(ConnectionTestCase):
-    """
-    Connections end.
-    """
+    """Connections end."""
 
     def test_byUs(self) -> None:
-        """
-        Closing fails what is unanswered, and fires when the connection is gone.
-        """
+        """Closing fails what is unanswered, and fires when the connection is gone."""
         self.broker.answers["Heartbeat"] = lambda request: None
         connection = self.connect()
         answer = self.ask(connection)
@@ -271,9 +233,7 @@ class CloseTests(ConnectionTestCase):
         self.successResultOf(connection.close())
 
     def test_grace(self) -> None:
-        """
-        A broker that does not let go is left after two seconds.
-        """
+        """A broker that does not let go is left after two seconds."""
         connection = self.connect()
         (transport,) = self.broker.openTransports
         transport.isTaking = False
@@ -285,9 +245,7 @@ class CloseTests(ConnectionTestCase):
         self.successResultOf(closed)
 
     def test_byTheBroker(self) -> None:
-        """
-        What waits fails when the broker closes.
-        """
+        """What waits fails when the broker closes."""
         self.broker.answers["Heartbeat"] = lambda request: None
         connection = self.connect()
         answer = self.ask(connection)
@@ -297,14 +255,10 @@ class CloseTests(ConnectionTestCase):
 
 
 class ConnectTests(ConnectionTestCase):
-    """
-    Becoming ready.
-    """
+    """Becoming ready."""
 
     def test_olderBroker(self) -> None:
-        """
-        A broker that does not know our ApiVersions says which it knows, and is asked again (KIP-511).
-        """
+        """A broker that does not know our ApiVersions says which it knows, and is asked again (KIP-511)."""
         for newest in (0, 2):
             self.broker.versions["ApiVersions"] = (0, newest)
             self.broker.asked.clear()
@@ -313,9 +267,7 @@ class ConnectTests(ConnectionTestCase):
             self.assertEqual(connection.versionOf("Heartbeat"), 4)
 
     def test_saysNothing(self) -> None:
-        """
-        A broker that contradicts itself, or refuses, cannot be used.
-        """
+        """A broker that contradicts itself, or refuses, cannot be used."""
         self.broker.answers["ApiVersions"] = lambda request: {"error_code": ErrorCode.unsupported_version}
         for code, kind in [(ErrorCode.unsupported_version, UnsupportedApi), (ErrorCode.invalid_request, BrokerRefused)]:
             self.broker.answers["ApiVersions"] = lambda request, code=code: {
@@ -328,29 +280,21 @@ class ConnectTests(ConnectionTestCase):
             self.clock.advance(0)
 
     def test_refused(self) -> None:
-        """
-        Nobody there is an error in words.
-        """
+        """Nobody there is an error in words."""
         connecting = connectTo(FakeEndpoint(None), self.clock, ConnectionSettings(), "broker:9092")
         self.assertIn("cannot connect to broker:9092", str(self.failureResultOf(connecting, Disconnected).value))
 
     def test_timeout(self) -> None:
-        """
-        Connecting and all that follows must not take longer than the settings say.
-        """
+        """Connecting and all that follows must not take longer than the settings say."""
         self.broker.isMute = True
         stuck: Deferred[Any] = Deferred()
 
         @implementer(IStreamClientEndpoint)
         class StuckEndpoint:
-            """
-            Never gets there.
-            """
+            """Never gets there."""
 
             def connect(self, factory: Any) -> Deferred[Any]:
-                """
-                Nothing happens.
-                """
+                """Nothing happens."""
                 return stuck
 
         for endpoint in (FakeEndpoint(self.broker), StuckEndpoint()):
@@ -362,9 +306,7 @@ class ConnectTests(ConnectionTestCase):
             self.runFor(CLOSE_GRACE_SECONDS)
 
     def test_cancelled(self) -> None:
-        """
-        Who does not want to wait any more can say so, and no connection is left.
-        """
+        """Who does not want to wait any more can say so, and no connection is left."""
         self.broker.isMute = True
         connecting = connectTo(FakeEndpoint(self.broker), self.clock, ConnectionSettings())
         self.clock.advance(0)
@@ -374,35 +316,25 @@ class ConnectTests(ConnectionTestCase):
         self.assertEqual(self.broker.openTransports, [])
 
     def test_otherErrors(self) -> None:
-        """
-        Whatever an endpoint fails with becomes an error of ours.
-        """
+        """Whatever an endpoint fails with becomes an error of ours."""
         for raised in (ConnectionRefusedError(), ZeroDivisionError("odd"), TimeoutError(1)):
 
             @implementer(IStreamClientEndpoint)
             class BrokenEndpoint:
-                """
-                Fails.
-                """
+                """Fails."""
 
                 def connect(self, factory: Any, raised: Exception = raised) -> Deferred[Any]:
-                    """
-                    Fail.
-                    """
+                    """Fail."""
                     raise raised
 
             self.failureResultOf(connectTo(BrokenEndpoint(), self.clock, ConnectionSettings()), Disconnected)
 
 
 class EndpointTests(SynchronousTestCase):
-    """
-    The way to brokers on a network.
-    """
+    """The way to brokers on a network."""
 
     def test_plain(self) -> None:
-        """
-        Without TLS it is TCP.
-        """
+        """Without TLS it is TCP."""
         reactor = MemoryReactorClock()
         connecting = connect(reactor, reactor, "127.0.0.1", 9092)
         self.assertEqual([client[:2] for client in reactor.tcpClients], [("127.0.0.1", 9092)])
@@ -410,9 +342,7 @@ class EndpointTests(SynchronousTestCase):
         self.failureResultOf(connecting)
 
     def test_tls(self) -> None:
-        """
-        With TLS the options are made for the broker's name.
-        """
+        """With TLS the options are made for the broker's name."""
         names: list[str] = []
 
         def tls(host: str) -> Any:

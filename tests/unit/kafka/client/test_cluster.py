@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.client.cluster}.
-"""
+"""Tests for L{admission.kafka.client.cluster}."""
 
 from __future__ import annotations
 
@@ -21,16 +19,12 @@ EVENTS = TopicPartition("events", 0)
 
 
 class ClusterTestCase(ClientTestCase):
-    """
-    A client of two brokers that knows the first one, and refreshes every 100 seconds.
-    """
+    """A client of two brokers that knows the first one, and refreshes every 100 seconds."""
 
     brokerCount = 2
 
     def setUp(self) -> None:
-        """
-        Make the client and a topic.
-        """
+        """Make the client and a topic."""
         super().setUp()
         self.cluster.topic("events", 2)
         self.second = self.cluster.brokers[2]
@@ -40,9 +34,7 @@ class ClusterTestCase(ClientTestCase):
         self.client = self.makeClient((HOST, self.broker.port))
 
     def makeClient(self, *places: tuple[str, int]) -> Cluster:
-        """
-        A client that knows C{places}; it is closed when the test ends.
-        """
+        """A client that knows C{places}; it is closed when the test ends."""
         client = Cluster(
             self.cluster.endpointFor,
             self.clock,
@@ -57,9 +49,7 @@ class ClusterTestCase(ClientTestCase):
         return client
 
     def noteRefreshed(self) -> None:
-        """
-        Note when, and do what a test wants done.
-        """
+        """Note when, and do what a test wants done."""
         self.refreshed.append(self.clock.seconds())
         self.onRefreshed()
 
@@ -69,22 +59,16 @@ class ClusterTestCase(ClientTestCase):
         self.successResultOf(closed)
 
     def result(self, deferred: Deferred[Any]) -> Any:
-        """
-        What C{deferred} fires with in this turn.
-        """
+        """What C{deferred} fires with in this turn."""
         self.clock.advance(0)
         return self.successResultOf(deferred)
 
 
 class ClusterTests(ClusterTestCase):
-    """
-    What is known of the cluster, and who is asked.
-    """
+    """What is known of the cluster, and who is asked."""
 
     def test_refresh(self) -> None:
-        """
-        Brokers, topics and leaders are known after a refresh; errors are by topic.
-        """
+        """Brokers, topics and leaders are known after a refresh; errors are by topic."""
         self.cluster.topicErrors["secret"] = ErrorCode.topic_authorization_failed
         self.wanted = {"events", "secret"}
         self.result(self.client.refresh())
@@ -96,18 +80,14 @@ class ClusterTests(ClusterTestCase):
             self.assertIsNone(self.client.leaderOf(place))
 
     def test_noLeader(self) -> None:
-        """
-        A partition without a leader, or with one that is not there, has none.
-        """
+        """A partition without a leader, or with one that is not there, has none."""
         for leaderId in (-1, 9):
             self.cluster.leaders = dict.fromkeys(self.cluster.logs, leaderId)
             self.result(self.client.refresh())
             self.assertIsNone(self.client.leaderOf(EVENTS))
 
     def test_oneConnection(self) -> None:
-        """
-        However many want a connection for a purpose, there is one; another purpose has another.
-        """
+        """However many want a connection for a purpose, there is one; another purpose has another."""
         self.result(self.client.refresh())
         wanted = [self.client.connection(2, FETCHES) for _ in range(3)]
         one, *others = [self.result(each) for each in wanted]
@@ -116,9 +96,7 @@ class ClusterTests(ClusterTestCase):
         self.assertEqual(len(self.second.openTransports), 2)
 
     def test_reconnects(self) -> None:
-        """
-        A connection that was lost is made again.
-        """
+        """A connection that was lost is made again."""
         self.result(self.client.refresh())
         self.broker.dropConnections()
         self.clock.advance(0)
@@ -128,9 +106,7 @@ class ClusterTests(ClusterTestCase):
         self.assertEqual(len(self.broker.openTransports), 1)
 
     def test_others(self) -> None:
-        """
-        When one broker is gone, the next is asked; when all are, the last one says why.
-        """
+        """When one broker is gone, the next is asked; when all are, the last one says why."""
         self.result(self.client.refresh())
         self.broker.isDown = True
         self.broker.dropConnections()
@@ -145,26 +121,20 @@ class ClusterTests(ClusterTestCase):
         self.failureResultOf(refreshing, Disconnected)
 
     def test_bootstrap(self) -> None:
-        """
-        Any of the servers that are given will do.
-        """
+        """Any of the servers that are given will do."""
         client = self.makeClient((HOST, 1), (HOST, 2), (HOST, self.second.port))
         self.result(client.refresh())
         self.assertEqual(client.partitionCounts(["events"]), {"events": 2})
 
     def test_nobody(self) -> None:
-        """
-        A broker that knows no brokers is not believed.
-        """
+        """A broker that knows no brokers is not believed."""
         self.broker.answers["Metadata"] = lambda request: {"brokers": [], "topics": []}
         refreshing = self.client.refresh()
         self.clock.advance(0)
         self.failureResultOf(refreshing, Disconnected)
 
     def test_closed(self) -> None:
-        """
-        A client that is closed connects to nobody, and whoever waited is told.
-        """
+        """A client that is closed connects to nobody, and whoever waited is told."""
         self.result(self.client.refresh())
         self.broker.isMute = True
         waiting = self.client.connection(1, GROUP)
@@ -175,23 +145,17 @@ class ClusterTests(ClusterTestCase):
         self.successResultOf(closed)
 
     def test_throttle(self) -> None:
-        """
-        What any broker asks for is counted.
-        """
+        """What any broker asks for is counted."""
         self.broker.answers["Metadata"] = lambda request: {**self.cluster.metadata(request), "throttle_time_ms": 2000}
         self.result(self.client.refresh())
         self.assertEqual(self.client.throttle.largestSeconds(self.clock.seconds()), 2)
 
 
 class RefreshTests(ClusterTestCase):
-    """
-    Refreshing now and then, and when there is a reason.
-    """
+    """Refreshing now and then, and when there is a reason."""
 
     def test_nowAndThen(self) -> None:
-        """
-        The age is bounded from the first refresh on.
-        """
+        """The age is bounded from the first refresh on."""
         self.runFor(500)
         self.assertEqual(self.refreshed, [])
         self.result(self.client.refresh())
@@ -199,9 +163,7 @@ class RefreshTests(ClusterTestCase):
         self.assertEqual(self.refreshed, [500, 600, 700])
 
     def test_soon(self) -> None:
-        """
-        Many reasons make one refresh, after a pause; an urgent one does without.
-        """
+        """Many reasons make one refresh, after a pause; an urgent one does without."""
         for _ in range(5):
             self.client.refreshSoon()
         self.runFor(1)
@@ -213,18 +175,14 @@ class RefreshTests(ClusterTestCase):
         self.assertEqual(self.refreshed[1:], [1])
 
     def test_againAndAgain(self) -> None:
-        """
-        A reason that does not go away is looked at with pauses that grow to a second.
-        """
+        """A reason that does not go away is looked at with pauses that grow to a second."""
         self.onRefreshed = self.client.refreshSoon
         self.client.refreshSoon(isUrgent=True)
         self.runFor(10)
         self.assertTrue(11 <= len(self.refreshed) <= 15, self.refreshed)
 
     def test_failing(self) -> None:
-        """
-        While no broker answers it is tried again, with pauses; whoever asked is told of the failure.
-        """
+        """While no broker answers it is tried again, with pauses; whoever asked is told of the failure."""
         self.broker.isDown = True
         refreshing = self.client.refresh()
         self.clock.advance(0)
@@ -235,9 +193,7 @@ class RefreshTests(ClusterTestCase):
         self.assertEqual(len(self.refreshed), 1)
 
     def test_whileOnItsWay(self) -> None:
-        """
-        Whoever asks while a refresh is on its way gets one that knows of what is wanted now.
-        """
+        """Whoever asks while a refresh is on its way gets one that knows of what is wanted now."""
         first = self.client.refresh()
         self.wanted = {"events", "more"}
         second = self.client.refresh()
@@ -248,9 +204,7 @@ class RefreshTests(ClusterTestCase):
         self.assertEqual(asked[:2], [["events"], ["events", "more"]])
 
     def test_retriableErrors(self) -> None:
-        """
-        As long as a topic has an error that may pass, its metadata are out of date.
-        """
+        """As long as a topic has an error that may pass, its metadata are out of date."""
         self.cluster.topicErrors["events"] = ErrorCode.leader_not_available
         self.result(self.client.refresh())
         self.runFor(1)
@@ -263,14 +217,10 @@ class RefreshTests(ClusterTestCase):
 
 
 class ListOffsetsTests(ClusterTestCase):
-    """
-    Where logs begin and end.
-    """
+    """Where logs begin and end."""
 
     def test_ends(self) -> None:
-        """
-        The leader of each partition is asked.
-        """
+        """The leader of each partition is asked."""
         other = TopicPartition("events", 1)
         self.cluster.leaders[other] = 2
         self.cluster.produce("events", b"0", b"1")
@@ -281,9 +231,7 @@ class ListOffsetsTests(ClusterTestCase):
         self.assertEqual([len(each.requests("ListOffsets")) for each in (self.broker, self.second)], [2, 1])
 
     def test_unknown(self) -> None:
-        """
-        A partition that nobody leads, or of which the leader does not speak, is an error that may pass.
-        """
+        """A partition that nobody leads, or of which the leader does not speak, is an error that may pass."""
         self.failureResultOf(self.client.listOffsets([EVENTS], isEarliest=True), Disconnected)
         self.result(self.client.refresh())
         self.broker.answers["ListOffsets"] = lambda request: {"topics": []}
@@ -293,14 +241,10 @@ class ListOffsetsTests(ClusterTestCase):
 
 
 class SharedCallTests(SynchronousTestCase):
-    """
-    However many wait, there is one call.
-    """
+    """However many wait, there is one call."""
 
     def test_shared(self) -> None:
-        """
-        The result goes to all that wait still; a later one begins a new call.
-        """
+        """The result goes to all that wait still; a later one begins a new call."""
         calls: list[Deferred[str]] = []
 
         def call() -> Deferred[str]:
@@ -322,14 +266,10 @@ class SharedCallTests(SynchronousTestCase):
 
 
 class ThrottleTimesTests(SynchronousTestCase):
-    """
-    The average and the largest of what was asked for lately.
-    """
+    """The average and the largest of what was asked for lately."""
 
     def test_averageAndLargest(self) -> None:
-        """
-        All responses count, for the average those without a throttle time too.
-        """
+        """All responses count, for the average those without a throttle time too."""
         times = ThrottleTimes()
         self.assertEqual((times.averageSeconds(0), times.largestSeconds(0)), (0, 0))
         for seconds in (0.0, 3.0, 1.5, 0.0):
@@ -337,9 +277,7 @@ class ThrottleTimesTests(SynchronousTestCase):
         self.assertEqual((times.averageSeconds(100), times.largestSeconds(100)), (1.125, 3))
 
     def test_forgets(self) -> None:
-        """
-        After a minute, and not before half of one, what was long ago counts no more.
-        """
+        """After a minute, and not before half of one, what was long ago counts no more."""
         times = ThrottleTimes()
         times.record(3.0, 100)
         times.record(1.0, 131)

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.client.consumer}.
-"""
+"""Tests for L{admission.kafka.client.consumer}."""
 
 from __future__ import annotations
 
@@ -18,21 +16,15 @@ EVENTS = TopicPartition("events", 0)
 
 
 class PollTests(ClientTestCase):
-    """
-    A poll gives records.
-    """
+    """A poll gives records."""
 
     def setUp(self) -> None:
-        """
-        Make a topic.
-        """
+        """Make a topic."""
         super().setUp()
         self.cluster.topic("events")
 
     def test_subscribed(self) -> None:
-        """
-        A member of a group reads what it is assigned, from the beginning if that is asked for.
-        """
+        """A member of a group reads what it is assigned, from the beginning if that is asked for."""
         self.cluster.produce("events", b"1", b"2")
         consumer = self.consumer()
         consumer.subscribe(["events"])
@@ -45,9 +37,7 @@ class PollTests(ClientTestCase):
         self.assertEqual(consumer.position(EVENTS), 2)
 
     def test_everyAge(self) -> None:
-        """
-        The oldest versions of all APIs will do, and whatever is between.
-        """
+        """The oldest versions of all APIs will do, and whatever is between."""
         newest = dict(self.broker.versions)
         for step in (0, 1, 2, 4, 7, 12):
             for name, (oldest, latest) in newest.items():
@@ -64,9 +54,7 @@ class PollTests(ClientTestCase):
             self.successResultOf(closed)
 
     def test_maxPollRecords(self) -> None:
-        """
-        A poll gives at most C{max.poll.records}; the rest is there already.
-        """
+        """A poll gives at most C{max.poll.records}; the rest is there already."""
         self.cluster.produce("events", *[b"%d" % number for number in range(7)])
         consumer = self.consumer(maxPollRecords=3)
         consumer.assign([EVENTS])
@@ -74,9 +62,7 @@ class PollTests(ClientTestCase):
         self.assertEqual(polled, [[b"0", b"1", b"2"], [b"3", b"4", b"5"], [b"6"]])
 
     def test_firesLater(self) -> None:
-        """
-        Even if there are records, a poll fires in a turn of its own, so that the reactor gets to other things.
-        """
+        """Even if there are records, a poll fires in a turn of its own, so that the reactor gets to other things."""
         self.cluster.produce("events", b"1", b"2")
         consumer = self.consumer(maxPollRecords=1)
         consumer.assign([EVENTS])
@@ -87,9 +73,7 @@ class PollTests(ClientTestCase):
         self.assertEqual(len(self.successResultOf(polling)), 1)
 
     def test_timeout(self) -> None:
-        """
-        With nothing to give a poll fires empty when its time is over.
-        """
+        """With nothing to give a poll fires empty when its time is over."""
         consumer = self.consumer()
         consumer.assign([EVENTS])
         polling = consumer.poll(2.5)
@@ -99,9 +83,7 @@ class PollTests(ClientTestCase):
         self.assertEqual(self.successResultOf(polling), [])
 
     def test_waits(self) -> None:
-        """
-        Without a time a poll waits for records, however long.
-        """
+        """Without a time a poll waits for records, however long."""
         consumer = self.consumer(fetchMaxWaitSeconds=20.0)
         consumer.assign([EVENTS])
         polling = consumer.poll()
@@ -112,9 +94,7 @@ class PollTests(ClientTestCase):
         self.assertEqual(self.successResultOf(polling)[0].value, b"late")
 
     def test_one(self) -> None:
-        """
-        Only one poll may wait, and only for something.
-        """
+        """Only one poll may wait, and only for something."""
         consumer = self.consumer()
         self.assertRaises(RuntimeError, consumer.poll)
         consumer.assign([EVENTS])
@@ -126,9 +106,7 @@ class PollTests(ClientTestCase):
         self.assertEqual(self.poll(consumer), [b"1"])
 
     def test_groupIsNeeded(self) -> None:
-        """
-        Subscribing and committing take a group; so does nothing else.
-        """
+        """Subscribing and committing take a group; so does nothing else."""
         self.cluster.produce("events", b"1")
         consumer = self.consumer(groupId=None)
         self.assertRaises(ValueError, consumer.subscribe, ["events"])
@@ -138,9 +116,7 @@ class PollTests(ClientTestCase):
         self.assertEqual(self.broker.requests("FindCoordinator"), [])
 
     def test_subscribeOrAssign(self) -> None:
-        """
-        Partitions are assigned by the group or by hand.
-        """
+        """Partitions are assigned by the group or by hand."""
         subscribed, assigned = self.consumer(), self.consumer()
         self.assertRaises(ValueError, subscribed.subscribe, [])
         subscribed.subscribe("events")
@@ -150,18 +126,14 @@ class PollTests(ClientTestCase):
         self.assertRaises(ValueError, assigned.subscribe, ["events"])
 
     def test_assignedSendsNoHeartbeats(self) -> None:
-        """
-        Who assigns by hand is no member of anything.
-        """
+        """Who assigns by hand is no member of anything."""
         consumer = self.consumer()
         consumer.assign([EVENTS])
         self.poll(consumer, 60)
         self.assertEqual(self.broker.requests("JoinGroup") + self.broker.requests("Heartbeat"), [])
 
     def test_pauseAndSeek(self) -> None:
-        """
-        What is paused is not given, even if it was fetched; seeking goes elsewhere.
-        """
+        """What is paused is not given, even if it was fetched; seeking goes elsewhere."""
         self.cluster.produce("events", b"0", b"1", b"2")
         consumer = self.consumer(maxPollRecords=1)
         consumer.assign([EVENTS])
@@ -177,9 +149,7 @@ class PollTests(ClientTestCase):
         self.assertRaises(KeyError, consumer.seek, TopicPartition("events", 7), 0)
 
     def test_sensors(self) -> None:
-        """
-        What the brokers say of throttling can be seen, and so can what is held.
-        """
+        """What the brokers say of throttling can be seen, and so can what is held."""
         self.cluster.produce("events", b"1", b"2")
         self.cluster.throttleMs = 1500
         consumer = self.consumer(maxPollRecords=1)
@@ -195,30 +165,22 @@ class PollTests(ClientTestCase):
 
 
 class ErrorTests(ClientTestCase):
-    """
-    A poll fails for what trying again does not cure.
-    """
+    """A poll fails for what trying again does not cure."""
 
     def setUp(self) -> None:
-        """
-        Make a topic.
-        """
+        """Make a topic."""
         super().setUp()
         self.cluster.topic("events")
 
     def failure(self, polling: Deferred[Any], *kinds: type[Exception]) -> Exception:
-        """
-        What a poll fails with.
-        """
+        """What a poll fails with."""
         self.runFor(5)
         error = self.failureResultOf(polling, *kinds).value
         assert isinstance(error, Exception)
         return error
 
     def test_noOffset(self) -> None:
-        """
-        With C{auto.offset.reset=none} there is nowhere to begin, until somebody seeks.
-        """
+        """With C{auto.offset.reset=none} there is nowhere to begin, until somebody seeks."""
         self.cluster.produce("events", b"1")
         consumer = self.consumer(autoOffsetReset="none")
         consumer.assign([EVENTS])
@@ -228,9 +190,7 @@ class ErrorTests(ClientTestCase):
         self.assertEqual(self.poll(consumer), [b"1"])
 
     def test_latest(self) -> None:
-        """
-        With C{auto.offset.reset=latest} only what comes from now on is read.
-        """
+        """With C{auto.offset.reset=latest} only what comes from now on is read."""
         self.cluster.produce("events", b"old")
         consumer = self.consumer(autoOffsetReset="latest")
         consumer.assign([EVENTS])
@@ -239,9 +199,7 @@ class ErrorTests(ClientTestCase):
         self.assertEqual(self.poll(consumer), [b"new"])
 
     def test_forbiddenTopic(self) -> None:
-        """
-        A topic that may not be read is an error in words.
-        """
+        """A topic that may not be read is an error in words."""
         self.cluster.topicErrors["events"] = ErrorCode.topic_authorization_failed
         consumer = self.consumer()
         consumer.subscribe(["events"])
@@ -249,9 +207,7 @@ class ErrorTests(ClientTestCase):
         self.assertEqual(str(error), "looking for topic 'events' was answered TOPIC_AUTHORIZATION_FAILED (29)")
 
     def test_missingTopic(self) -> None:
-        """
-        A topic that is not there yet is waited for, and handed out once it is.
-        """
+        """A topic that is not there yet is waited for, and handed out once it is."""
         consumer = self.consumer()
         consumer.subscribe(["later"])
         self.assertEqual(self.poll(consumer, 10), [])
@@ -261,9 +217,7 @@ class ErrorTests(ClientTestCase):
         self.assertEqual(self.poll(consumer), [b"1"])
 
     def test_forbiddenGroup(self) -> None:
-        """
-        A group that may not be joined is an error in words, each time.
-        """
+        """A group that may not be joined is an error in words, each time."""
         self.broker.answers["JoinGroup"] = errorAnswer(ErrorCode.group_authorization_failed)
         consumer = self.consumer()
         consumer.subscribe(["events"])
@@ -271,9 +225,7 @@ class ErrorTests(ClientTestCase):
             self.assertIn("joining group 'readers'", str(self.failure(consumer.poll(), BrokerRefused)))
 
     def test_noBrokers(self) -> None:
-        """
-        While no broker is there, a poll waits.
-        """
+        """While no broker is there, a poll waits."""
         self.broker.isDown = True
         self.cluster.produce("events", b"1")
         consumer = self.consumer()
@@ -286,9 +238,7 @@ class ErrorTests(ClientTestCase):
         self.assertEqual(len(self.successResultOf(polling)), 1)
 
     def test_callback(self) -> None:
-        """
-        What a callback raises the poll tells of; the partitions are assigned all the same.
-        """
+        """What a callback raises the poll tells of; the partitions are assigned all the same."""
 
         def onAssigned(partitions: Any) -> None:
             raise ZeroDivisionError("oops")
@@ -301,23 +251,17 @@ class ErrorTests(ClientTestCase):
 
 
 class RebalanceTests(ClientTestCase):
-    """
-    Partitions change hands.
-    """
+    """Partitions change hands."""
 
     def setUp(self) -> None:
-        """
-        Make topics, and note what the application is told.
-        """
+        """Make topics, and note what the application is told."""
         super().setUp()
         self.cluster.topic("events", 2)
         self.cluster.topic("more")
         self.told: list[Any] = []
 
     def subscribe(self, *topics: str, **changes: Any) -> Any:
-        """
-        A consumer that has joined.
-        """
+        """A consumer that has joined."""
         consumer = self.consumer(**changes)
         consumer.subscribe(
             topics,
@@ -328,17 +272,13 @@ class RebalanceTests(ClientTestCase):
         return consumer
 
     def rebalance(self) -> None:
-        """
-        The coordinator asks for one.
-        """
+        """The coordinator asks for one."""
         self.broker.answers["Heartbeat"] = errorAnswer(ErrorCode.rebalance_in_progress)
         self.runFor(3)
         self.broker.answers["Heartbeat"] = lambda request: {}
 
     def test_order(self) -> None:
-        """
-        Revoked before joining again, assigned afterwards, and only during a poll.
-        """
+        """Revoked before joining again, assigned afterwards, and only during a poll."""
         both = [EVENTS, TopicPartition("events", 1)]
         consumer = self.subscribe("events")
         self.assertEqual(self.told, [("assigned", both)])
@@ -350,9 +290,7 @@ class RebalanceTests(ClientTestCase):
         self.assertEqual(len(self.broker.requests("JoinGroup")), joins + 1)
 
     def test_waitsForRevoked(self) -> None:
-        """
-        Nothing is joined before the application has finished with what it loses.
-        """
+        """Nothing is joined before the application has finished with what it loses."""
         finished: Deferred[None] = Deferred()
         consumer = self.consumer()
         consumer.subscribe(["events"], onRevoked=lambda partitions: finished)
@@ -370,9 +308,7 @@ class RebalanceTests(ClientTestCase):
         self.assertEqual(self.successResultOf(polling), [])
 
     def test_waitsForAssigned(self) -> None:
-        """
-        Nothing is read before the application has finished with what it gets, so that it can seek.
-        """
+        """Nothing is read before the application has finished with what it gets, so that it can seek."""
         self.cluster.produce("events", b"1", b"2")
         finished: Deferred[None] = Deferred()
         consumer = self.consumer(autoOffsetReset="none")
@@ -387,9 +323,7 @@ class RebalanceTests(ClientTestCase):
         self.assertEqual([record.value for record in self.successResultOf(polling)], [b"2"])
 
     def test_commitsWhenRevoked(self) -> None:
-        """
-        Automatic commits cover what was polled when partitions are revoked, and so do an application's own.
-        """
+        """Automatic commits cover what was polled when partitions are revoked, and so do an application's own."""
         self.cluster.produce("events", b"1", b"2")
         for isAutomatic in (True, False):
             self.cluster.committed.clear()
@@ -409,18 +343,14 @@ class RebalanceTests(ClientTestCase):
             self.runFor(1)
 
     def test_newSubscription(self) -> None:
-        """
-        Another subscription is joined at the next poll.
-        """
+        """Another subscription is joined at the next poll."""
         consumer = self.subscribe("events")
         consumer.subscribe(["more"])
         self.poll(consumer, 1)
         self.assertEqual(consumer.assignment, [TopicPartition("more", 0)])
 
     def test_newSubscriptionMeanwhile(self) -> None:
-        """
-        A subscription that changes while the group is joined is joined, too.
-        """
+        """A subscription that changes while the group is joined is joined, too."""
         late: Deferred[Any] = Deferred()
         usual = self.broker.answers["SyncGroup"]
         self.broker.answers["SyncGroup"] = lambda request: late
@@ -436,9 +366,7 @@ class RebalanceTests(ClientTestCase):
         self.assertEqual(consumer.assignment, [TopicPartition("more", 0)])
 
     def test_newPartitions(self) -> None:
-        """
-        The leader has partitions handed out anew when there are more of them.
-        """
+        """The leader has partitions handed out anew when there are more of them."""
         consumer = self.subscribe("events", metadataMaxAgeSeconds=30.0)
         self.cluster.topic("events", 4)
         self.poll(consumer, 31)
@@ -460,22 +388,16 @@ class RebalanceTests(ClientTestCase):
 
 
 class CloseTests(ClientTestCase):
-    """
-    A consumer leaves nothing behind; the fixture looks for timers and connections.
-    """
+    """A consumer leaves nothing behind; the fixture looks for timers and connections."""
 
     def setUp(self) -> None:
-        """
-        Make a topic with something in it.
-        """
+        """Make a topic with something in it."""
         super().setUp()
         self.cluster.topic("events")
         self.cluster.produce("events", b"1")
 
     def test_commitsAndLeaves(self) -> None:
-        """
-        What was polled is committed, the application told, the group left, in this order.
-        """
+        """What was polled is committed, the application told, the group left, in this order."""
         told: list[Any] = []
         consumer = self.consumer(autoCommit=True)
         consumer.subscribe(["events"], onRevoked=lambda _: told.append(dict(self.cluster.committed)))
@@ -488,9 +410,7 @@ class CloseTests(ClientTestCase):
         self.assertEqual(left.members[0].member_id, "member-1")
 
     def test_withoutCommit(self) -> None:
-        """
-        If asked to, closing commits nothing.
-        """
+        """If asked to, closing commits nothing."""
         consumer = self.consumer(autoCommit=True)
         consumer.subscribe(["events"])
         self.poll(consumer, 1)
@@ -500,9 +420,7 @@ class CloseTests(ClientTestCase):
         self.assertEqual(len(self.broker.requests("LeaveGroup")), 1)
 
     def test_assigned(self) -> None:
-        """
-        Partitions assigned by hand are committed as well, by nobody in particular.
-        """
+        """Partitions assigned by hand are committed as well, by nobody in particular."""
         consumer = self.consumer(autoCommit=True)
         consumer.assign([EVENTS])
         self.poll(consumer, 1)
@@ -514,9 +432,7 @@ class CloseTests(ClientTestCase):
         self.assertEqual(self.cluster.committed, {EVENTS: 1})
 
     def test_poll(self) -> None:
-        """
-        A poll that waits fails, and so does every later one; closing twice is closing once.
-        """
+        """A poll that waits fails, and so does every later one; closing twice is closing once."""
         consumer = self.consumer()
         consumer.subscribe(["events"])
         polling = consumer.poll()
@@ -547,7 +463,8 @@ class CloseTests(ClientTestCase):
 
     def test_whileRevoking(self) -> None:
         """
-        An application that is told of revoked partitions when the consumer closes is not told again, nor waited for.
+        An application that is told of revoked partitions when the consumer closes is not told
+        again, nor waited for.
         """
         told: list[Any] = []
 
@@ -569,9 +486,7 @@ class CloseTests(ClientTestCase):
         self.assertEqual(told, [[EVENTS]])
 
     def test_unreachable(self) -> None:
-        """
-        Brokers that do not answer do not keep a consumer from closing.
-        """
+        """Brokers that do not answer do not keep a consumer from closing."""
         consumer = self.consumer(autoCommit=True)
         consumer.subscribe(["events"])
         self.poll(consumer, 1)
@@ -581,9 +496,7 @@ class CloseTests(ClientTestCase):
         self.successResultOf(closed)
 
     def test_beforeAnything(self) -> None:
-        """
-        A consumer that was never used can be closed.
-        """
+        """A consumer that was never used can be closed."""
         for subscribe in (False, True):
             consumer = self.consumer(groupId=GROUP)
             if subscribe:

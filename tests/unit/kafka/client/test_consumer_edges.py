@@ -21,9 +21,7 @@ WRONG_HOST = "broker..internal"
 
 
 class EdgeTests(ClientTestCase):
-    """
-    One consumer, two topics.
-    """
+    """One consumer, two topics."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -31,9 +29,7 @@ class EdgeTests(ClientTestCase):
         self.cluster.topic("other")
 
     def endpointsAskedFor(self) -> list[str]:
-        """
-        The hosts for which endpoints are made from now on; C{WRONG_HOST} has none.
-        """
+        """The hosts for which endpoints are made from now on; C{WRONG_HOST} has none."""
         make, hosts = self.cluster.endpointFor, list[str]()
 
         def endpointFor(host: str, port: int) -> Any:
@@ -46,18 +42,14 @@ class EdgeTests(ClientTestCase):
         return hosts
 
     def failed(self, polling: Deferred[Any]) -> bool:
-        """
-        Whether a poll that is over has failed.
-        """
+        """Whether a poll that is over has failed."""
         polling.addErrback(lambda failure: failure)
         result: Any = []
         polling.addBoth(result.append)
         return isinstance(result[0], Failure)
 
     def test_hostThatIsNoName(self) -> None:
-        """
-        A broker under a name that cannot be encoded is tried with backoff, like one that cannot be reached.
-        """
+        """A broker under a name that cannot be encoded is tried with backoff, like one that cannot be reached."""
         hosts = self.endpointsAskedFor()
         good = self.cluster.metadata
         wrong = [{"node_id": 1, "host": WRONG_HOST, "port": 9092}]
@@ -69,9 +61,7 @@ class EdgeTests(ClientTestCase):
         self.assertIn(WRONG_HOST, hosts)
 
     def test_coordinatorThatIsNoName(self) -> None:
-        """
-        So is a coordinator that a heartbeat looks for.
-        """
+        """So is a coordinator that a heartbeat looks for."""
         hosts = self.endpointsAskedFor()
         consumer = self.consumer()
         consumer.subscribe(["events"])
@@ -91,9 +81,7 @@ class EdgeTests(ClientTestCase):
         self.broker.answers["FindCoordinator"] = good
 
     def test_resumingHidesNoError(self) -> None:
-        """
-        An application that resumes partitions before each poll learns of an error that stays.
-        """
+        """An application that resumes partitions before each poll learns of an error that stays."""
         consumer = self.consumer(groupId=None)
         refused = {"partition_index": 0, "error_code": ErrorCode.topic_authorization_failed, "records": b""}
         self.broker.answers["Fetch"] = lambda request: {"responses": [{"topic": "events", "partitions": [refused]}]}
@@ -108,9 +96,7 @@ class EdgeTests(ClientTestCase):
         self.assertGreaterEqual(failures, 9)
 
     def test_resumingHidesNoMissingOffset(self) -> None:
-        """
-        So it is with an offset that is missing.
-        """
+        """So it is with an offset that is missing."""
         consumer = self.consumer(autoOffsetReset="none")
         consumer.assign([EVENTS])
         failures = 0
@@ -123,9 +109,7 @@ class EdgeTests(ClientTestCase):
         self.assertGreaterEqual(failures, 8)
 
     def test_flowControlAsksForNoMetadata(self) -> None:
-        """
-        Pausing and resuming does not ask for metadata, not even while a topic is missing.
-        """
+        """Pausing and resuming does not ask for metadata, not even while a topic is missing."""
         consumer = self.consumer(groupId=None)
         consumer.assign([TopicPartition("missing", 0), EVENTS])
         before = len(self.broker.requests("Metadata"))
@@ -138,7 +122,8 @@ class EdgeTests(ClientTestCase):
 
     def test_thereAndBack(self) -> None:
         """
-        A subscription that changes while the member joins, and back before it has joined, is what it reads in the end.
+        A subscription that changes while the member joins, and back before it has joined, is what
+        it reads in the end.
         """
         consumer = self.consumer()
         waiting: list[tuple[Deferred[Any], Any]] = []
@@ -168,9 +153,7 @@ class EdgeTests(ClientTestCase):
         self.assertIn(EVENTS, consumer.assignment)
 
     def test_rebalanceHoldsNoRevokedRecords(self) -> None:
-        """
-        While a rebalance waits for others, records of revoked partitions are not kept.
-        """
+        """While a rebalance waits for others, records of revoked partitions are not kept."""
         self.cluster.produce("events", *[b"x" * 1000] * 100)
         consumer = self.consumer(maxPollRecords=1)
         consumer.subscribe(["events"])
@@ -188,9 +171,7 @@ class EdgeTests(ClientTestCase):
         self.broker.dropConnections()
 
     def test_callbackThatIsCancelled(self) -> None:
-        """
-        A callback that ends with asyncio's cancellation, as of a future that is cancelled, ends no poll.
-        """
+        """A callback that ends with asyncio's cancellation, as of a future that is cancelled, ends no poll."""
         self.cluster.produce("events", b"1")
         consumer = self.consumer()
 
@@ -203,9 +184,7 @@ class EdgeTests(ClientTestCase):
         self.assertEqual([record.value for record in self.successResultOf(polling)], [b"1"])
 
     def test_closingOutlivesCancelledCallback(self) -> None:
-        """
-        Closing goes on when the application has cancelled what its callback returned.
-        """
+        """Closing goes on when the application has cancelled what its callback returned."""
         consumer = self.consumer()
 
         def onRevoked(partitions: Any) -> Deferred[None]:
@@ -224,9 +203,7 @@ class EdgeTests(ClientTestCase):
         self.assertEqual(len(self.broker.openTransports), 0)
 
     def test_closedByRevokedCallback(self) -> None:
-        """
-        A consumer that is closed from within C{onRevoked} does not join again.
-        """
+        """A consumer that is closed from within C{onRevoked} does not join again."""
         consumer = self.consumer()
 
         def onRevoked(partitions: Any) -> None:

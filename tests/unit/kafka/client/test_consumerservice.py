@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.client.consumerservice}.
-"""
+"""Tests for L{admission.kafka.client.consumerservice}."""
 
 from __future__ import annotations
 
@@ -19,14 +17,10 @@ EVENTS = TopicPartition("events", 0)
 
 
 class ConsumerServiceTests(ClientTestCase):
-    """
-    A service hands over records, one poll at a time.
-    """
+    """A service hands over records, one poll at a time."""
 
     def setUp(self) -> None:
-        """
-        Make a topic and a service, whose application finishes at once.
-        """
+        """Make a topic and a service, whose application finishes at once."""
         super().setUp()
         self.cluster.topic("events")
         self.handled: list[list[bytes | None]] = []
@@ -43,30 +37,22 @@ class ConsumerServiceTests(ClientTestCase):
         )
 
     def makeConsumer(self) -> Consumer:
-        """
-        A consumer that commits by itself.
-        """
+        """A consumer that commits by itself."""
         return self.consumer(autoCommit=True)
 
     def handle(self, records: Sequence[ConsumerRecord]) -> Deferred[None] | None:
-        """
-        The application.
-        """
+        """The application."""
         self.handled.append([record.value for record in records])
         return self.finished
 
     def stop(self) -> None:
-        """
-        Stop the service.
-        """
+        """Stop the service."""
         stopped = self.service.stopService()
         self.runFor(1)
         self.successResultOf(stopped)
 
     def test_handsOver(self) -> None:
-        """
-        Records are handed over as they come.
-        """
+        """Records are handed over as they come."""
         self.cluster.produce("events", b"1", b"2")
         self.service.startService()
         self.runFor(1)
@@ -79,9 +65,7 @@ class ConsumerServiceTests(ClientTestCase):
         self.assertEqual(self.broker.openTransports, [])
 
     def test_oneAtATime(self) -> None:
-        """
-        The next records wait until the application has finished, while heartbeats go on.
-        """
+        """The next records wait until the application has finished, while heartbeats go on."""
         finished = self.finished = Deferred()
         self.cluster.produce("events", b"1")
         self.service.startService()
@@ -97,9 +81,7 @@ class ConsumerServiceTests(ClientTestCase):
         self.stop()
 
     def test_finishesFirst(self) -> None:
-        """
-        Stopping waits for the application, and commits what it has finished.
-        """
+        """Stopping waits for the application, and commits what it has finished."""
         finished = self.finished = Deferred()
         self.cluster.produce("events", b"1")
         self.service.startService()
@@ -114,9 +96,7 @@ class ConsumerServiceTests(ClientTestCase):
         self.assertEqual(self.cluster.committed, {EVENTS: 1})
 
     def test_failure(self) -> None:
-        """
-        When the application fails, what it was given is not committed, and the service is out of the group.
-        """
+        """When the application fails, what it was given is not committed, and the service is out of the group."""
         self.cluster.produce("events", b"1")
         finished = self.finished = Deferred()
         self.service.startService()
@@ -130,9 +110,7 @@ class ConsumerServiceTests(ClientTestCase):
         self.stop()
 
     def test_failureWhileStopping(self) -> None:
-        """
-        Records that the application fails over while the service stops are not committed either.
-        """
+        """Records that the application fails over while the service stops are not committed either."""
         self.cluster.produce("events", b"1")
         finished = self.finished = Deferred()
         self.service.startService()
@@ -146,9 +124,7 @@ class ConsumerServiceTests(ClientTestCase):
         self.assertEqual(len(self.broker.requests("LeaveGroup")), 1)
 
     def test_failureIsLogged(self) -> None:
-        """
-        If nobody is to be told, the log is.
-        """
+        """If nobody is to be told, the log is."""
         service = ConsumerService(self.makeConsumer, ["events"], lambda records: 1 / 0)
         self.cluster.produce("events", b"1")
         service.startService()
@@ -160,9 +136,7 @@ class ConsumerServiceTests(ClientTestCase):
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
     def test_again(self) -> None:
-        """
-        A service that was stopped can be started again, and goes on where it was.
-        """
+        """A service that was stopped can be started again, and goes on where it was."""
         self.cluster.produce("events", b"1")
         self.service.startService()
         self.runFor(1)
@@ -174,7 +148,5 @@ class ConsumerServiceTests(ClientTestCase):
         self.stop()
 
     def test_neverStarted(self) -> None:
-        """
-        Stopping what never ran is no work.
-        """
+        """Stopping what never ran is no work."""
         self.successResultOf(self.service.stopService())

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.client.consumersettings}.
-"""
+"""Tests for L{admission.kafka.client.consumersettings}."""
 
 from __future__ import annotations
 
@@ -12,14 +10,10 @@ BROKER = {"bootstrap.servers": "127.0.0.1:9092"}
 
 
 class SettingsTests(SynchronousTestCase):
-    """
-    Properties by Kafka's names.
-    """
+    """Properties by Kafka's names."""
 
     def test_defaults(self) -> None:
-        """
-        The defaults are Kafka's, the session timeout excepted.
-        """
+        """The defaults are Kafka's, the session timeout excepted."""
         settings = consumerSettings(BROKER)
         self.assertEqual(settings, ConsumerSettings(bootstrapServers=(("127.0.0.1", 9092),)))
         self.assertEqual(
@@ -39,9 +33,7 @@ class SettingsTests(SynchronousTestCase):
         )
 
     def test_properties(self) -> None:
-        """
-        Times are milliseconds unless they have a unit, sizes bytes, and all properties are known.
-        """
+        """Times are milliseconds unless they have a unit, sizes bytes, and all properties are known."""
         settings = consumerSettings(
             {
                 "bootstrap.servers": "one.example.org:9092, [::1]:9093",
@@ -61,9 +53,7 @@ class SettingsTests(SynchronousTestCase):
         self.assertEqual(settings.assignors, ("roundrobin", "range"))
 
     def test_mistakes(self) -> None:
-        """
-        Settings that cannot be used are refused with the reason.
-        """
+        """Settings that cannot be used are refused with the reason."""
         for properties, words in [
             ({}, "bootstrap.servers is missing"),
             ({"bootstrap.servers": "broker"}, "HOST:PORT"),

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.client.errors}.
-"""
+"""Tests for L{admission.kafka.client.errors}."""
 
 from __future__ import annotations
 
@@ -14,14 +12,10 @@ from admission.kafka.client.errors import Backoff, BrokerRefused, ClientError, C
 
 
 class ClientErrorTests(SynchronousTestCase):
-    """
-    Errors are sentences.
-    """
+    """Errors are sentences."""
 
     def test_isRetriable(self) -> None:
-        """
-        Whether trying again helps is Kafka's to say.
-        """
+        """Whether trying again helps is Kafka's to say."""
         self.assertTrue(BrokerRefused(ErrorCode.not_coordinator, "a commit").isRetriable)
         self.assertFalse(BrokerRefused(ErrorCode.unknown_member_id, "a commit").isRetriable)
         self.assertFalse(ClientError.isRetriable)
@@ -32,23 +26,17 @@ class ClientErrorTests(SynchronousTestCase):
         )
 
     def test_checkError(self) -> None:
-        """
-        Only an error code other than zero is raised.
-        """
+        """Only an error code other than zero is raised."""
         checkError(0, "a commit")
         error = self.assertRaises(BrokerRefused, checkError, 30, "a commit", "no")
         self.assertEqual(str(error), "a commit was answered GROUP_AUTHORIZATION_FAILED (30): no")
 
 
 class BackoffTests(SynchronousTestCase):
-    """
-    Waits double up to a longest one, and are never quite the same.
-    """
+    """Waits double up to a longest one, and are never quite the same."""
 
     def test_delays(self) -> None:
-        """
-        100 ms, twice as much each time, up to one second; a fifth less to a fifth more.
-        """
+        """100 ms, twice as much each time, up to one second; a fifth less to a fifth more."""
         backoff = Backoff(0.1, 1.0, Random(1))
         for failures, expected in enumerate((0.1, 0.2, 0.4, 0.8, 1.0, 1.0), 1):
             delays = [backoff.delaySeconds(failures) for _ in range(200)]

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.client.fetcher}.
-"""
+"""Tests for L{admission.kafka.client.fetcher}."""
 
 from __future__ import annotations
 
@@ -18,39 +16,29 @@ VALUE = b"x" * 1000
 
 
 class FetchTestCase(ClientTestCase):
-    """
-    Two partitions, each led by a broker of its own.
-    """
+    """Two partitions, each led by a broker of its own."""
 
     brokerCount = 2
 
     def setUp(self) -> None:
-        """
-        Make the topic.
-        """
+        """Make the topic."""
         super().setUp()
         self.cluster.topic("a", 2)
         self.cluster.leaders[A1] = 2
         self.second = self.cluster.brokers[2]
 
     def assign(self, *places: TopicPartition, **changes: Any) -> Any:
-        """
-        A consumer without a group that reads C{places}.
-        """
+        """A consumer without a group that reads C{places}."""
         consumer = self.consumer(groupId=None, **changes)
         consumer.assign(places)
         return consumer
 
 
 class FetchTests(FetchTestCase):
-    """
-    What is asked of brokers, and when.
-    """
+    """What is asked of brokers, and when."""
 
     def test_fields(self) -> None:
-        """
-        What is asked for is what the settings say, from where the application is.
-        """
+        """What is asked for is what the settings say, from where the application is."""
         self.cluster.produce("a", b"0", b"1")
         consumer = self.assign(
             A0, fetchMinBytes=7, fetchMaxWaitSeconds=0.25, fetchMaxBytes=5000, maxPartitionFetchBytes=3000
@@ -66,9 +54,7 @@ class FetchTests(FetchTestCase):
         self.assertEqual((request.session_id, request.session_epoch, request.isolation_level), (0, -1, 0))
 
     def test_everyLeader(self) -> None:
-        """
-        Each partition is fetched from the broker that leads it, one request at a time.
-        """
+        """Each partition is fetched from the broker that leads it, one request at a time."""
         self.cluster.produce("a", b"0")
         self.cluster.produce("a", b"1", partition=1)
         consumer = self.assign(A0, A1)
@@ -80,9 +66,7 @@ class FetchTests(FetchTestCase):
             self.assertTrue(all(len(each.topics[0].partitions) == 1 for each in broker.requests("Fetch")))
 
     def test_prefetches(self) -> None:
-        """
-        While the application works, the next records are fetched, once.
-        """
+        """While the application works, the next records are fetched, once."""
         self.cluster.produce("a", b"0")
         consumer = self.assign(A0)
         self.poll(consumer, 0.1)
@@ -95,9 +79,7 @@ class FetchTests(FetchTestCase):
         self.assertLess(fetches, 5)
 
     def test_bounded(self) -> None:
-        """
-        What is fetched and not polled stays within the bound, or waits for its turn; in the end all is read.
-        """
+        """What is fetched and not polled stays within the bound, or waits for its turn; in the end all is read."""
         for _ in range(8):
             self.cluster.produce("a", VALUE)
             self.cluster.produce("a", VALUE, partition=1)
@@ -116,9 +98,7 @@ class FetchTests(FetchTestCase):
         self.assertTrue(all(each.max_bytes <= 10_000 for each in self.broker.requests("Fetch")))
 
     def test_smallRoom(self) -> None:
-        """
-        However small the bound, there is always a request on its way when nothing is held.
-        """
+        """However small the bound, there is always a request on its way when nothing is held."""
         for _ in range(3):
             self.cluster.produce("a", VALUE)
         consumer = self.assign(A0, maxPollRecords=1, prefetchMaxBytes=10)
@@ -127,9 +107,7 @@ class FetchTests(FetchTestCase):
         self.assertTrue(all(each.max_bytes == 10 for each in self.broker.requests("Fetch")))
 
     def test_throttled(self) -> None:
-        """
-        A broker that asks for silence gets it.
-        """
+        """A broker that asks for silence gets it."""
         self.cluster.throttleMs = 10_000
         self.cluster.produce("a", b"0")
         consumer = self.assign(A0)
@@ -140,9 +118,7 @@ class FetchTests(FetchTestCase):
         self.assertEqual(len(self.broker.requests("Fetch")), 2)
 
     def test_pausedIsNotFetched(self) -> None:
-        """
-        What is paused is not asked for, and takes no room from others.
-        """
+        """What is paused is not asked for, and takes no room from others."""
         self.cluster.produce("a", b"0")
         self.cluster.produce("a", b"1", partition=1)
         consumer = self.assign(A0, A1)
@@ -153,9 +129,7 @@ class FetchTests(FetchTestCase):
         self.assertEqual(self.poll(consumer, 1), [b"1"])
 
     def test_soughtMeanwhile(self) -> None:
-        """
-        What was on its way when the application went elsewhere is dropped.
-        """
+        """What was on its way when the application went elsewhere is dropped."""
         self.cluster.produce("a", b"0")
         consumer = self.assign(A0)
         self.assertEqual(self.poll(consumer, 0.1), [b"0"])
@@ -182,9 +156,7 @@ class FetchTests(FetchTestCase):
         self.assertEqual(self.poll(consumer, 1), [b"0"])
 
     def test_revokedMeanwhile(self) -> None:
-        """
-        What was on its way when a partition was revoked and assigned again is dropped.
-        """
+        """What was on its way when a partition was revoked and assigned again is dropped."""
         self.cluster.produce("a", b"0")
         late: Deferred[Any] = Deferred()
         self.broker.answers["Fetch"] = lambda request: late
@@ -198,9 +170,7 @@ class FetchTests(FetchTestCase):
         self.assertEqual(self.poll(consumer, 1) + self.poll(consumer, 1), [b"0"])
 
     def test_turns(self) -> None:
-        """
-        A partition that has got records is asked for after the others.
-        """
+        """A partition that has got records is asked for after the others."""
         self.cluster.leaders[A1] = 1
         self.cluster.produce("a", b"0")
         consumer = self.assign(A0, A1)
@@ -211,14 +181,10 @@ class FetchTests(FetchTestCase):
 
 
 class FetchErrorTests(FetchTestCase):
-    """
-    What can be wrong with a fetch.
-    """
+    """What can be wrong with a fetch."""
 
     def answerOnce(self, answer: Any) -> None:
-        """
-        Answer the next Fetch otherwise.
-        """
+        """Answer the next Fetch otherwise."""
 
         def once(request: Any) -> Any:
             self.broker.answers["Fetch"] = self.cluster.fetch
@@ -227,9 +193,7 @@ class FetchErrorTests(FetchTestCase):
         self.broker.answers["Fetch"] = once
 
     def refuse(self, errorCode: ErrorCode) -> None:
-        """
-        Have the next Fetch answered with an error for its partition.
-        """
+        """Have the next Fetch answered with an error for its partition."""
         self.answerOnce(
             lambda request: {
                 "responses": [
@@ -239,9 +203,7 @@ class FetchErrorTests(FetchTestCase):
         )
 
     def test_leaderMoves(self) -> None:
-        """
-        A partition that has moved is fetched from where it is now.
-        """
+        """A partition that has moved is fetched from where it is now."""
         for errorCode in (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch):
             consumer = self.assign(A0, autoOffsetReset="latest")
             self.assertEqual(self.poll(consumer, 1), [])
@@ -259,9 +221,7 @@ class FetchErrorTests(FetchTestCase):
             self.cluster.leaders[A0] = 1
 
     def test_brokerDies(self) -> None:
-        """
-        When a broker dies, others know who leads its partitions now.
-        """
+        """When a broker dies, others know who leads its partitions now."""
         consumer = self.assign(A0, A1)
         self.poll(consumer, 1)
         self.broker.isDown = True
@@ -271,9 +231,7 @@ class FetchErrorTests(FetchTestCase):
         self.assertEqual(self.poll(consumer, 5), [b"moved"])
 
     def test_backsOff(self) -> None:
-        """
-        A partition that cannot be fetched is not asked for without end.
-        """
+        """A partition that cannot be fetched is not asked for without end."""
         for errorCode in (ErrorCode.unknown_server_error, ErrorCode.not_leader_or_follower):
             self.broker.answers["Fetch"] = lambda request, errorCode=errorCode: {
                 "responses": [
@@ -290,9 +248,7 @@ class FetchErrorTests(FetchTestCase):
         self.broker.answers["Fetch"] = self.cluster.fetch
 
     def test_outOfRange(self) -> None:
-        """
-        A position that the log does not have is replaced by where C{auto.offset.reset} says.
-        """
+        """A position that the log does not have is replaced by where C{auto.offset.reset} says."""
         self.cluster.produce("a", b"0", b"1")
         consumer = self.assign(A0)
         consumer.seek(A0, 500)
@@ -304,9 +260,7 @@ class FetchErrorTests(FetchTestCase):
         self.failureResultOf(polling, NoOffset)
 
     def test_fatal(self) -> None:
-        """
-        What trying again does not cure fails the poll, once for each time.
-        """
+        """What trying again does not cure fails the poll, once for each time."""
         self.cluster.produce("a", b"0")
         self.refuse(ErrorCode.topic_authorization_failed)
         consumer = self.assign(A0)
@@ -317,9 +271,7 @@ class FetchErrorTests(FetchTestCase):
         self.assertEqual(self.poll(consumer, 1), [b"0"])
 
     def test_reassigned(self) -> None:
-        """
-        An error that nobody has polled yet does not concern another assignment.
-        """
+        """An error that nobody has polled yet does not concern another assignment."""
         self.refuse(ErrorCode.topic_authorization_failed)
         self.cluster.produce("a", b"1", partition=1)
         consumer = self.assign(A0)
@@ -328,9 +280,7 @@ class FetchErrorTests(FetchTestCase):
         self.assertEqual(self.poll(consumer, 1), [b"1"])
 
     def test_wholeRequest(self) -> None:
-        """
-        An error of the request holds for all its partitions.
-        """
+        """An error of the request holds for all its partitions."""
         self.answerOnce(
             lambda request: {
                 "error_code": ErrorCode.topic_authorization_failed,
@@ -343,9 +293,7 @@ class FetchErrorTests(FetchTestCase):
         self.failureResultOf(polling, BrokerRefused)
 
     def test_unreadable(self) -> None:
-        """
-        What cannot be read is told after what is in front of it, until the application goes past it.
-        """
+        """What cannot be read is told after what is in front of it, until the application goes past it."""
         self.cluster.produce("a", b"0")
         self.cluster.append("a", bytes(16) + b"\x01" + bytes(60), 1)
         self.cluster.produce("a", b"2")
@@ -360,9 +308,7 @@ class FetchErrorTests(FetchTestCase):
         self.assertEqual(self.poll(consumer, 1), [b"2"])
 
     def test_nonsense(self) -> None:
-        """
-        An answer about a partition that was not asked for is passed over.
-        """
+        """An answer about a partition that was not asked for is passed over."""
         self.cluster.produce("a", b"0")
         self.answerOnce(
             lambda request: {"responses": [{"topic": "z", "partitions": [{"partition_index": 9, "records": b"zz"}]}]}
@@ -371,9 +317,7 @@ class FetchErrorTests(FetchTestCase):
         self.assertEqual(self.poll(consumer, 1), [b"0"])
 
     def test_positionsAreTriedAgain(self) -> None:
-        """
-        Where to begin is asked until somebody knows, with pauses.
-        """
+        """Where to begin is asked until somebody knows, with pauses."""
         self.cluster.produce("a", b"0")
         usual = self.broker.answers["ListOffsets"]
         self.broker.answers["ListOffsets"] = lambda request: {
@@ -388,9 +332,7 @@ class FetchErrorTests(FetchTestCase):
         self.assertEqual(self.poll(consumer, 2), [b"0"])
 
     def test_forbiddenOffsets(self) -> None:
-        """
-        Offsets of the group that must not be read fail the poll.
-        """
+        """Offsets of the group that must not be read fail the poll."""
         self.broker.answers["OffsetFetch"] = errorAnswer(
             ErrorCode.group_authorization_failed, groups=[{"error_code": ErrorCode.group_authorization_failed}]
         )

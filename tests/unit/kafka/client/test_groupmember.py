@@ -20,30 +20,21 @@ from tests.kit.clientfixture import ClientTestCase, errorAnswer
 
 
 class MemberTestCase(ClientTestCase):
-    """
-    A topic with a record in it, and a way to join.
-    """
+    """A topic with a record in it, and a way to join."""
 
     def setUp(self) -> None:
-        """
-        Make the topic.
-        """
+        """Make the topic."""
         super().setUp()
         self.cluster.topic("events")
         self.cluster.produce("events", b"1")
 
     def answerOnce(self, name: str, *errorCodes: ErrorCode) -> None:
-        """
-        Answer the next requests with errors, and then as before.
-        """
+        """Answer the next requests with errors, and then as before."""
         usual, codes = self.broker.answers[name], list(errorCodes)
         self.broker.answers[name] = lambda request: errorAnswer(codes.pop(0))(request) if codes else usual(request)
 
     def working(self, **changes: Any) -> Any:
-        """
-        A consumer that has joined at the clock's zero, and whose application
-        has records to work on since then.
-        """
+        """A consumer that has joined at the clock's zero, and whose application has records to work on since then."""
         consumer = self.consumer(**changes)
         consumer.subscribe(["events"])
         polling = consumer.poll()
@@ -52,10 +43,7 @@ class MemberTestCase(ClientTestCase):
         return consumer
 
     def waiting(self, **changes: Any) -> Any:
-        """
-        A consumer that has joined at the clock's zero, and whose application
-        waits for records.
-        """
+        """A consumer that has joined at the clock's zero, and whose application waits for records."""
         consumer = self.consumer(**changes)
         consumer.subscribe(["events"])
         self.polling = consumer.poll()
@@ -69,14 +57,10 @@ class MemberTestCase(ClientTestCase):
 
 
 class TimeoutTests(MemberTestCase):
-    """
-    The three timeouts of KIP-62, to the number.
-    """
+    """The three timeouts of KIP-62, to the number."""
 
     def test_whatIsSent(self) -> None:
-        """
-        The coordinator is told the session timeout, and the poll interval as the rebalance timeout.
-        """
+        """The coordinator is told the session timeout, and the poll interval as the rebalance timeout."""
         self.working(sessionTimeoutSeconds=12.0, maxPollIntervalSeconds=240.0)
         for join in self.broker.requests("JoinGroup"):
             self.assertEqual(join.session_timeout.total_seconds(), 12)
@@ -84,9 +68,7 @@ class TimeoutTests(MemberTestCase):
             self.assertEqual([each.name for each in join.protocols], ["range", "roundrobin"])
 
     def test_heartbeats(self) -> None:
-        """
-        Heartbeats go every 3 seconds whatever the application does, or waits for.
-        """
+        """Heartbeats go every 3 seconds whatever the application does, or waits for."""
         self.working()
         self.runFor(12)
         self.assertEqual(self.broker.times("Heartbeat"), [3, 6, 9, 12])
@@ -133,7 +115,8 @@ class TimeoutTests(MemberTestCase):
 
     def test_processIsTheLarger(self) -> None:
         """
-        A poll interval below the session timeout does not count: the coordinator would not miss the member earlier.
+        A poll interval below the session timeout does not count: the coordinator would not miss the
+        member earlier.
         """
         self.working(maxPollIntervalSeconds=5.0)
         self.runFor(9.99)
@@ -142,17 +125,13 @@ class TimeoutTests(MemberTestCase):
         self.assertEqual(self.broker.times("LeaveGroup"), [10])
 
     def test_waitingIsNotWorking(self) -> None:
-        """
-        An application that waits for records is not silent, however long there are none.
-        """
+        """An application that waits for records is not silent, however long there are none."""
         self.waiting(fetchMaxWaitSeconds=20.0)
         self.runFor(1000)
         self.assertEqual(self.broker.times("LeaveGroup"), [])
 
     def test_pollsKeepAlive(self) -> None:
-        """
-        Each poll gives the application its time again.
-        """
+        """Each poll gives the application its time again."""
         consumer = self.working(fetchMaxWaitSeconds=20.0)
         for _ in range(3):
             self.cluster.produce("events", b"1")
@@ -161,9 +140,7 @@ class TimeoutTests(MemberTestCase):
         self.assertEqual(self.broker.times("LeaveGroup"), [])
 
     def test_join(self) -> None:
-        """
-        A JoinGroup is waited for until the slowest member has had its time, and five seconds.
-        """
+        """A JoinGroup is waited for until the slowest member has had its time, and five seconds."""
         for pollSeconds, requestSeconds, expected in [(300.0, 30.0, 305.0), (10.0, 30.0, 30.0)]:
             consumer = self.consumer(maxPollIntervalSeconds=pollSeconds, requestTimeoutSeconds=requestSeconds)
             usual = self.broker.answers["JoinGroup"]
@@ -183,9 +160,7 @@ class TimeoutTests(MemberTestCase):
             self.runFor(1)
 
     def test_callbackCounts(self) -> None:
-        """
-        An application that takes too long over what is revoked is out of the group as well.
-        """
+        """An application that takes too long over what is revoked is out of the group as well."""
         consumer = self.consumer()
         consumer.subscribe(["events"], onRevoked=lambda partitions: Deferred())
         self.assertEqual(len(self.poll(consumer, 1)), 1)
@@ -199,9 +174,7 @@ class TimeoutTests(MemberTestCase):
         self.assertEqual(len(self.broker.requests("LeaveGroup")), 1)
 
     def test_callbackOutlivesPoll(self) -> None:
-        """
-        A callback that ends after the poll that began it does not count as a poll.
-        """
+        """A callback that ends after the poll that began it does not count as a poll."""
         finished: Deferred[None] = Deferred()
         consumer = self.consumer()
         consumer.subscribe(["events"], onAssigned=lambda partitions: finished)
@@ -214,14 +187,10 @@ class TimeoutTests(MemberTestCase):
 
 
 class HeartbeatErrorTests(MemberTestCase):
-    """
-    What the answers to heartbeats mean.
-    """
+    """What the answers to heartbeats mean."""
 
     def test_rebalance(self) -> None:
-        """
-        27: join again at the next poll, as the same member; until then heartbeats go on, and the session lives.
-        """
+        """27: join again at the next poll, as the same member; until then heartbeats go on, and the session lives."""
         consumer = self.working()
         self.broker.answers["Heartbeat"] = errorAnswer(ErrorCode.rebalance_in_progress)
         self.runFor(30)
@@ -232,18 +201,14 @@ class HeartbeatErrorTests(MemberTestCase):
         self.assertEqual(len(self.broker.requests("JoinGroup")), 3)
 
     def test_illegalGeneration(self) -> None:
-        """
-        22: the member joins again and stays who it was.
-        """
+        """22: the member joins again and stays who it was."""
         self.waiting()
         self.answerOnce("Heartbeat", ErrorCode.illegal_generation)
         self.runFor(4)
         self.assertEqual([each.member_id for each in self.broker.requests("JoinGroup")], ["", "member-1", "member-1"])
 
     def test_unknownMember(self) -> None:
-        """
-        25: the member joins again as somebody new.
-        """
+        """25: the member joins again as somebody new."""
         self.waiting()
         self.answerOnce("Heartbeat", ErrorCode.unknown_member_id)
         self.runFor(4)
@@ -252,9 +217,7 @@ class HeartbeatErrorTests(MemberTestCase):
         )
 
     def test_moved(self) -> None:
-        """
-        15 and 16: another broker coordinates the group; the member is who it was, and joins nothing.
-        """
+        """15 and 16: another broker coordinates the group; the member is who it was, and joins nothing."""
         for errorCode in (ErrorCode.coordinator_not_available, ErrorCode.not_coordinator):
             self.waiting()
             found, joined = len(self.broker.requests("FindCoordinator")), len(self.broker.requests("JoinGroup"))
@@ -266,9 +229,7 @@ class HeartbeatErrorTests(MemberTestCase):
             self.runFor(1)
 
     def test_fenced(self) -> None:
-        """
-        82: another consumer has our name.  To take it back would start a war, so polls fail from now on.
-        """
+        """82: another consumer has our name.  To take it back would start a war, so polls fail from now on."""
         consumer = self.waiting(groupInstanceId="reader-1")
         self.answerOnce("Heartbeat", ErrorCode.fenced_instance_id)
         self.runFor(4)
@@ -282,9 +243,7 @@ class HeartbeatErrorTests(MemberTestCase):
         return self.failureResultOf(polling, BrokerRefused).value
 
     def test_forbidden(self) -> None:
-        """
-        30: the group must not be read any more, and polls say so.
-        """
+        """30: the group must not be read any more, and polls say so."""
         consumer = self.waiting()
         self.answerOnce("Heartbeat", ErrorCode.group_authorization_failed)
         self.runFor(4)
@@ -292,9 +251,7 @@ class HeartbeatErrorTests(MemberTestCase):
         self.assertIn("GROUP_AUTHORIZATION_FAILED", str(self._failureOf(consumer)))
 
     def test_loading(self) -> None:
-        """
-        14: the coordinator is not ready; the next heartbeat comes soon.
-        """
+        """14: the coordinator is not ready; the next heartbeat comes soon."""
         self.waiting()
         self.answerOnce("Heartbeat", ErrorCode.coordinator_load_in_progress)
         self.runFor(4)
@@ -302,18 +259,14 @@ class HeartbeatErrorTests(MemberTestCase):
         self.assertTrue(first + 0.08 <= second <= first + 0.12)
 
     def test_past(self) -> None:
-        """
-        An error in answer to who we were says nothing about who we are.
-        """
+        """An error in answer to who we were says nothing about who we are."""
         consumer = self.working()
         for errorCode in (22, 25, 82):
             consumer._member.noteError(BrokerRefused(errorCode, "a heartbeat"), Identity(0, "member-1"))
         self.assertEqual((consumer._member.state, consumer._member.rejoinNeeded), (STABLE, False))
 
     def test_connectionLost(self) -> None:
-        """
-        A coordinator that closes the connection is looked for again, and the member goes on.
-        """
+        """A coordinator that closes the connection is looked for again, and the member goes on."""
         self.waiting()
         self.broker.dropConnections()
         self.runFor(10)
@@ -323,28 +276,20 @@ class HeartbeatErrorTests(MemberTestCase):
 
 
 class JoinTests(MemberTestCase):
-    """
-    Joining, and joining again.
-    """
+    """Joining, and joining again."""
 
     def memberIds(self) -> list[str]:
-        """
-        As whom it was tried.
-        """
+        """As whom it was tried."""
         return [each.member_id for each in self.broker.requests("JoinGroup")]
 
     def test_memberIdRequired(self) -> None:
-        """
-        79: the coordinator gives an id, and the member comes back with it at once.
-        """
+        """79: the coordinator gives an id, and the member comes back with it at once."""
         self.working()
         self.assertEqual(self.memberIds(), ["", "member-1"])
         self.assertEqual(self.broker.times("JoinGroup"), [0, 0])
 
     def test_atOnce(self) -> None:
-        """
-        22, 25 and 27 while joining: again, and at once; 25 as somebody new.
-        """
+        """22, 25 and 27 while joining: again, and at once; 25 as somebody new."""
         for name in ("JoinGroup", "SyncGroup"):
             for errorCode, memberIds in [
                 (ErrorCode.rebalance_in_progress, ["member-1"]),
@@ -364,7 +309,8 @@ class JoinTests(MemberTestCase):
 
     def test_later(self) -> None:
         """
-        14, 15 and 16 while joining: again after a pause, which grows; 15 and 16 after looking for the coordinator.
+        14, 15 and 16 while joining: again after a pause, which grows; 15 and 16 after looking for
+        the coordinator.
         """
         for errorCode, finds in [
             (ErrorCode.coordinator_load_in_progress, 1),
@@ -384,9 +330,7 @@ class JoinTests(MemberTestCase):
             self.runFor(1)
 
     def test_endlessly(self) -> None:
-        """
-        A coordinator that always says the same is not asked without end at one moment.
-        """
+        """A coordinator that always says the same is not asked without end at one moment."""
         self.broker.answers["JoinGroup"] = errorAnswer(ErrorCode.unknown_member_id)
         consumer = self.consumer()
         consumer.subscribe(["events"])
@@ -394,9 +338,7 @@ class JoinTests(MemberTestCase):
         self.assertLess(len(self.memberIds()), 25)
 
     def test_refused(self) -> None:
-        """
-        23, 26, 81 and 82: it would be no use to try again; the poll says why.
-        """
+        """23, 26, 81 and 82: it would be no use to try again; the poll says why."""
         for errorCode in (
             ErrorCode.inconsistent_group_protocol,
             ErrorCode.invalid_session_timeout,
@@ -411,9 +353,7 @@ class JoinTests(MemberTestCase):
             self.assertEqual(self.failureResultOf(polling, BrokerRefused).value.errorCode, errorCode)
 
     def test_completing(self) -> None:
-        """
-        The interval and the session count from when the group is joined, though its assignment is still to come.
-        """
+        """The interval and the session count from when the group is joined, though its assignment is still to come."""
         given: Deferred[Any] = Deferred()
         usual = self.broker.answers["SyncGroup"]
         self.broker.answers["SyncGroup"] = lambda request: given
@@ -427,9 +367,7 @@ class JoinTests(MemberTestCase):
         self.successResultOf(polling)
 
     def test_stuckCompleting(self) -> None:
-        """
-        An assignment that does not come within the session timeout is given up, and asked for again.
-        """
+        """An assignment that does not come within the session timeout is given up, and asked for again."""
         self.broker.answers["SyncGroup"] = lambda request: None
         consumer = self.consumer()
         consumer.subscribe(["events"])
@@ -457,7 +395,8 @@ class JoinTests(MemberTestCase):
 
     def test_leads(self) -> None:
         """
-        The leader decides for members that speak other versions of the protocol, and about topics it does not want.
+        The leader decides for members that speak other versions of the protocol, and about topics
+        it does not want.
         """
         self.cluster.topic("events", 3)
         self.cluster.topic("other", 1)
@@ -491,9 +430,7 @@ class JoinTests(MemberTestCase):
         )
 
     def test_leadsForbidden(self) -> None:
-        """
-        A topic that only another member wants may be forbidden to the leader.
-        """
+        """A topic that only another member wants may be forbidden to the leader."""
         self.cluster.topicErrors["secret"] = ErrorCode.topic_authorization_failed
         usual = self.broker.answers["JoinGroup"]
 
@@ -512,9 +449,7 @@ class JoinTests(MemberTestCase):
         self.assertEqual(asked, {"events", "secret"})
 
     def test_leadsNoMore(self) -> None:
-        """
-        When another member leads, the number of partitions is its business.
-        """
+        """When another member leads, the number of partitions is its business."""
         consumer = self.waiting(metadataMaxAgeSeconds=30.0)
         usual = self.broker.answers["JoinGroup"]
         self.broker.answers["JoinGroup"] = lambda request: {**usual(request), "leader": "another", "members": []}
@@ -529,9 +464,7 @@ class JoinTests(MemberTestCase):
         self.assertFalse(consumer._member.rejoinNeeded)
 
     def test_follows(self) -> None:
-        """
-        Whoever does not lead takes what it is given, in any version of the protocol, and decides nothing.
-        """
+        """Whoever does not lead takes what it is given, in any version of the protocol, and decides nothing."""
         self.cluster.topic("events", 2)
         usual = self.broker.answers["JoinGroup"]
         self.broker.answers["JoinGroup"] = lambda request: {**usual(request), "leader": "another", "members": []}
@@ -544,9 +477,7 @@ class JoinTests(MemberTestCase):
         self.assertEqual(self.broker.requests("SyncGroup")[0].assignments, ())
 
     def test_nonsense(self) -> None:
-        """
-        A member or a leader that makes no sense is an error in words.
-        """
+        """A member or a leader that makes no sense is an error in words."""
         usual = self.broker.answers["JoinGroup"]
         self.broker.answers["JoinGroup"] = lambda request: {
             **usual(request),
@@ -565,9 +496,7 @@ class JoinTests(MemberTestCase):
 
 
 class LeaveTests(MemberTestCase):
-    """
-    Leaving, or not.
-    """
+    """Leaving, or not."""
 
     def test_static(self) -> None:
         """
@@ -601,9 +530,7 @@ class LeaveTests(MemberTestCase):
         self.assertEqual(len(self.broker.requests("LeaveGroup")), 1)
 
     def test_bestEffort(self) -> None:
-        """
-        A LeaveGroup that fails is not sent again.
-        """
+        """A LeaveGroup that fails is not sent again."""
         self.broker.answers["LeaveGroup"] = errorAnswer(ErrorCode.coordinator_not_available)
         self.working(maxPollIntervalSeconds=20.0)
         self.runFor(100)

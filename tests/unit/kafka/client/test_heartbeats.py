@@ -1,5 +1,6 @@
 """
-Tests for L{admission.kafka.client.heartbeats}; what is sent is tested in L{tests.unit.kafka.client.test_groupmember}.
+Tests for L{admission.kafka.client.heartbeats}; what is sent is tested in
+L{tests.unit.kafka.client.test_groupmember}.
 """
 
 from __future__ import annotations
@@ -15,14 +16,10 @@ from admission.kafka.client.heartbeats import HeartbeatTimers
 
 
 class HeartbeatTimersTests(SynchronousTestCase):
-    """
-    Three timers on one clock, none of which moves another.
-    """
+    """Three timers on one clock, none of which moves another."""
 
     def setUp(self) -> None:
-        """
-        Begin at a time that is not zero.
-        """
+        """Begin at a time that is not zero."""
         self.clock = Clock()
         self.clock.advance(1000)
         settings = ConsumerSettings(
@@ -34,9 +31,7 @@ class HeartbeatTimersTests(SynchronousTestCase):
         self.timers = HeartbeatTimers(self.clock.seconds, Backoff(0.1, 1.0, Random(0)), settings)
 
     def test_expiredIsReached(self) -> None:
-        """
-        A timer has expired when its time has come, and not a moment earlier.
-        """
+        """A timer has expired when its time has come, and not a moment earlier."""
         timers = self.timers
         timers.recordsReturned()
         for seconds, read in [
@@ -51,9 +46,7 @@ class HeartbeatTimersTests(SynchronousTestCase):
             self.assertTrue(read())
 
     def test_sent(self) -> None:
-        """
-        The interval counts from when a heartbeat is sent; while one is on its way, no other is due.
-        """
+        """The interval counts from when a heartbeat is sent; while one is on its way, no other is due."""
         timers = self.timers
         self.clock.advance(3)
         timers.sent()
@@ -68,9 +61,7 @@ class HeartbeatTimersTests(SynchronousTestCase):
         self.assertFalse(timers.isHeartbeatDue)
 
     def test_succeeded(self) -> None:
-        """
-        An answer restarts the session, sending does not.
-        """
+        """An answer restarts the session, sending does not."""
         timers = self.timers
         self.clock.advance(6)
         timers.sent()
@@ -83,9 +74,7 @@ class HeartbeatTimersTests(SynchronousTestCase):
         self.assertTrue(timers.isSessionExpired)
 
     def test_failed(self) -> None:
-        """
-        After failures the next heartbeat follows the backoff, and the session goes on running out.
-        """
+        """After failures the next heartbeat follows the backoff, and the session goes on running out."""
         timers = self.timers
         for expected in (0.1, 0.2, 0.4, 0.8, 1.0, 1.0):
             timers.sent()
@@ -100,9 +89,7 @@ class HeartbeatTimersTests(SynchronousTestCase):
         self.assertTrue(timers.isSessionExpired)
 
     def test_pollStarted(self) -> None:
-        """
-        The application's time runs while it has something to work on, and only then.
-        """
+        """The application's time runs while it has something to work on, and only then."""
         timers = self.timers
         self.clock.advance(10_000)
         self.assertFalse(timers.isProcessExpired)
@@ -116,9 +103,7 @@ class HeartbeatTimersTests(SynchronousTestCase):
         self.assertTrue(timers.isProcessExpired)
 
     def test_reset(self) -> None:
-        """
-        Having joined, all timers begin anew, the application's only if it is at work.
-        """
+        """Having joined, all timers begin anew, the application's only if it is at work."""
         timers = self.timers
         self.clock.advance(500)
         timers.reset()
@@ -130,9 +115,7 @@ class HeartbeatTimersTests(SynchronousTestCase):
         self.assertFalse(timers.isProcessExpired)
 
     def test_nextDelay(self) -> None:
-        """
-        The next thing to look at is whatever comes first; it is never in the past.
-        """
+        """The next thing to look at is whatever comes first; it is never in the past."""
         timers = self.timers
         timers.sent()
         self.assertEqual(timers.nextDelaySeconds, 10)

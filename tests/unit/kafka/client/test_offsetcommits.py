@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.client.offsetcommits}.
-"""
+"""Tests for L{admission.kafka.client.offsetcommits}."""
 
 from __future__ import annotations
 
@@ -18,30 +16,22 @@ EVENTS = TopicPartition("events", 0)
 
 
 def refusal(errorCode: ErrorCode) -> Any:
-    """
-    An answer to OffsetCommit.
-    """
+    """An answer to OffsetCommit."""
     partitions = [{"partition_index": 0, "error_code": errorCode}]
     return lambda request: {"topics": [{"name": "events", "partitions": partitions}]}
 
 
 class CommitTestCase(ClientTestCase):
-    """
-    A topic with two records.
-    """
+    """A topic with two records."""
 
     def setUp(self) -> None:
-        """
-        Make the topic.
-        """
+        """Make the topic."""
         super().setUp()
         self.cluster.topic("events")
         self.cluster.produce("events", b"1", b"2")
 
     def member(self, **changes: Any) -> Any:
-        """
-        A consumer that has polled both records at the clock's zero, as a member of the group.
-        """
+        """A consumer that has polled both records at the clock's zero, as a member of the group."""
         consumer = self.consumer(fetchMaxWaitSeconds=20.0, **changes)
         consumer.subscribe(["events"])
         polling = consumer.poll()
@@ -50,22 +40,16 @@ class CommitTestCase(ClientTestCase):
         return consumer
 
     def failure(self, committing: Deferred[Any], kind: type[Exception], withinSeconds: float = 1) -> str:
-        """
-        What a commit fails with.
-        """
+        """What a commit fails with."""
         self.runFor(withinSeconds)
         return str(self.failureResultOf(committing, kind).value)
 
 
 class CommitTests(CommitTestCase):
-    """
-    Commits that are asked for.
-    """
+    """Commits that are asked for."""
 
     def test_polled(self) -> None:
-        """
-        What was polled is committed, as the member that polled it.
-        """
+        """What was polled is committed, as the member that polled it."""
         consumer = self.member()
         committing = consumer.commit()
         self.runFor(0)
@@ -75,9 +59,7 @@ class CommitTests(CommitTestCase):
         self.assertEqual((request.generation_id_or_member_epoch, request.member_id), (1, "member-1"))
 
     def test_given(self) -> None:
-        """
-        So is what the application says, and it can be asked for.
-        """
+        """So is what the application says, and it can be asked for."""
         consumer = self.member()
         committing = consumer.commit({("events", 0): 1})
         self.runFor(0)
@@ -87,27 +69,21 @@ class CommitTests(CommitTestCase):
         self.assertEqual(self.successResultOf(committed), {EVENTS: 1})
 
     def test_nothing(self) -> None:
-        """
-        Nothing is committed at once, and nothing is known of nothing.
-        """
+        """Nothing is committed at once, and nothing is known of nothing."""
         consumer = self.member()
         self.successResultOf(consumer.commit({}))
         self.assertEqual(self.successResultOf(consumer.committed([])), {})
         self.assertEqual(self.broker.requests("OffsetCommit"), [])
 
     def test_resumes(self) -> None:
-        """
-        Reading goes on where the group has committed.
-        """
+        """Reading goes on where the group has committed."""
         self.cluster.committed[EVENTS] = 1
         consumer = self.consumer()
         consumer.subscribe(["events"])
         self.assertEqual(self.poll(consumer, 1), [b"2"])
 
     def test_retries(self) -> None:
-        """
-        14, 15, 16 and others that pass are tried again, with pauses that grow.
-        """
+        """14, 15, 16 and others that pass are tried again, with pauses that grow."""
         for errorCode, finds in [
             (ErrorCode.coordinator_load_in_progress, 0),
             (ErrorCode.not_coordinator, 3),
@@ -132,9 +108,7 @@ class CommitTests(CommitTestCase):
             self.cluster.committed.clear()
 
     def test_givesUp(self) -> None:
-        """
-        After C{default.api.timeout.ms} trying again ends with the last error.
-        """
+        """After C{default.api.timeout.ms} trying again ends with the last error."""
         consumer = self.member(defaultApiTimeoutSeconds=20.0)
         self.broker.answers["OffsetCommit"] = refusal(ErrorCode.coordinator_load_in_progress)
         committing = consumer.commit()
@@ -143,17 +117,13 @@ class CommitTests(CommitTestCase):
         self.assertIn("committing events-0", self.failure(committing, BrokerRefused, 2))
 
     def test_fatal(self) -> None:
-        """
-        What trying again does not cure is told at once.
-        """
+        """What trying again does not cure is told at once."""
         consumer = self.member()
         self.broker.answers["OffsetCommit"] = refusal(ErrorCode.group_authorization_failed)
         self.failure(consumer.commit(), BrokerRefused, 0)
 
     def test_notOurs(self) -> None:
-        """
-        22, 25, 27 and 82: the partitions may be another's; the member joins again.
-        """
+        """22, 25, 27 and 82: the partitions may be another's; the member joins again."""
         for errorCode in (
             ErrorCode.illegal_generation,
             ErrorCode.unknown_member_id,
@@ -168,18 +138,14 @@ class CommitTests(CommitTestCase):
             self.runFor(1)
 
     def test_outOfTheGroup(self) -> None:
-        """
-        Whoever is out of the group commits nothing, and does not ask.
-        """
+        """Whoever is out of the group commits nothing, and does not ask."""
         consumer = self.member(maxPollIntervalSeconds=20.0)
         self.runFor(21)
         self.assertIn("no member of the group", self.failure(consumer.commit(), CommitFailed, 0))
         self.assertEqual(self.broker.requests("OffsetCommit"), [])
 
     def test_whileRebalancing(self) -> None:
-        """
-        While the others are waited for, nothing can be committed; and of our own there is nothing any more.
-        """
+        """While the others are waited for, nothing can be committed; and of our own there is nothing any more."""
         consumer = self.member()
         self.broker.answers["Heartbeat"] = errorAnswer(ErrorCode.rebalance_in_progress)
         self.runFor(3)
@@ -191,9 +157,7 @@ class CommitTests(CommitTestCase):
         self.successResultOf(consumer.commit())
 
     def test_disconnected(self) -> None:
-        """
-        A coordinator that goes away is found again, and told.
-        """
+        """A coordinator that goes away is found again, and told."""
         consumer = self.member()
         self.broker.answers["OffsetCommit"] = lambda request: None
         committing = consumer.commit()
@@ -205,9 +169,7 @@ class CommitTests(CommitTestCase):
         self.assertEqual(self.cluster.committed, {EVENTS: 2})
 
     def test_committedErrors(self) -> None:
-        """
-        Asking what was committed is tried again as well, or fails in words.
-        """
+        """Asking what was committed is tried again as well, or fails in words."""
         consumer = self.member()
         moved = {"error_code": ErrorCode.not_coordinator}
         answers = [{**moved, "groups": [moved]}]
@@ -230,14 +192,10 @@ class CommitTests(CommitTestCase):
 
 
 class AutoCommitTests(CommitTestCase):
-    """
-    Commits that are not asked for.
-    """
+    """Commits that are not asked for."""
 
     def test_interval(self) -> None:
-        """
-        Every 5 seconds what was polled before is committed, if the application waits for more.
-        """
+        """Every 5 seconds what was polled before is committed, if the application waits for more."""
         consumer = self.member(autoCommit=True)
         polling = consumer.poll()
         self.runFor(4.9)
@@ -249,9 +207,7 @@ class AutoCommitTests(CommitTestCase):
         self.failureResultOf(polling)
 
     def test_whatIsPolledIsNotDone(self) -> None:
-        """
-        While the application works on records, they are not committed; they are when it asks for more.
-        """
+        """While the application works on records, they are not committed; they are when it asks for more."""
         consumer = self.member(autoCommit=True)
         self.runFor(60)
         self.assertEqual(self.cluster.committed, {})
@@ -262,9 +218,7 @@ class AutoCommitTests(CommitTestCase):
         self.successResultOf(polling)
 
     def test_onlyWhatChanged(self) -> None:
-        """
-        What is committed already is not committed again.
-        """
+        """What is committed already is not committed again."""
         consumer = self.member(autoCommit=True)
         self.poll(consumer, 60)
         self.assertEqual(len(self.broker.requests("OffsetCommit")), 1)
@@ -275,9 +229,7 @@ class AutoCommitTests(CommitTestCase):
         self.assertEqual(len(self.broker.requests("OffsetCommit")), 2)
 
     def test_revoked(self) -> None:
-        """
-        Of partitions that were revoked meanwhile, what is committed may have changed.
-        """
+        """Of partitions that were revoked meanwhile, what is committed may have changed."""
         consumer = self.member(autoCommit=True)
         self.poll(consumer, 6)
         self.assertEqual(self.cluster.committed, {EVENTS: 2})
@@ -291,9 +243,7 @@ class AutoCommitTests(CommitTestCase):
         self.assertEqual(self.cluster.committed, {EVENTS: 2})
 
     def test_failure(self) -> None:
-        """
-        A commit that fails is logged and does not fail the poll; another follows.
-        """
+        """A commit that fails is logged and does not fail the poll; another follows."""
         consumer = self.member(autoCommit=True)
         self.broker.answers["OffsetCommit"] = refusal(ErrorCode.group_authorization_failed)
         self.poll(consumer, 6)
@@ -303,9 +253,7 @@ class AutoCommitTests(CommitTestCase):
         self.assertEqual(self.cluster.committed, {EVENTS: 2})
 
     def test_oneAtATime(self) -> None:
-        """
-        As long as a commit is on its way, no other begins; closing waits for it.
-        """
+        """As long as a commit is on its way, no other begins; closing waits for it."""
         consumer = self.member(autoCommit=True, sessionTimeoutSeconds=60.0)
         later: Deferred[Any] = Deferred()
         self.broker.answers["OffsetCommit"] = lambda request: later
@@ -322,9 +270,7 @@ class AutoCommitTests(CommitTestCase):
         self.assertEqual(len(self.broker.requests("OffsetCommit")), 1)
 
     def test_unsubscribed(self) -> None:
-        """
-        Without a group nothing is committed.
-        """
+        """Without a group nothing is committed."""
         consumer = self.consumer(autoCommit=True, groupId=None)
         consumer.assign([EVENTS])
         self.poll(consumer, 1)

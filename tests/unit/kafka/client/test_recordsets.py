@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.client.recordsets}.
-"""
+"""Tests for L{admission.kafka.client.recordsets}."""
 
 from __future__ import annotations
 
@@ -25,9 +23,7 @@ LARGEST_BYTES = 1 << 16
 
 
 def xerial(data: bytes) -> bytes:
-    """
-    Snappy as the Java client frames it, in blocks of 100 bytes.
-    """
+    """Snappy as the Java client frames it, in blocks of 100 bytes."""
     blocks = [bytes(cramjam.snappy.compress_raw(data[at : at + 100])) for at in range(0, len(data), 100)]
     framed = b"".join(struct.pack(">i", len(block)) + block for block in blocks)
     return b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1) + framed
@@ -43,51 +39,37 @@ COMPRESSORS: list[tuple[int, Callable[[bytes], Any]]] = [
 
 
 def batch(*values: bytes, baseOffset: int = 0, **header: int) -> bytearray:
-    """
-    A batch with a record for each value.
-    """
+    """A batch with a record for each value."""
     records = [Record(value=value, timestampMs=1000 + index) for index, value in enumerate(values)]
     return bytearray(encodeBatch(records, baseOffset=baseOffset, **header))
 
 
 def sealed(changed: bytearray) -> bytes:
-    """
-    A batch whose length and checksum are right.
-    """
+    """A batch whose length and checksum are right."""
     struct.pack_into(">i", changed, 8, len(changed) - 12)
     struct.pack_into(">I", changed, 17, crc32c(changed[21:]))
     return bytes(changed)
 
 
 def compressed(compression: int, compress: Callable[[bytes], Any], *values: bytes) -> bytes:
-    """
-    A batch whose records are compressed.
-    """
+    """A batch whose records are compressed."""
     plain = batch(*values, attributes=compression)
     return sealed(plain[:HEADER_BYTES] + bytearray(bytes(compress(bytes(plain[HEADER_BYTES:])))))
 
 
 class RecordsTests(SynchronousTestCase):
-    """
-    Records are taken a few at a time.
-    """
+    """Records are taken a few at a time."""
 
     def records(self, *batches: bytes, offset: int = 0) -> PartitionRecords:
-        """
-        What was fetched.
-        """
+        """What was fetched."""
         return PartitionRecords(PLACE, memoryview(b"".join(batches)), offset, LARGEST_BYTES)
 
     def values(self, records: PartitionRecords, count: int = 100) -> list[bytes | None]:
-        """
-        The values of the next records.
-        """
+        """The values of the next records."""
         return [record.value for record in records.take(count)]
 
     def test_take(self) -> None:
-        """
-        Across batches, with everything that a record has; the offset to go on with follows.
-        """
+        """Across batches, with everything that a record has; the offset to go on with follows."""
         first = encodeBatch([Record(b"k", b"v", 5, (("h", b"x"), ("n", None)))], baseOffset=7)
         records = self.records(first, batch(b"1", b"2", b"3", baseOffset=8), offset=7)
         (record,) = records.take(1)
@@ -99,15 +81,14 @@ class RecordsTests(SynchronousTestCase):
         self.assertEqual((records.nextOffset, records.isExhausted), (11, True))
 
     def test_middle(self) -> None:
-        """
-        A batch begins before what was asked for; that part of it is passed over.
-        """
+        """A batch begins before what was asked for; that part of it is passed over."""
         records = self.records(batch(b"0", b"1", b"2", baseOffset=10), offset=12)
         self.assertEqual(self.values(records), [b"2"])
 
     def test_gaps(self) -> None:
         """
-        What compaction has removed leaves gaps, which the position goes over; so it does over what only brokers read.
+        What compaction has removed leaves gaps, which the position goes over; so it does over what
+        only brokers read.
         """
         compacted = batch(b"0", b"1", baseOffset=5)
         struct.pack_into(">i", compacted, 23, 9)
@@ -120,9 +101,7 @@ class RecordsTests(SynchronousTestCase):
         self.assertEqual((records.nextOffset, records.isExhausted), (17, True))
 
     def test_cutOff(self) -> None:
-        """
-        A batch that is cut off is not there.
-        """
+        """A batch that is cut off is not there."""
         whole, cut = bytes(batch(b"0")), bytes(batch(b"1", baseOffset=1))
         for keptBytes in (5, 30, HEADER_BYTES, len(cut) - 1):
             records = self.records(whole, cut[:keptBytes])
@@ -130,18 +109,14 @@ class RecordsTests(SynchronousTestCase):
             self.assertEqual((records.nextOffset, records.isExhausted), (1, True))
 
     def test_storedTime(self) -> None:
-        """
-        Where the topic says so, the time of a record is when it was stored.
-        """
+        """Where the topic says so, the time of a record is when it was stored."""
         stored = batch(b"0", b"1", attributes=0x08)
         struct.pack_into(">q", stored, 35, 99_000)
         records = self.records(sealed(stored))
         self.assertEqual([record.timestampMs for record in records.take(9)], [99_000, 99_000])
 
     def test_damage(self) -> None:
-        """
-        Damage is told after all that is in front of it, again and again, and where it is.
-        """
+        """Damage is told after all that is in front of it, again and again, and where it is."""
         damaged = batch(b"1", baseOffset=1)
         damaged[-1] ^= 1
         old = bytearray(damaged)
@@ -162,18 +137,14 @@ class RecordsTests(SynchronousTestCase):
             self.assertFalse(records.isExhausted)
 
     def test_lies(self) -> None:
-        """
-        A header that makes no sense is damage as well.
-        """
+        """A header that makes no sense is damage as well."""
         for at, value in [(8, 10), (57, -1), (23, -1)]:
             lie = batch(b"0")
             struct.pack_into(">i", lie, at, value)
             self.assertRaises(RecordsRefused, self.records(bytes(lie)).take, 1)
 
     def test_compressed(self) -> None:
-        """
-        Whatever producers compress with is read.
-        """
+        """Whatever producers compress with is read."""
         values = [b"%d" % index * 50 for index in range(20)]
         for compression, compress in COMPRESSORS:
             records = self.records(compressed(compression, compress, *values))
@@ -181,14 +152,10 @@ class RecordsTests(SynchronousTestCase):
 
 
 class DecompressTests(SynchronousTestCase):
-    """
-    Compressed bytes are not trusted.
-    """
+    """Compressed bytes are not trusted."""
 
     def test_bombs(self) -> None:
-        """
-        What would become too large is refused, and memory for it not taken; what just fits is not.
-        """
+        """What would become too large is refused, and memory for it not taken; what just fits is not."""
         fits, bomb = b"x" * LARGEST_BYTES, b"x" * (LARGEST_BYTES + 1)
         for compression, compress in COMPRESSORS:
             self.assertEqual(bytes(decompress(compression, bytes(compress(fits)), LARGEST_BYTES)), fits)
@@ -196,9 +163,7 @@ class DecompressTests(SynchronousTestCase):
             self.assertIn("more than 65536 bytes", str(error), compression)
 
     def test_damage(self) -> None:
-        """
-        What is no such thing is refused by the same exception.
-        """
+        """What is no such thing is refused by the same exception."""
         for compression, compress in COMPRESSORS:
             data = bytes(compress(bytes(range(256)) * 4))
             for damaged in (b"", data[: len(data) // 2], b"\xff" * 40):
@@ -206,16 +171,12 @@ class DecompressTests(SynchronousTestCase):
                 self.assertEqual(error.errorCode, ErrorCode.corrupt_message)
 
     def test_unknown(self) -> None:
-        """
-        A compression that nobody knows is not supported.
-        """
+        """A compression that nobody knows is not supported."""
         error = self.assertRaises(BatchRefused, decompress, 5, b"", LARGEST_BYTES)
         self.assertEqual(error.errorCode, ErrorCode.unsupported_compression_type)
 
     def test_withoutLibrary(self) -> None:
-        """
-        Without cramjam gzip works, and the others say what is missing.
-        """
+        """Without cramjam gzip works, and the others say what is missing."""
         self.addCleanup(sys.modules.__setitem__, "cramjam", cramjam)
         sys.modules["cramjam"] = None
         self.assertEqual(decompress(GZIP, gzip.compress(b"x"), LARGEST_BYTES), b"x")

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.client.sasl}.
-"""
+"""Tests for L{admission.kafka.client.sasl}."""
 
 from __future__ import annotations
 
@@ -19,34 +17,24 @@ from tests.kit.clientfixture import ClientTestCase, FakeEndpoint
 
 
 class CredentialsTests(SynchronousTestCase):
-    """
-    What a client is given.
-    """
+    """What a client is given."""
 
     def test_mechanism(self) -> None:
-        """
-        Only mechanisms that we speak are taken.
-        """
+        """Only mechanisms that we speak are taken."""
         for mechanism in MECHANISMS:
             Credentials(mechanism, "user", "secret")
         self.assertRaises(ValueError, Credentials, "GSSAPI", "user", "secret")
 
     def test_password(self) -> None:
-        """
-        The password is not shown.
-        """
+        """The password is not shown."""
         self.assertNotIn("secret", repr(Credentials("PLAIN", "user", "secret")))
 
 
 class ScramTests(SynchronousTestCase):
-    """
-    The client's side of RFC 5802.
-    """
+    """The client's side of RFC 5802."""
 
     def test_example(self) -> None:
-        """
-        The example of RFC 7677.
-        """
+        """The example of RFC 7677."""
         conversation = ScramConversation(Credentials("SCRAM-SHA-256", "user", "pencil"), "rOprNGfwEbeRWgbNEkqO")
         self.assertEqual(conversation.first(), b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO")
         proof = conversation.reply(
@@ -60,16 +48,12 @@ class ScramTests(SynchronousTestCase):
         self.assertIsNone(conversation.reply(b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="))
 
     def test_awkwardName(self) -> None:
-        """
-        Commas and equal signs in a name are written otherwise.
-        """
+        """Commas and equal signs in a name are written otherwise."""
         conversation = ScramConversation(Credentials("SCRAM-SHA-512", "a=b,c", "secret"), "nonce")
         self.assertEqual(conversation.first(), b"n,,n=a=3Db=2Cc,r=nonce")
 
     def test_nonces(self) -> None:
-        """
-        No conversation is like another.
-        """
+        """No conversation is like another."""
         credentials = Credentials("SCRAM-SHA-256", "user", "secret")
         self.assertNotEqual(ScramConversation(credentials).first(), ScramConversation(credentials).first())
 
@@ -94,9 +78,7 @@ class ScramTests(SynchronousTestCase):
             self.assertRaises(AuthenticationFailed, conversation.reply, challenge.encode())
 
     def test_doubtfulBroker(self) -> None:
-        """
-        A broker that cannot prove that it knows the password is not believed.
-        """
+        """A broker that cannot prove that it knows the password is not believed."""
         for final in (b"v=" + base64.b64encode(bytes(32)), b"e=other-error", b"v=!", b"", b"\xff"):
             conversation = ScramConversation(Credentials("SCRAM-SHA-256", "user", "secret"), "nonce")
             conversation.reply(b"r=nonce1,s=" + base64.b64encode(b"salt") + b",i=4096")
@@ -104,9 +86,7 @@ class ScramTests(SynchronousTestCase):
 
 
 class ScramBroker:
-    """
-    The server's side, for one user.
-    """
+    """The server's side, for one user."""
 
     def __init__(self, hashName: str, password: str) -> None:
         self._hashName = hashName
@@ -114,9 +94,7 @@ class ScramBroker:
         self._exchanged: list[str] = []
 
     def answer(self, request: Any) -> dict[str, Any]:
-        """
-        What to say to what the client says.
-        """
+        """What to say to what the client says."""
         said = request.auth_bytes.decode()
         if not self._exchanged:
             bare = said.removeprefix("n,,")
@@ -135,14 +113,10 @@ class ScramBroker:
 
 
 class AuthenticateTests(ClientTestCase):
-    """
-    Logging in to a broker.
-    """
+    """Logging in to a broker."""
 
     def setUp(self) -> None:
-        """
-        The broker knows all mechanisms, and one user.
-        """
+        """The broker knows all mechanisms, and one user."""
         super().setUp()
         self.broker.answers["SaslHandshake"] = lambda request: {"mechanisms": list(MECHANISMS)}
 
@@ -163,18 +137,14 @@ class AuthenticateTests(ClientTestCase):
         return results[0]
 
     def test_plain(self) -> None:
-        """
-        PLAIN says name and password, in one round.
-        """
+        """PLAIN says name and password, in one round."""
         self.broker.answers["SaslAuthenticate"] = lambda request: {"auth_bytes": b""}
         self.assertFalse(hasattr(self.login("PLAIN"), "value"))
         self.assertEqual([each.auth_bytes for each in self.broker.requests("SaslAuthenticate")], [b"\0user\0pencil"])
         self.assertEqual(self.broker.requests("SaslHandshake")[0].mechanism, "PLAIN")
 
     def test_scram(self) -> None:
-        """
-        SCRAM takes two rounds, and convinces both sides.
-        """
+        """SCRAM takes two rounds, and convinces both sides."""
         for mechanism, hashName in [("SCRAM-SHA-256", "sha256"), ("SCRAM-SHA-512", "sha512")]:
             self.broker.answers["SaslAuthenticate"] = ScramBroker(hashName, "pencil").answer
             self.broker.asked.clear()
@@ -182,9 +152,7 @@ class AuthenticateTests(ClientTestCase):
             self.assertEqual(len(self.broker.requests("SaslAuthenticate")), 2)
 
     def test_wrongPassword(self) -> None:
-        """
-        What the broker says about a wrong password is passed on, and the connection closed.
-        """
+        """What the broker says about a wrong password is passed on, and the connection closed."""
         self.broker.answers["SaslAuthenticate"] = ScramBroker("sha256", "pencil").answer
         failure = self.login("SCRAM-SHA-256", "pen")
         self.assertIsInstance(failure.value, AuthenticationFailed)
@@ -192,9 +160,7 @@ class AuthenticateTests(ClientTestCase):
         self.assertEqual(self.broker.openTransports, [])
 
     def test_unknownMechanism(self) -> None:
-        """
-        A broker that does not know the mechanism says which it knows.
-        """
+        """A broker that does not know the mechanism says which it knows."""
         self.broker.answers["SaslHandshake"] = lambda request: {
             "error_code": ErrorCode.unsupported_sasl_mechanism,
             "mechanisms": ["GSSAPI"],

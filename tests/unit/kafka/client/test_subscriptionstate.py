@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.client.subscriptionstate}.
-"""
+"""Tests for L{admission.kafka.client.subscriptionstate}."""
 
 from __future__ import annotations
 
@@ -12,9 +10,7 @@ A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b",
 
 
 class SubscriptionStateTests(SynchronousTestCase):
-    """
-    Topics, partitions and positions.
-    """
+    """Topics, partitions and positions."""
 
     def setUp(self) -> None:
         self.changes = 0
@@ -24,9 +20,7 @@ class SubscriptionStateTests(SynchronousTestCase):
         self.changes += 1
 
     def test_assign(self) -> None:
-        """
-        Partitions that stay keep their state; one that comes back begins anew.
-        """
+        """Partitions that stay keep their state; one that comes back begins anew."""
         self.state.assign([A1, ("a", 0)])
         kept, gone = self.state.partition(A0), self.state.partition(A1)
         self.state.seek(A0, 7)
@@ -39,17 +33,13 @@ class SubscriptionStateTests(SynchronousTestCase):
         self.assertTrue(self.state.holds(self.state.partition(A1)))
 
     def test_topics(self) -> None:
-        """
-        The topics of a subscription matter before any of their partitions is assigned.
-        """
+        """The topics of a subscription matter before any of their partitions is assigned."""
         self.state.subscribe(frozenset("b"))
         self.state.assign([A0])
         self.assertEqual(self.state.ownTopics, {"a", "b"})
 
     def test_changed(self) -> None:
-        """
-        Each change is told once, and none that fails.
-        """
+        """Each change is told once, and none that fails."""
         self.state.subscribe(frozenset("a"))
         self.state.assign([A0])
         self.state.pause([A0])
@@ -63,9 +53,7 @@ class SubscriptionStateTests(SynchronousTestCase):
         self.assertEqual(self.changes, 5)
 
     def test_moveToEnd(self) -> None:
-        """
-        What was fetched is fetched again after all others.
-        """
+        """What was fetched is fetched again after all others."""
         self.state.assign([A0, A1, B0])
         self.state.moveToEnd(self.state.partition(A0))
         self.assertEqual(list(self.state.partitions), [A1, B0, A0])

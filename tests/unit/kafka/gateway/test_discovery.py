@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.gateway.discovery}.
-"""
+"""Tests for L{admission.kafka.gateway.discovery}."""
 
 from __future__ import annotations
 
@@ -23,29 +21,21 @@ PATIENT = ConnectionSettings(requestTimeoutSeconds=10.0, connectTimeoutSeconds=1
 
 
 class DiscoveryTests(GatewayTestCase):
-    """
-    L{Discovery} asks the cluster which nodes it has.
-    """
+    """L{Discovery} asks the cluster which nodes it has."""
 
     def setUp(self) -> None:
-        """
-        Make one, not started.
-        """
+        """Make one, not started."""
         super().setUp()
         self.discovery = Discovery(self.gateway, self.clock, PATIENT)
         self.addCleanup(self.stopDiscovery)
 
     def stopDiscovery(self) -> None:
-        """
-        It stops, and closes its connection.
-        """
+        """It stops, and closes its connection."""
         self.discovery.stop()
         self.clock.advance(0)
 
     def begin(self) -> None:
-        """
-        Start it.
-        """
+        """Start it."""
         self.discovery.start()
         self.clock.advance(0)
 
@@ -60,9 +50,7 @@ class DiscoveryTests(GatewayTestCase):
         played.answer(**(values or {"brokers": BROKERS}))
 
     def test_learns(self) -> None:
-        """
-        It asks at once, and the nodes in the answer are known.
-        """
+        """It asks at once, and the nodes in the answer are known."""
         self.begin()
         self.assertEqual(self.attempts, [UPSTREAM[0]])
         self.assertEqual((self.discovery.reachedSeconds, self.nodes.addresses), (None, {}))
@@ -72,9 +60,7 @@ class DiscoveryTests(GatewayTestCase):
         self.assertEqual((self.discovery.reachedSeconds, self.discovery.lastError), (1.0, None))
 
     def test_again(self) -> None:
-        """
-        It asks again and again on the same connection, and learns when a node moves.
-        """
+        """It asks again and again on the same connection, and learns when a node moves."""
         self.begin()
         self.answer(self.played)
         self.clock.advance(REFRESH_SECONDS)
@@ -83,9 +69,7 @@ class DiscoveryTests(GatewayTestCase):
         self.assertEqual(self.attempts, [UPSTREAM[0]])
 
     def test_slow(self) -> None:
-        """
-        It does not ask again before it was answered.
-        """
+        """It does not ask again before it was answered."""
         self.begin()
         self.clock.advance(REFRESH_SECONDS)
         self.assertEqual(len(self.links), 1)
@@ -94,9 +78,7 @@ class DiscoveryTests(GatewayTestCase):
         self.assertEqual(len(self.nodes.addresses), 2)
 
     def test_nextServer(self) -> None:
-        """
-        If one server does not answer, the next is asked the next time; and those nodes that are known after them.
-        """
+        """If one server does not answer, the next is asked the next time; and those nodes that are known after them."""
         self.refusing.update(UPSTREAM)
         self.learn(3)
         self.begin()
@@ -108,9 +90,7 @@ class DiscoveryTests(GatewayTestCase):
         self.assertIsNone(self.discovery.lastError)
 
     def test_connectionLost(self) -> None:
-        """
-        When the connection is lost, also while an answer is awaited, it makes another one.
-        """
+        """When the connection is lost, also while an answer is awaited, it makes another one."""
         self.begin()
         self.answer(self.played)
         self.clock.advance(REFRESH_SECONDS)
@@ -124,9 +104,7 @@ class DiscoveryTests(GatewayTestCase):
         self.assertEqual(len(self.links), 3)
 
     def test_silent(self) -> None:
-        """
-        A server that takes the connection and does not answer is given up after a while.
-        """
+        """A server that takes the connection and does not answer is given up after a while."""
         self.begin()
         first = self.played
         self.clock.pump([REFRESH_SECONDS] * 4)
@@ -134,9 +112,7 @@ class DiscoveryTests(GatewayTestCase):
         self.assertEqual(self.attempts[:2], list(UPSTREAM))
 
     def test_logged(self) -> None:
-        """
-        It is not logged more than once in a minute that nobody answers.
-        """
+        """It is not logged more than once in a minute that nobody answers."""
         self.refusing.update(UPSTREAM)
         self.begin()
         words = "the cluster does not say which nodes it has"
@@ -147,9 +123,7 @@ class DiscoveryTests(GatewayTestCase):
         self.assertEqual(self.messages().count(words), 2)
 
     def test_stop(self) -> None:
-        """
-        It can be stopped whatever it is doing, and twice, and says nothing about that.
-        """
+        """It can be stopped whatever it is doing, and twice, and says nothing about that."""
         for doing in ("nothing", "connecting", "negotiating", "asking", "answered"):
             self.discovery = Discovery(self.gateway, self.clock, PATIENT)
             if doing == "connecting":

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.gateway.gatewayoptions} and L{admission.kafka.gateway.gatewaysettings}.
-"""
+"""Tests for L{admission.kafka.gateway.gatewayoptions} and L{admission.kafka.gateway.gatewaysettings}."""
 
 from __future__ import annotations
 
@@ -24,23 +22,17 @@ UPSTREAM = ("--upstream", "k1:9092")
 
 
 class OptionsTestCase(SynchronousTestCase):
-    """
-    A test that parses options.
-    """
+    """A test that parses options."""
 
     def parse(self, *arguments: str) -> GatewayOptions:
-        """
-        Parse C{arguments}, in which the cluster need not be.
-        """
+        """Parse C{arguments}, in which the cluster need not be."""
         options = GatewayOptions()
         upstream = () if "--upstream" in arguments else UPSTREAM
         options.parseOptions([*arguments, *upstream, *ROOMY])
         return options
 
     def assertMistake(self, arguments: list[str], *words: str) -> None:
-        """
-        A command line is refused in one sentence that has these words in it.
-        """
+        """A command line is refused in one sentence that has these words in it."""
         error = self.assertRaises(UsageError, self.parse, *arguments)
         for word in words:
             self.assertIn(word, str(error))
@@ -48,23 +40,17 @@ class OptionsTestCase(SynchronousTestCase):
 
 
 class UpstreamTests(OptionsTestCase):
-    """
-    C{--upstream} says where the cluster is.
-    """
+    """C{--upstream} says where the cluster is."""
 
     def test_servers(self) -> None:
-        """
-        Several servers, in one option or in several.
-        """
+        """Several servers, in one option or in several."""
         options = self.parse("--upstream", "k1:9092, k2:9093", "--upstream", "[::1]:1")
         self.assertEqual(
             options["upstream"], Upstream([Address("k1", 9092), Address("k2", 9093), Address("::1", 1)], None)
         )
 
     def test_tls(self) -> None:
-        """
-        Servers with TLS have the options of an endpoint.
-        """
+        """Servers with TLS have the options of an endpoint."""
         trusted = self.mktemp()
         os.mkdir(trusted)
         how = f":trustRoots={trusted}"
@@ -73,9 +59,7 @@ class UpstreamTests(OptionsTestCase):
         self.assertEqual(parseUpstream([r"tls:\:\:1:9093"]), Upstream([Address("::1", 9093)], ""))
 
     def test_mistakes(self) -> None:
-        """
-        What is missing or makes no sense is refused.
-        """
+        """What is missing or makes no sense is refused."""
         for texts, words in (
             ([], "--upstream is needed"),
             (["k1"], "k1"),
@@ -89,9 +73,7 @@ class UpstreamTests(OptionsTestCase):
             self.assertIn(words, str(self.assertRaises(UsageError, parseUpstream, texts)))
 
     def test_endpoints(self) -> None:
-        """
-        Nodes are connected to in the same way as the servers.
-        """
+        """Nodes are connected to in the same way as the servers."""
         reactor = MemoryReactorClock()
         plain = Upstream([], None).endpoints(reactor, 10.0)("k1.example", 9092)
         self.assertIsInstance(plain, HostnameEndpoint)
@@ -100,14 +82,10 @@ class UpstreamTests(OptionsTestCase):
 
 
 class ListenTests(OptionsTestCase):
-    """
-    C{--listen} has a port for each node behind it.
-    """
+    """C{--listen} has a port for each node behind it."""
 
     def test_nodes(self) -> None:
-        """
-        The first port is where clients begin, those behind it lead to the nodes.
-        """
+        """The first port is where clients begin, those behind it lead to the nodes."""
         options = self.parse("--listen", "tcp:9092:interface=127.0.0.1", "--node-ids", "5-6")
         ports = NodePorts(9092, 5, 6)
         self.assertEqual(
@@ -121,24 +99,18 @@ class ListenTests(OptionsTestCase):
         self.assertEqual(options["nodeIds"], (5, 6))
 
     def test_default(self) -> None:
-        """
-        Sixteen nodes.
-        """
+        """Sixteen nodes."""
         options = self.parse()
         self.assertEqual((len(options["listeners"]), options["nodeIds"]), (17, (0, 15)))
 
     def test_advertise(self) -> None:
-        """
-        Each listener has the advertised address for its clients.
-        """
+        """Each listener has the advertised address for its clients."""
         options = self.parse("--listen", "tcp:port=1000", "--advertise", "kafka.example:9092", "--node-ids", "0-0")
         self.assertEqual([each.description for each in options["listeners"]], ["tcp:port=1000", "tcp:port=1001"])
         self.assertEqual(options["listeners"][0].ports.addressOf(0, "here"), ("kafka.example", 9093))
 
     def test_mistakes(self) -> None:
-        """
-        A port has to be a number, and there have to be ports behind it.
-        """
+        """A port has to be a number, and there have to be ports behind it."""
         for arguments, words in (
             (["--listen", "unix:/tmp/socket"], "write the number of a port"),
             (["--listen", "tcp:0"], "write the number of a port"),
@@ -151,29 +123,21 @@ class ListenTests(OptionsTestCase):
             self.assertMistake(arguments, words)
 
     def test_limits(self) -> None:
-        """
-        Limits are the gateway's, unless they are said to be the cluster's.
-        """
+        """Limits are the gateway's, unless they are said to be the cluster's."""
         self.assertTrue(self.parse()["hasLimits"])
         self.assertFalse(self.parse("--limits", "upstream")["hasLimits"])
 
     def test_flags(self) -> None:
-        """
-        Flags are off unless given.
-        """
+        """Flags are off unless given."""
         options = self.parse("--require-login")
         self.assertEqual((bool(options["require-login"]), bool(options["hidden-users"])), (True, False))
 
 
 class EphemeralTests(SynchronousTestCase):
-    """
-    L{ephemeralPorts} asks the system.
-    """
+    """L{ephemeralPorts} asks the system."""
 
     def test_read(self) -> None:
-        """
-        Two numbers are a range, and anything else is unknown.
-        """
+        """Two numbers are a range, and anything else is unknown."""
         path = Path(self.mktemp())
         self.patch(gatewayoptions, "_EPHEMERAL_PORTS", path)
         self.assertIsNone(ephemeralPorts())
@@ -183,14 +147,10 @@ class EphemeralTests(SynchronousTestCase):
 
 
 class SettingsTests(SynchronousTestCase):
-    """
-    L{loadGatewaySettings} knows the settings of gateways beside those of all servers.
-    """
+    """L{loadGatewaySettings} knows the settings of gateways beside those of all servers."""
 
     def test_values(self) -> None:
-        """
-        They have defaults, and may be set.
-        """
+        """They have defaults, and may be set."""
         settings = loadGatewaySettings(None, [ROOMY[1]])
         self.assertEqual(
             (
@@ -205,8 +165,6 @@ class SettingsTests(SynchronousTestCase):
         self.assertEqual((changed.upstreamSendTimeoutSeconds, changed.upstreamPoolPercent), (3.0, 20))
 
     def test_bounds(self) -> None:
-        """
-        They have bounds.
-        """
+        """They have bounds."""
         for text in ("upstream.pool.percent=0", "upstream.pool.percent=101", "upstream.refresh=1ms"):
             self.assertRaises(ValueError, loadGatewaySettings, None, [ROOMY[1], text])

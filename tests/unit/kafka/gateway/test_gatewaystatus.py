@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.gateway.gatewaystatus}.
-"""
+"""Tests for L{admission.kafka.gateway.gatewaystatus}."""
 
 from __future__ import annotations
 
@@ -17,14 +15,10 @@ from tests.kit.gatewayfixture import GatewayTestCase
 
 
 class DescribeTests(SynchronousTestCase):
-    """
-    L{describeAddresses} is short.
-    """
+    """L{describeAddresses} is short."""
 
     def test_rows(self) -> None:
-        """
-        Ports in a row are one, on one address.
-        """
+        """Ports in a row are one, on one address."""
         addresses = [
             *(IPv4Address("TCP", "127.0.0.1", port) for port in (9092, 9093, 9094, 9192)),
             *(IPv4Address("TCP", "10.0.0.1", port) for port in (9193, 9194)),
@@ -38,14 +32,10 @@ class DescribeTests(SynchronousTestCase):
 
 
 class GatewayStatusTests(GatewayTestCase):
-    """
-    What the page of a gateway shows of the cluster, and when it is not well.
-    """
+    """What the page of a gateway shows of the cluster, and when it is not well."""
 
     def setUp(self) -> None:
-        """
-        Make the page of a gateway that has just been started.
-        """
+        """Make the page of a gateway that has just been started."""
         super().setUp()
         self.registry = SensorRegistry(self.clock.seconds)
         self.discovery = Discovery(self.gateway, self.clock, ConnectionSettings())
@@ -53,22 +43,16 @@ class GatewayStatusTests(GatewayTestCase):
         self.status.addSensors()
 
     def fields(self) -> Any:
-        """
-        What the page shows now.
-        """
+        """What the page shows now."""
         self.clock.advance(2.0)
         return self.status.document.fields
 
     def reasons(self) -> list[str]:
-        """
-        Why it is not well.
-        """
+        """Why it is not well."""
         return list(self.fields()["health"]["reasons"])
 
     def test_nodes(self) -> None:
-        """
-        There is a row for the place where clients begin, and one for each node in the order of their ids.
-        """
+        """There is a row for the place where clients begin, and one for each node in the order of their ids."""
         self.nodes.learn(2, "k2.example", 9092)
         self.nodes.learn(1, "k1.example", 9093)
         node = self.nodes.of(2)
@@ -95,9 +79,7 @@ class GatewayStatusTests(GatewayTestCase):
         self.assertEqual([row["lastError"] for row in self.fields()["nodes"]], [None] * 3)
 
     def test_stalled(self) -> None:
-        """
-        A node that takes nothing says for how long, on the link that has waited longest.
-        """
+        """A node that takes nothing says for how long, on the link that has waited longest."""
         self.nodes.learn(1, "k1.example", 9092)
         now = self.clock.seconds()
         self.nodes.of(1).stalledLinks.update({"one": now - 5.0, "another": now - 9.0})
@@ -105,9 +87,7 @@ class GatewayStatusTests(GatewayTestCase):
         self.nodes.of(1).stalledLinks.clear()
 
     def test_health(self) -> None:
-        """
-        It is not well before any node has answered, and when none has for a while; the reason is told.
-        """
+        """It is not well before any node has answered, and when none has for a while; the reason is told."""
         self.assertEqual(self.reasons(), ["no node of the cluster has answered yet"])
         self.discovery.lastError = "refused"
         self.assertEqual(self.reasons(), ["no node of the cluster has answered yet: refused"])
@@ -118,9 +98,7 @@ class GatewayStatusTests(GatewayTestCase):
         self.assertEqual(reason, "no node of the cluster has answered for 34 s: refused")
 
     def test_noPort(self) -> None:
-        """
-        A node that clients cannot reach is told of.
-        """
+        """A node that clients cannot reach is told of."""
         self.discovery.reachedSeconds = self.clock.seconds()
         self.nodes.learn(16, "k16.example", 9092)
         [reason] = self.reasons()

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.gateway.knownproducers}.
-"""
+"""Tests for L{admission.kafka.gateway.knownproducers}."""
 
 from __future__ import annotations
 
@@ -18,30 +16,22 @@ from admission.kafka.gateway.knownproducers import SAVED_SECONDS, KnownProducers
 
 
 class KnownProducersTests(SynchronousTestCase):
-    """
-    L{KnownProducers} are there again after a restart.
-    """
+    """L{KnownProducers} are there again after a restart."""
 
     def setUp(self) -> None:
-        """
-        Nobody is known.
-        """
+        """Nobody is known."""
         self.path = self.mktemp()
         self.clock = Clock()
         self.known = self.start()
 
     def start(self) -> KnownProducers:
-        """
-        Begin with what is on the disk.
-        """
+        """Begin with what is on the disk."""
         known = KnownProducers(self.path, self.clock, maybeDeferred)
         known.start()
         return known
 
     def test_restart(self) -> None:
-        """
-        What was noted is there after a restart, the most recent of a user last.
-        """
+        """What was noted is there after a restart, the most recent of a user last."""
         self.known.note("alice", [7, 8])
         self.known.note("b\u00f6b", [7])
         self.known.note("alice", [7])
@@ -49,9 +39,7 @@ class KnownProducersTests(SynchronousTestCase):
         self.assertEqual(list(self.start()), [("alice", 8), ("alice", 7), ("b\u00f6b", 7)])
 
     def test_saved(self) -> None:
-        """
-        Changes are written now and then, and nothing is if there are none.
-        """
+        """Changes are written now and then, and nothing is if there are none."""
         self.known.note("alice", [7])
         self.clock.advance(SAVED_SECONDS)
         self.assertEqual(list(self.start()), [("alice", 7)])
@@ -61,9 +49,7 @@ class KnownProducersTests(SynchronousTestCase):
         self.assertFalse(os.path.exists(self.path))
 
     def test_bound(self) -> None:
-        """
-        No more than so many are remembered, and their memory is counted.
-        """
+        """No more than so many are remembered, and their memory is counted."""
         with patch.object(knownproducers, "MAX_PRODUCERS", 3):
             self.known.note("alice", range(5))
             self.known.note("alice", [2, 9])
@@ -72,9 +58,7 @@ class KnownProducersTests(SynchronousTestCase):
         self.assertGreater(self.known.sizeBytes, 0)
 
     def test_damaged(self) -> None:
-        """
-        A file that is cut off or changed anywhere is reported, and begun anew.
-        """
+        """A file that is cut off or changed anywhere is reported, and begun anew."""
         self.known.note("alice", [7])
         self.successResultOf(self.known.stop())
         whole = Path(self.path).read_bytes()
@@ -87,9 +71,7 @@ class KnownProducersTests(SynchronousTestCase):
             self.assertEqual(len(logged), 1)
 
     def test_cannotBeSaved(self) -> None:
-        """
-        If the disk does not take them, the log says so, and they are tried again.
-        """
+        """If the disk does not take them, the log says so, and they are tried again."""
         os.mkdir(self.path)
         self.known.note("alice", [7])
         with capturedLogs() as logged:

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.gateway.nodelink}.
-"""
+"""Tests for L{admission.kafka.gateway.nodelink}."""
 
 from __future__ import annotations
 
@@ -39,9 +37,7 @@ class RecordingUser:
         self.refused: set[int] = set()
 
     def responseBegun(self, sizeBytes: int, correlationId: int) -> Callable[[bytes, bool], None]:
-        """
-        Take a response, or refuse it.
-        """
+        """Take a response, or refuse it."""
         if correlationId in self.refused:
             raise ResponseRefused("not that one")
         self.sizes.append(sizeBytes)
@@ -55,30 +51,22 @@ class RecordingUser:
         return take
 
     def linkLost(self, reason: str) -> None:
-        """
-        Remember why.
-        """
+        """Remember why."""
         self.reasons.append(reason)
 
 
 def response(number: int, body: bytes) -> bytes:
-    """
-    A response with that number.
-    """
+    """A response with that number."""
     return framed(struct.pack(">i", number) + body)
 
 
 class LinkTestCase(SynchronousTestCase):
-    """
-    A test with one link.
-    """
+    """A test with one link."""
 
     transportType: type[FakeTransport] = FakeTransport
 
     def setUp(self) -> None:
-        """
-        Make it, not connected yet.
-        """
+        """Make it, not connected yet."""
         self.clock = Clock()
         self.pool = BoundedPool(POOL_BYTES)
         self.node = Node(1, 1 << 20)
@@ -87,9 +75,7 @@ class LinkTestCase(SynchronousTestCase):
         self.addCleanup(self.checkWhole)
 
     def checkWhole(self) -> None:
-        """
-        However it ended, nothing is held.
-        """
+        """However it ended, nothing is held."""
         self.link.abort()
         self.clock.advance(CLOSE_SECONDS)
         self.assertEqual(self.pool.availableBytes, POOL_BYTES)
@@ -97,9 +83,7 @@ class LinkTestCase(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def connect(self) -> None:
-        """
-        Connect it.
-        """
+        """Connect it."""
         self.transport = self.transportType(self.clock, self.link, IPv4Address("TCP", "192.0.2.9", 9092))
         self.transport.connect()
         if isinstance(self.transport, FakeTLSTransport):
@@ -107,9 +91,7 @@ class LinkTestCase(SynchronousTestCase):
         self.clock.advance(0)
 
     def send(self, body: bytes, isAwaited: bool = True) -> None:
-        """
-        Send a request.
-        """
+        """Send a request."""
         lease: ILease | None = self.pool.tryAllocate(len(body))
         assert lease is not None and lease.buffer is not None
         lease.buffer[:] = body
@@ -119,14 +101,10 @@ class LinkTestCase(SynchronousTestCase):
 
 
 class RequestTests(LinkTestCase):
-    """
-    Requests go up.
-    """
+    """Requests go up."""
 
     def test_beforeConnected(self) -> None:
-        """
-        Requests may be given to it before it is connected, and leave in their order.
-        """
+        """Requests may be given to it before it is connected, and leave in their order."""
         self.send(b"one")
         self.send(b"two")
         self.assertEqual(self.node.heldBytes, 6)
@@ -135,16 +113,12 @@ class RequestTests(LinkTestCase):
         self.assertEqual(self.node.heldBytes, 0)
 
     def test_options(self) -> None:
-        """
-        Its connection does not wait to gather more, and is watched by the system.
-        """
+        """Its connection does not wait to gather more, and is watched by the system."""
         self.connect()
         self.assertTrue(self.transport.isNoDelay and self.transport.isKeepAlive)
 
     def test_large(self) -> None:
-        """
-        A large request leaves in pieces, no more than the transport takes, and keeps its memory until the last.
-        """
+        """A large request leaves in pieces, no more than the transport takes, and keeps its memory until the last."""
         body = bytes(range(256)) * 2000
         self.connect()
         self.transport.isTaking = False
@@ -160,9 +134,7 @@ class RequestTests(LinkTestCase):
     @given(sizes=st.lists(st.integers(1, 200_000), max_size=8), takes=st.lists(st.booleans(), max_size=8))
     @settings(max_examples=40, deadline=None)
     def test_anySizes(self, sizes: list[int], takes: list[bool]) -> None:
-        """
-        Whatever their sizes and however the node takes them, requests arrive as they are.
-        """
+        """Whatever their sizes and however the node takes them, requests arrive as they are."""
         self.setUp()
         self.connect()
         bodies = [bytes((index + 1,)) * size for index, size in enumerate(sizes)]
@@ -177,9 +149,7 @@ class RequestTests(LinkTestCase):
         self.checkWhole()
 
     def test_stopped(self) -> None:
-        """
-        A node that takes nothing for a time is given up, and why is said once.
-        """
+        """A node that takes nothing for a time is given up, and why is said once."""
         self.connect()
         self.transport.isTaking = False
         self.send(bytes(200_000))
@@ -193,9 +163,7 @@ class RequestTests(LinkTestCase):
 
 
 class ResponseTests(LinkTestCase):
-    """
-    Responses come down.
-    """
+    """Responses come down."""
 
     @given(
         bodies=st.lists(st.binary(max_size=40), max_size=6),
@@ -203,9 +171,7 @@ class ResponseTests(LinkTestCase):
     )
     @settings(max_examples=100, deadline=None)
     def test_anyPieces(self, bodies: list[bytes], cuts: list[int]) -> None:
-        """
-        However they are cut, they come out whole.
-        """
+        """However they are cut, they come out whole."""
         self.setUp()
         self.connect()
         data = b"".join(response(number, body) for number, body in enumerate(bodies))
@@ -221,9 +187,7 @@ class ResponseTests(LinkTestCase):
         self.checkWhole()
 
     def test_refused(self) -> None:
-        """
-        One that is refused ends the link; what comes behind it is not looked at.
-        """
+        """One that is refused ends the link; what comes behind it is not looked at."""
         self.user.refused = {2}
         self.connect()
         self.transport.peerSends(response(1, b"a") + response(2, b"b") + response(3, b"c"))
@@ -233,18 +197,14 @@ class ResponseTests(LinkTestCase):
         self.assertTrue(self.transport.isLost)
 
     def test_length(self) -> None:
-        """
-        So does one whose length makes no sense.
-        """
+        """So does one whose length makes no sense."""
         self.connect()
         self.transport.peerSends(struct.pack(">ii", -1, 0))
         self.clock.advance(0)
         self.assertEqual(self.user.reasons, ["node 1: it has sent a response of -1 bytes"])
 
     def test_paused(self) -> None:
-        """
-        While it is paused nothing is read, also if it was paused before it was connected.
-        """
+        """While it is paused nothing is read, also if it was paused before it was connected."""
         self.link.pauseReading()
         self.link.pauseReading()
         self.connect()
@@ -257,23 +217,17 @@ class ResponseTests(LinkTestCase):
 
 
 class EndingTests(LinkTestCase):
-    """
-    How it ends.
-    """
+    """How it ends."""
 
     def test_nodeCloses(self) -> None:
-        """
-        When the node goes, the session is told.
-        """
+        """When the node goes, the session is told."""
         self.connect()
         self.transport.peerCloses()
         self.clock.advance(0)
         self.assertEqual(self.user.reasons, ["node 1: it has closed the connection"])
 
     def test_failed(self) -> None:
-        """
-        When it cannot be connected, the session is told, and what was to be sent is released.
-        """
+        """When it cannot be connected, the session is told, and what was to be sent is released."""
         self.send(b"one")
         self.link.failed("no way")
         self.link.failed("no way again")
@@ -283,9 +237,7 @@ class EndingTests(LinkTestCase):
         self.assertEqual(self.node.heldBytes, 0)
 
     def test_closed(self) -> None:
-        """
-        Once the session has closed it, it is told nothing any more.
-        """
+        """Once the session has closed it, it is told nothing any more."""
         self.connect()
         self.link.close()
         self.transport.peerSends(response(1, b"a"))
@@ -295,9 +247,7 @@ class EndingTests(LinkTestCase):
         self.checkWhole()
 
     def test_flushed(self) -> None:
-        """
-        What was accepted is sent before that, if the node takes it in time.
-        """
+        """What was accepted is sent before that, if the node takes it in time."""
         for isTaken in (True, False):
             self.setUp()
             self.connect()
@@ -315,9 +265,7 @@ class EndingTests(LinkTestCase):
             self.checkWhole()
 
     def test_flushedLater(self) -> None:
-        """
-        Also if it is connected only then.
-        """
+        """Also if it is connected only then."""
         self.send(b"one", isAwaited=False)
         self.link.close()
         self.connect()
@@ -325,25 +273,19 @@ class EndingTests(LinkTestCase):
         self.assertTrue(self.transport.isLost)
 
     def test_connectedTooLate(self) -> None:
-        """
-        A connection that nobody needs any more is aborted.
-        """
+        """A connection that nobody needs any more is aborted."""
         self.link.close()
         self.connect()
         self.assertTrue(self.transport.isLost)
 
 
 class TLSTests(LinkTestCase):
-    """
-    The same with TLS.
-    """
+    """The same with TLS."""
 
     transportType = FakeTLSTransport
 
     def test_closed(self) -> None:
-        """
-        Closing does not have to be given up, although TLS waits for its producer and for the node's answer.
-        """
+        """Closing does not have to be given up, although TLS waits for its producer and for the node's answer."""
         for isPaused in (False, True):
             self.setUp()
             self.connect()

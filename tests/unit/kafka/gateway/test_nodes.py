@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.gateway.nodes}.
-"""
+"""Tests for L{admission.kafka.gateway.nodes}."""
 
 from __future__ import annotations
 
@@ -29,54 +27,40 @@ class Waiter:
         self.reasons: list[str] = []
 
     def shareHasRoom(self) -> None:
-        """
-        Go on.
-        """
+        """Go on."""
         self.told.append(self)
         if self.isHolding:
             self.node.hold(self.wantedBytes)
 
     def cutOff(self, reason: str) -> None:
-        """
-        Be told to give up.
-        """
+        """Be told to give up."""
         self.reasons.append(reason)
 
 
 class NodeTests(SynchronousTestCase):
-    """
-    L{Node} has a share of the pool.
-    """
+    """L{Node} has a share of the pool."""
 
     def setUp(self) -> None:
-        """
-        Make one.
-        """
+        """Make one."""
         self.node = Node(1, 100)
         self.told: list[Waiter] = []
 
     def wait(self, *sizes: int) -> list[Waiter]:
-        """
-        Have some wait.
-        """
+        """Have some wait."""
         waiters = [Waiter(self.node, size, self.told) for size in sizes]
         for waiter in waiters:
             self.node.wait(waiter)
         return waiters
 
     def test_hasRoom(self) -> None:
-        """
-        There is room up to the share, and always for something if nothing is held.
-        """
+        """There is room up to the share, and always for something if nothing is held."""
         self.assertTrue(self.node.hasRoom(1000))
         self.node.hold(60)
         self.assertTrue(self.node.hasRoom(40))
         self.assertFalse(self.node.hasRoom(41))
 
     def test_order(self) -> None:
-        """
-        Who waited longest goes on first, and nobody passes it.
-        """
+        """Who waited longest goes on first, and nobody passes it."""
         self.node.hold(100)
         first, second, third = self.wait(60, 10, 95)
         self.node.release(50)
@@ -91,9 +75,7 @@ class NodeTests(SynchronousTestCase):
         self.assertEqual(self.told, [first, second, third])
 
     def test_notHolding(self) -> None:
-        """
-        One that does not want its room any more leaves it to the next.
-        """
+        """One that does not want its room any more leaves it to the next."""
         self.node.hold(100)
         first, second = self.wait(60, 60)
         first.isHolding = False
@@ -101,9 +83,7 @@ class NodeTests(SynchronousTestCase):
         self.assertEqual(self.told, [first, second])
 
     def test_forget(self) -> None:
-        """
-        Who was forgotten is told nothing, and may be forgotten twice.
-        """
+        """Who was forgotten is told nothing, and may be forgotten twice."""
         self.node.hold(100)
         first, second = self.wait(50, 50)
         for _ in range(2):
@@ -131,9 +111,7 @@ class NodeTests(SynchronousTestCase):
         self.assertEqual(self.node.heldBytes, 0)
 
     def test_tookNothing(self) -> None:
-        """
-        When nothing was taken lately, those who wait are told to give up.
-        """
+        """When nothing was taken lately, those who wait are told to give up."""
         self.node.hold(100)
         (waiter,) = self.wait(10)
         self.node.tookSeconds = 6.0
@@ -145,53 +123,39 @@ class NodeTests(SynchronousTestCase):
         self.assertEqual(self.told, [])
 
     def test_str(self) -> None:
-        """
-        It says which one it is.
-        """
+        """It says which one it is."""
         self.assertEqual(str(Node(None, 1)), "the bootstrap servers")
         self.assertEqual(str(self.node), "node 1")
         self.node.address = Address("k1", 9092)
         self.assertEqual(str(self.node), "node 1 (k1:9092)")
 
     def test_failed(self) -> None:
-        """
-        It remembers what went wrong last.
-        """
+        """It remembers what went wrong last."""
         self.node.failed("one", 1.0)
         self.node.failed("two", 2.0)
         self.assertEqual((self.node.lastError, self.node.lastErrorSeconds), ("two", 2.0))
 
 
 class NodePortsTests(SynchronousTestCase):
-    """
-    L{NodePorts} gives each node a port.
-    """
+    """L{NodePorts} gives each node a port."""
 
     def test_addresses(self) -> None:
-        """
-        Behind the first port, counted from the lowest id; others have port 0.
-        """
+        """Behind the first port, counted from the lowest id; others have port 0."""
         ports = NodePorts(9092, 5, 7)
         found = [ports.addressOf(nodeId, "here") for nodeId in (4, 5, 7, 8, -1)]
         self.assertEqual(found, [("here", 0), ("here", 9093), ("here", 9095), ("here", 0), ("here", 0)])
 
     def test_advertised(self) -> None:
-        """
-        They are counted from the advertised port, if there is one.
-        """
+        """They are counted from the advertised port, if there is one."""
         ports = NodePorts(9092, 0, 7, Address("there", 100))
         self.assertEqual(ports.addressOf(2, "here"), ("there", 103))
 
 
 class NodesTests(SynchronousTestCase):
-    """
-    L{Nodes} knows where nodes are.
-    """
+    """L{Nodes} knows where nodes are."""
 
     def setUp(self) -> None:
-        """
-        Three may be there.
-        """
+        """Three may be there."""
         self.clock = Clock()
         self.nodes = Nodes(100, 1, 3, self.clock.seconds)
         capturing = capturedLogs()
@@ -200,7 +164,8 @@ class NodesTests(SynchronousTestCase):
 
     def test_learn(self) -> None:
         """
-        What was learnt is known, since when it was learnt first, and in the order of ids; it is logged when it changes.
+        What was learnt is known, since when it was learnt first, and in the order of ids; it is
+        logged when it changes.
         """
         self.clock.advance(5.0)
         for nodeId, host in ((2, "a"), (1, "b"), (2, "a"), (2, "c")):
@@ -215,9 +180,7 @@ class NodesTests(SynchronousTestCase):
         )
 
     def test_unreachable(self) -> None:
-        """
-        Nodes without a port are logged once, are told as troubles, and are bounded in number.
-        """
+        """Nodes without a port are logged once, are told as troubles, and are bounded in number."""
         for nodeId in (9, 8, 9, 0, -5, 100):
             self.nodes.learn(nodeId, "a", 9092)
         self.assertEqual(self.nodes.unreachable, {9, 8, 0})
@@ -227,18 +190,14 @@ class NodesTests(SynchronousTestCase):
         self.assertEqual(self.nodes.addresses, {})
 
     def test_of(self) -> None:
-        """
-        A node is the same before and after it is known.
-        """
+        """A node is the same before and after it is known."""
         node = self.nodes.of(1)
         self.nodes.learn(1, "a", 9092)
         self.assertIs(self.nodes.of(1), node)
         self.assertEqual(node.address, Address("a", 9092))
 
     def test_whenKnown(self) -> None:
-        """
-        Those who wait for a node are told when it is known, but for those who do not wait any more.
-        """
+        """Those who wait for a node are told when it is known, but for those who do not wait any more."""
         first, second = self.nodes.whenKnown(1), self.nodes.whenKnown(1)
         first.cancel()
         self.failureResultOf(first, CancelledError)

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.gateway.observedlogin}.
-"""
+"""Tests for L{admission.kafka.gateway.observedlogin}."""
 
 from __future__ import annotations
 
@@ -16,37 +14,27 @@ SCRAM = "SCRAM-SHA-256"
 
 
 class ObservedLoginTests(SynchronousTestCase):
-    """
-    L{ObservedLogin} knows the user that a node has confirmed.
-    """
+    """L{ObservedLogin} knows the user that a node has confirmed."""
 
     def setUp(self) -> None:
-        """
-        Make one that sees all names.
-        """
+        """Make one that sees all names."""
         self.login = ObservedLogin(False)
 
     def plain(self, username: str, response: bytes = ACCEPTED) -> bool:
-        """
-        Log in by PLAIN.
-        """
+        """Log in by PLAIN."""
         self.login.begin("PLAIN")
         self.login.claim(b"\0" + username.encode() + b"\0secret")
         return self.login.answered(response)
 
     def assertRefused(self, message: bytes, *words: str) -> None:
-        """
-        A message is refused in words that do not contain it.
-        """
+        """A message is refused in words that do not contain it."""
         error = str(self.assertRaises(LoginRefused, self.login.claim, message))
         for word in words:
             self.assertIn(word, error)
         self.assertNotIn("secret", error)
 
     def test_plain(self) -> None:
-        """
-        One answer confirms PLAIN.
-        """
+        """One answer confirms PLAIN."""
         self.login.begin("PLAIN")
         self.login.claim(b"\0alice\0secret")
         self.assertIsNone(self.login.principal)
@@ -54,18 +42,14 @@ class ObservedLoginTests(SynchronousTestCase):
         self.assertEqual(self.login.principal, "alice")
 
     def test_wrong(self) -> None:
-        """
-        A refusal confirms nobody, and another try may be made.
-        """
+        """A refusal confirms nobody, and another try may be made."""
         self.assertFalse(self.plain("alice", REFUSED))
         self.assertIsNone(self.login.principal)
         self.assertTrue(self.plain("bob"))
         self.assertEqual(self.login.principal, "bob")
 
     def test_scram(self) -> None:
-        """
-        Two answers confirm SCRAM, and names are as they were before they were escaped.
-        """
+        """Two answers confirm SCRAM, and names are as they were before they were escaped."""
         for mechanism in MECHANISMS[1:]:
             login = ObservedLogin(False)
             login.begin(mechanism)
@@ -77,9 +61,7 @@ class ObservedLoginTests(SynchronousTestCase):
             self.assertEqual(login.principal, "a=b,")
 
     def test_scramWrong(self) -> None:
-        """
-        A refusal of either message confirms nobody.
-        """
+        """A refusal of either message confirms nobody."""
         for answers in ((REFUSED,), (ACCEPTED, REFUSED)):
             self.login.begin(SCRAM)
             for answer in answers:
@@ -88,16 +70,12 @@ class ObservedLoginTests(SynchronousTestCase):
             self.assertIsNone(self.login.principal)
 
     def test_token(self) -> None:
-        """
-        A delegation token does not say whose it is.
-        """
+        """A delegation token does not say whose it is."""
         self.login.begin(SCRAM)
         self.assertRefused(b"n,,n=secret,r=nonce,tokenauth=true", "delegation token")
 
     def test_nonsense(self) -> None:
-        """
-        What names nobody is refused.
-        """
+        """What names nobody is refused."""
         for mechanism, message in (
             ("PLAIN", b"secret"),
             ("PLAIN", b"\0\xff\0secret"),
@@ -109,9 +87,7 @@ class ObservedLoginTests(SynchronousTestCase):
 
     @given(mechanism=st.sampled_from(MECHANISMS), message=st.binary(max_size=60))
     def test_anything(self, mechanism: str, message: bytes) -> None:
-        """
-        Any message names a user or is refused.
-        """
+        """Any message names a user or is refused."""
         login = ObservedLogin(False)
         login.begin(mechanism)
         try:
@@ -121,9 +97,7 @@ class ObservedLoginTests(SynchronousTestCase):
             self.assertIsNone(login.principal)
 
     def test_hidden(self) -> None:
-        """
-        Other mechanisms are refused, or else whoever uses them stays unknown.
-        """
+        """Other mechanisms are refused, or else whoever uses them stays unknown."""
         error = self.assertRaises(LoginRefused, self.login.begin, "GSSAPI")
         self.assertIn("'GSSAPI', which does not show the gateway who it is", str(error))
         login = ObservedLogin(True)
@@ -134,17 +108,13 @@ class ObservedLoginTests(SynchronousTestCase):
         self.assertIsNone(login.principal)
 
     def test_withoutMechanism(self) -> None:
-        """
-        A message without a mechanism confirms nobody.
-        """
+        """A message without a mechanism confirms nobody."""
         self.login.claim(b"\0alice\0secret")
         self.assertFalse(self.login.answered(ACCEPTED))
         self.assertIsNone(self.login.principal)
 
     def test_again(self) -> None:
-        """
-        The same user may log in again, nobody else; and a failed try leaves who it was.
-        """
+        """The same user may log in again, nobody else; and a failed try leaves who it was."""
         self.plain("alice")
         self.assertTrue(self.plain("alice"))
         self.assertFalse(self.plain("alice", REFUSED))
@@ -155,9 +125,7 @@ class ObservedLoginTests(SynchronousTestCase):
         self.assertRefused(b"n,,n=bob,r=nonce", "somebody else")
 
     def test_begunAnew(self) -> None:
-        """
-        Who chooses a mechanism again has claimed nothing yet.
-        """
+        """Who chooses a mechanism again has claimed nothing yet."""
         self.login.begin(SCRAM)
         self.login.claim(b"n,,n=alice,r=nonce")
         self.login.answered(ACCEPTED)
@@ -166,9 +134,7 @@ class ObservedLoginTests(SynchronousTestCase):
         self.assertIsNone(self.login.principal)
 
     def test_shortAnswer(self) -> None:
-        """
-        An answer without an error code cannot be read.
-        """
+        """An answer without an error code cannot be read."""
         self.login.begin("PLAIN")
         self.login.claim(b"\0alice\0secret")
         self.assertRaises(MalformedResponse, self.login.answered, b"\0")

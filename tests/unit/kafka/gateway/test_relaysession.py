@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.gateway.relaysession} and L{admission.kafka.gateway.gateway}.
-"""
+"""Tests for L{admission.kafka.gateway.relaysession} and L{admission.kafka.gateway.gateway}."""
 
 from __future__ import annotations
 
@@ -48,9 +46,7 @@ BROKERS = [
 
 
 def producing(acks: int = -1, sizeBytes: int = 10, **header: int) -> dict[str, Any]:
-    """
-    The fields of a Produce request with one batch of about C{sizeBytes}.
-    """
+    """The fields of a Produce request with one batch of about C{sizeBytes}."""
     return produceFields("events", batchOf(b"v" * sizeBytes, **header), acks=acks)
 
 
@@ -68,9 +64,7 @@ class Recorded:
         self.events: list[KafkaRequestEvent] = []
 
     def requestOver(self, request: KafkaRequest) -> None:
-        """
-        See L{admission.connection.factory.AdmittedFactory}.
-        """
+        """See L{admission.connection.factory.AdmittedFactory}."""
         self.events.append(kafkaEventOf(request))
 
 
@@ -82,24 +76,18 @@ class RelayTestCase(GatewayTestCase):
     """
 
     def setUp(self) -> None:
-        """
-        Have a client connect.
-        """
+        """Have a client connect."""
         super().setUp()
         self.learn(1)
         self.client = self.connect(1)
 
     @property
     def node(self) -> Any:
-        """
-        What the gateway counts for node 1.
-        """
+        """What the gateway counts for node 1."""
         return self.nodes.of(1)
 
     def linked(self, client: GatewayClient | None = None) -> PlayedNode:
-        """
-        Have a client's link be made by a Heartbeat that is answered.
-        """
+        """Have a client's link be made by a Heartbeat that is answered."""
         client = self.client if client is None else client
         client.send("Heartbeat", 4)
         self.played.answer()
@@ -108,14 +96,10 @@ class RelayTestCase(GatewayTestCase):
 
 
 class PassingTests(RelayTestCase):
-    """
-    Requests go up and responses come down.
-    """
+    """Requests go up and responses come down."""
 
     def test_bytes(self) -> None:
-        """
-        A request reaches the node byte for byte, and the response its client.
-        """
+        """A request reaches the node byte for byte, and the response its client."""
         for name, apiVersion in (("Heartbeat", 4), ("OffsetFetch", 1), ("ListGroups", 3), ("Produce", 9)):
             fields = producing() if name == "Produce" else {}
             data = self.client.frame(requestOf(name, apiVersion, **fields))
@@ -128,9 +112,7 @@ class PassingTests(RelayTestCase):
             self.client.receive()
 
     def test_oneLink(self) -> None:
-        """
-        All requests of a client go by one link, those of another by another, to the node of their port.
-        """
+        """All requests of a client go by one link, those of another by another, to the node of their port."""
         self.learn(2)
         self.linked()
         self.linked()
@@ -142,9 +124,7 @@ class PassingTests(RelayTestCase):
         self.assertEqual([node.linkCount for node in self.nodes], [2, 1])
 
     def test_recorded(self) -> None:
-        """
-        A recording has the node, how long it took until its response was whole, and for how long it throttles.
-        """
+        """A recording has the node, how long it took until its response was whole, and for how long it throttles."""
         recorded = Recorded()
         self.patch(self.factory, "observers", (*self.factory.observers, recorded))
         self.client.send("Heartbeat", 3)
@@ -154,9 +134,7 @@ class PassingTests(RelayTestCase):
         self.assertEqual((event.nodeId, event.upstreamSeconds, event.upstreamThrottleMs), (1, 1.5, 7))
 
     def test_pipelined(self) -> None:
-        """
-        Requests are passed on before those ahead of them are answered, and until they are the node owes answers.
-        """
+        """Requests are passed on before those ahead of them are answered, and until they are the node owes answers."""
         for _ in range(3):
             self.client.send("Heartbeat", 3)
         self.assertEqual(len(self.played.arrived()), 3)
@@ -167,9 +145,7 @@ class PassingTests(RelayTestCase):
             self.assertEqual(self.client.receive().throttle_time.total_seconds() * 1000, left)
 
     def test_chunks(self) -> None:
-        """
-        Neither requests nor responses have to come in one piece.
-        """
+        """Neither requests nor responses have to come in one piece."""
         node = self.linked()
         for byte in self.client.frame(requestOf("Heartbeat", 4)):
             self.client.sendBytes(bytes((byte,)))
@@ -180,9 +156,7 @@ class PassingTests(RelayTestCase):
         self.client.receive()
 
     def test_memory(self) -> None:
-        """
-        A request holds memory until the node has taken it, and no longer.
-        """
+        """A request holds memory until the node has taken it, and no longer."""
         node = self.linked()
         node.take(False)
         self.client.send("Produce", 9, **producing(sizeBytes=200_000))
@@ -193,9 +167,7 @@ class PassingTests(RelayTestCase):
         self.assertEqual(self.node.unanswered, 1)
 
     def test_mostUnanswered(self) -> None:
-        """
-        So many requests are passed on that are not answered, and then the client is not read until one is.
-        """
+        """So many requests are passed on that are not answered, and then the client is not read until one is."""
         node = self.linked()
         for _ in range(MAX_UNANSWERED + 1):
             self.client.send("Heartbeat", 4)
@@ -206,16 +178,12 @@ class PassingTests(RelayTestCase):
 
 
 class NotLimitedTests(RelayTestCase):
-    """
-    A gateway without limits.
-    """
+    """A gateway without limits."""
 
     isLimited = False
 
     def test_notAsked(self) -> None:
-        """
-        Its policies are not asked.
-        """
+        """Its policies are not asked."""
         self.quota.failing = frozenset(("decide", "record"))
         self.linked()
         self.client.send("Produce", 9, **producing())
@@ -224,14 +192,10 @@ class NotLimitedTests(RelayTestCase):
 
 
 class AddressTests(RelayTestCase):
-    """
-    Clients are told the gateway's addresses in place of the nodes'.
-    """
+    """Clients are told the gateway's addresses in place of the nodes'."""
 
     def test_metadata(self) -> None:
-        """
-        Metadata names the gateway's ports, in all versions, and the nodes are learnt from it.
-        """
+        """Metadata names the gateway's ports, in all versions, and the nodes are learnt from it."""
         for apiVersion in (0, 1, 5, 8, 9, 12, 13):
             self.client.send("Metadata", apiVersion)
             self.played.answer(brokers=BROKERS)
@@ -243,9 +207,7 @@ class AddressTests(RelayTestCase):
         self.assertEqual(self.nodes.addresses, {1: Address("k1.example", 9092), 2: Address("k2.example", 9093)})
 
     def test_coordinator(self) -> None:
-        """
-        So does FindCoordinator, with one coordinator or several; where there is none, there is none.
-        """
+        """So does FindCoordinator, with one coordinator or several; where there is none, there is none."""
         self.client.send("FindCoordinator", 2)
         self.played.answer(**BROKERS[1])
         answer = self.client.receive()
@@ -256,9 +218,7 @@ class AddressTests(RelayTestCase):
         self.assertEqual(found, [(REACHED_HOST, BASE_PORT + 2), (REACHED_HOST, BASE_PORT + 3), ("", -1)])
 
     def test_fetchAndProduce(self) -> None:
-        """
-        So do the hints where a partition has moved in answers to Produce and Fetch.
-        """
+        """So do the hints where a partition has moved in answers to Produce and Fetch."""
         for name, apiVersion, fields in (("Produce", 10, producing()), ("Fetch", 16, {})):
             self.client.send(name, apiVersion, **fields)
             self.played.answer(node_endpoints=BROKERS)
@@ -269,18 +229,14 @@ class AddressTests(RelayTestCase):
             )
 
     def test_noPort(self) -> None:
-        """
-        A node without a port here is told as port 0, and logged.
-        """
+        """A node without a port here is told as port 0, and logged."""
         self.client.send("Metadata", 9)
         self.played.answer(brokers=[{"node_id": 99, "host": "k99.example", "port": 9092}])
         self.assertEqual(self.client.receive().brokers[0].port, 0)
         self.assertIn("node 99 of the cluster has no port here", self.messages())
 
     def test_malformed(self) -> None:
-        """
-        A response that cannot be read closes both ends.
-        """
+        """A response that cannot be read closes both ends."""
         self.client.send("Metadata", 9)
         (sent,) = self.played.arrived()
         self.played.send(framed(struct.pack(">i", sent.correlationId) + bytes(3)))
@@ -290,16 +246,12 @@ class AddressTests(RelayTestCase):
 
 
 class AdvertisedTests(RelayTestCase):
-    """
-    With C{--advertise} clients are told other addresses.
-    """
+    """With C{--advertise} clients are told other addresses."""
 
     advertised = Address("kafka.example", 19092)
 
     def test_metadata(self) -> None:
-        """
-        The advertised host, and ports counted from the advertised one.
-        """
+        """The advertised host, and ports counted from the advertised one."""
         self.client.send("Metadata", 9)
         self.played.answer(brokers=BROKERS)
         self.assertEqual(
@@ -309,14 +261,10 @@ class AdvertisedTests(RelayTestCase):
 
 
 class OrderTests(RelayTestCase):
-    """
-    Responses come in the order of requests.
-    """
+    """Responses come in the order of requests."""
 
     def test_ownWaits(self) -> None:
-        """
-        A refusal waits for the answers to requests before it, and those behind it for it.
-        """
+        """A refusal waits for the answers to requests before it, and those behind it for it."""
         self.client.send("Heartbeat", 4)
         self.quota.decision = REFUSED
         self.client.send("Produce", 9, **producing())
@@ -331,9 +279,7 @@ class OrderTests(RelayTestCase):
         self.assertEqual(self.node.unanswered, 0)
 
     def test_ownBetween(self) -> None:
-        """
-        A refusal that is the first leaves at once, although the node has to answer others.
-        """
+        """A refusal that is the first leaves at once, although the node has to answer others."""
         node = self.linked()
         self.quota.decision = Decision(False, 0.0, "too much")
         self.client.send("Produce", 9, **producing())
@@ -345,9 +291,7 @@ class OrderTests(RelayTestCase):
         self.client.receive()
 
     def test_wrongNumber(self) -> None:
-        """
-        A response with another number than that of the first request closes both ends.
-        """
+        """A response with another number than that of the first request closes both ends."""
         self.client.send("Heartbeat", 4)
         (sent,) = self.played.arrived()
         self.played.send(responseFrame(sent.apiKey, 4, sent.correlationId + 1, {}))
@@ -358,18 +302,14 @@ class OrderTests(RelayTestCase):
         self.assertIn("which is not the next", self.node.lastError)
 
     def test_unasked(self) -> None:
-        """
-        So does a response that nobody has asked for.
-        """
+        """So does a response that nobody has asked for."""
         node = self.linked()
         node.send(responseFrame(API_KEYS["Heartbeat"], 4, 1, {}))
         self.assertTrue(self.client.isClosed)
         self.assertTrue(node.isClosed)
 
     def test_responseToRefused(self) -> None:
-        """
-        A node cannot answer what was answered here.
-        """
+        """A node cannot answer what was answered here."""
         self.client.send("Heartbeat", 4)
         self.quota.decision = REFUSED
         self.client.send("Produce", 9, **producing())
@@ -383,9 +323,7 @@ class OrderTests(RelayTestCase):
         self.assertTrue(self.client.isClosed)
 
     def test_tooShort(self) -> None:
-        """
-        A response that is shorter than its own number closes both ends.
-        """
+        """A response that is shorter than its own number closes both ends."""
         self.client.send("Heartbeat", 4)
         self.played.send(struct.pack(">ii", 3, 1))
         self.assertTrue(self.client.isClosed)
@@ -393,14 +331,10 @@ class OrderTests(RelayTestCase):
 
 
 class ProduceTests(RelayTestCase):
-    """
-    What quotas do to Produce.
-    """
+    """What quotas do to Produce."""
 
     def test_withoutAcks(self) -> None:
-        """
-        A request without acknowledgement makes no entry, and what comes behind it stays in step.
-        """
+        """A request without acknowledgement makes no entry, and what comes behind it stays in step."""
         for _ in range(5):
             self.client.send("Produce", 9, answered=False, **producing(acks=0))
         self.assertEqual(len(self.played.arrived()), 5)
@@ -412,9 +346,7 @@ class ProduceTests(RelayTestCase):
         self.client.receive()
 
     def test_refused(self) -> None:
-        """
-        A refused request is answered with error 89, the reason and the delay, and the node never sees it.
-        """
+        """A refused request is answered with error 89, the reason and the delay, and the node never sees it."""
         node = self.linked()
         self.quota.decision = REFUSED
         self.client.send("Produce", 9, **producing())
@@ -431,9 +363,7 @@ class ProduceTests(RelayTestCase):
         self.assertEqual(len(node.arrived()), 1)
 
     def test_refusedWithoutAcks(self) -> None:
-        """
-        A refused request without acknowledgement closes the connection, behind what the node still answers.
-        """
+        """A refused request without acknowledgement closes the connection, behind what the node still answers."""
         self.client.send("Heartbeat", 4)
         self.quota.decision = REFUSED
         self.client.send("Produce", 9, answered=False, **producing(acks=0))
@@ -446,7 +376,8 @@ class ProduceTests(RelayTestCase):
 
     def test_behindRefused(self) -> None:
         """
-        Batches that come behind a refused one of the same producer are refused, until that one has been sent again.
+        Batches that come behind a refused one of the same producer are refused, until that one has
+        been sent again.
         """
         node = self.linked()
         first = {"producerId": 7, "producerEpoch": 0, "baseSequence": 0}
@@ -463,9 +394,7 @@ class ProduceTests(RelayTestCase):
         self.assertEqual(len(node.arrived()), 2)
 
     def test_delay(self) -> None:
-        """
-        A delay is told in the response, less the time that the node took, and the client is not read meanwhile.
-        """
+        """A delay is told in the response, less the time that the node took, and the client is not read meanwhile."""
         self.quota.delaySeconds = 3.0
         self.client.send("Produce", 9, **producing())
         self.assertIn(Pause.THROTTLED, self.client.protocol.pauses.reasons)
@@ -476,17 +405,13 @@ class ProduceTests(RelayTestCase):
         self.assertNotIn(Pause.THROTTLED, self.client.protocol.pauses.reasons)
 
     def test_charged(self) -> None:
-        """
-        Each request is charged once.
-        """
+        """Each request is charged once."""
         self.client.send("Produce", 9, **producing())
         self.played.answer(**PRODUCED)
         self.assertEqual([request.kind for request, _ in self.quota.recorded if request.kind == "Produce"], ["Produce"])
 
     def test_malformed(self) -> None:
-        """
-        A request whose batches cannot be read is rejected, and its memory is free again.
-        """
+        """A request whose batches cannot be read is rejected, and its memory is free again."""
         data = requestFrame(requestOf("Produce", 9, **producing()), 1)
         self.client.sendBytes(framed(data[4:-40]))
         self.assertTrue(self.client.isClosed)
@@ -494,14 +419,10 @@ class ProduceTests(RelayTestCase):
 
 
 class ApiTests(RelayTestCase):
-    """
-    What is done to single APIs.
-    """
+    """What is done to single APIs."""
 
     def test_initProducerId(self) -> None:
-        """
-        InitProducerId may be refused.
-        """
+        """InitProducerId may be refused."""
         node = self.linked()
         self.quota.decision = REFUSED
         answer = self.client.ask("InitProducerId", 4)
@@ -510,9 +431,7 @@ class ApiTests(RelayTestCase):
         self.assertEqual(node.arrived(), [])
 
     def test_neverRefused(self) -> None:
-        """
-        Nothing else is refused: it is passed on, and some of it is delayed instead.
-        """
+        """Nothing else is refused: it is passed on, and some of it is delayed instead."""
         node = self.linked()
         self.quota.decision = REFUSED
         for name, apiVersion, delaySeconds in (
@@ -531,9 +450,7 @@ class ApiTests(RelayTestCase):
             self.clock.advance(10.0)
 
     def test_throttleTimes(self) -> None:
-        """
-        Of the node's delay and ours, clients are told the longer; and they are not read during ours.
-        """
+        """Of the node's delay and ours, clients are told the longer; and they are not read during ours."""
         self.quota.delaySeconds = 1.0
         for theirsMs, expected in ((400, 1.0), (4000, 4.0)):
             self.client.send("ListGroups", 3)
@@ -544,9 +461,7 @@ class ApiTests(RelayTestCase):
             self.assertNotIn(Pause.THROTTLED, self.client.protocol.pauses.reasons)
 
     def test_sessionTimeout(self) -> None:
-        """
-        The members of a group are delayed for no longer than a third of their session timeout.
-        """
+        """The members of a group are delayed for no longer than a third of their session timeout."""
         self.quota.delaySeconds = 100.0
         self.client.send("JoinGroup", 5, session_timeout=6000, rebalance_timeout=60_000)
         self.played.answer()
@@ -560,18 +475,14 @@ class ApiTests(RelayTestCase):
         self.assertNotIn(Pause.THROTTLED, self.client.protocol.pauses.reasons)
 
     def test_memberOfNewGroup(self) -> None:
-        """
-        Where the coordinator sets the session timeout, it is taken for the default.
-        """
+        """Where the coordinator sets the session timeout, it is taken for the default."""
         self.quota.delaySeconds = 100.0
         self.client.send("ConsumerGroupHeartbeat", 0)
         self.played.answer()
         self.assertEqual(self.client.receive().throttle_time.total_seconds(), 15.0)
 
     def test_refusedMember(self) -> None:
-        """
-        A refusal that becomes a delay is no longer than that either.
-        """
+        """A refusal that becomes a delay is no longer than that either."""
         self.client.send("JoinGroup", 5, session_timeout=3000, rebalance_timeout=60_000)
         self.played.answer()
         self.client.receive()
@@ -581,9 +492,7 @@ class ApiTests(RelayTestCase):
         self.assertEqual(self.client.receive().throttle_time.total_seconds(), 1.0)
 
     def test_apiVersions(self) -> None:
-        """
-        Clients are told of no API and version that the gateway does not understand.
-        """
+        """Clients are told of no API and version that the gateway does not understand."""
         self.client.send("ApiVersions", 3)
         ranges = [
             {"api_key": API_KEYS["Produce"], "min_version": 0, "max_version": 13},
@@ -596,7 +505,8 @@ class ApiTests(RelayTestCase):
 
     def test_newApiVersions(self) -> None:
         """
-        ApiVersions in a version that is too new is answered here with error 35 and the versions that are understood.
+        ApiVersions in a version that is too new is answered here with error 35 and the versions
+        that are understood.
         """
         request = requestFrame(requestOf("ApiVersions", 4), 1)
         self.client.sendBytes(request[:6] + struct.pack(">h", 99) + request[8:])
@@ -609,9 +519,7 @@ class ApiTests(RelayTestCase):
         self.linked()
 
     def test_nodeIsOlder(self) -> None:
-        """
-        A node that does not know the version of ApiVersions itself says so in version 0, and that is passed on.
-        """
+        """A node that does not know the version of ApiVersions itself says so in version 0, and that is passed on."""
         self.client.send("ApiVersions", 4)
         (sent,) = self.played.arrived()
         ranges = [{"api_key": API_KEYS["ApiVersions"], "min_version": 0, "max_version": 2}]
@@ -621,9 +529,7 @@ class ApiTests(RelayTestCase):
         self.assertEqual(struct.unpack_from(">iihihhh", received)[1:], (1, 35, 1, API_KEYS["ApiVersions"], 0, 2))
 
     def test_unknown(self) -> None:
-        """
-        An API or a version that is not known is rejected with a sentence, and the node never sees it.
-        """
+        """An API or a version that is not known is rejected with a sentence, and the node never sees it."""
         for apiKey, apiVersion, words in (
             (4, 0, "it sent a request with API key 4, which is not served"),
             (0, 13, "it sent Produce in version 13, which the gateway does not know"),
@@ -637,31 +543,23 @@ class ApiTests(RelayTestCase):
 
 
 def fetched(sizeBytes: int, **others: Any) -> dict[str, Any]:
-    """
-    The fields of an answer to Fetch with so many bytes of records.
-    """
+    """The fields of an answer to Fetch with so many bytes of records."""
     partition = {"partition_index": 0, "records": b"r" * sizeBytes, "high_watermark": 1}
     return {"responses": [{"partitions": [partition]}], **others}
 
 
 class LargeTests(RelayTestCase):
-    """
-    Large responses are passed on as they come.
-    """
+    """Large responses are passed on as they come."""
 
     def feed(self, node: PlayedNode, data: bytes, random: Random) -> None:
-        """
-        Have the gateway receive C{data} in random pieces.
-        """
+        """Have the gateway receive C{data} in random pieces."""
         while data:
             size = random.choice((1, 2, 3, 5, 8, 13, 100, 1000, 20_000, 60_000))
             node.send(data[:size])
             data = data[size:]
 
     def test_fetch(self) -> None:
-        """
-        Of a large Fetch only the throttle time and the addresses are changed, which are erased.
-        """
+        """Of a large Fetch only the throttle time and the addresses are changed, which are erased."""
         for seed in range(30):
             self.quota.delaySeconds = 0.0
             client = self.connect(1)
@@ -680,9 +578,7 @@ class LargeTests(RelayTestCase):
             client.disconnect()
 
     def test_pieces(self) -> None:
-        """
-        Its pieces leave before it has come whole, and it is not charged for.
-        """
+        """Its pieces leave before it has come whole, and it is not charged for."""
         self.client.send("Fetch", 12)
         (sent,) = self.played.arrived()
         response = self.played.responseTo(sent, fetched(3_000_000))
@@ -698,9 +594,7 @@ class LargeTests(RelayTestCase):
         self.client.receive()
 
     def test_ownBehind(self) -> None:
-        """
-        A refusal does not come into the middle of a response.
-        """
+        """A refusal does not come into the middle of a response."""
         self.client.send("Fetch", 12)
         (sent,) = self.played.arrived()
         response = self.played.responseTo(sent, fetched(100_000))
@@ -713,9 +607,7 @@ class LargeTests(RelayTestCase):
         self.client.receive()
 
     def test_metadata(self) -> None:
-        """
-        A large Metadata has the gateway's addresses, and the length that it has with these.
-        """
+        """A large Metadata has the gateway's addresses, and the length that it has with these."""
         topics = [{"name": f"topic-{index:05}"} for index in range(5000)]
         brokers = [{"node_id": index, "host": "a-very-long-name" * 5, "port": 9092} for index in range(16)]
         for seed, apiVersion in enumerate((0, 5, 9, 12, 13)):
@@ -735,9 +627,7 @@ class LargeTests(RelayTestCase):
             self.clock.advance(1.0)
 
     def test_metadataWithoutEnd(self) -> None:
-        """
-        A large Metadata that ends within its nodes closes both ends: it cannot be answered.
-        """
+        """A large Metadata that ends within its nodes closes both ends: it cannot be answered."""
         self.client.send("Metadata", 9)
         (sent,) = self.played.arrived()
         brokers = [{"node_id": 1, "host": "h" * 30_000, "port": 9092}] * 8
@@ -748,9 +638,7 @@ class LargeTests(RelayTestCase):
         self.assertEqual(len(self.client.transport.received), 0)
 
     def test_collected(self) -> None:
-        """
-        What has to be understood whole is collected up to a size, and charged for meanwhile.
-        """
+        """What has to be understood whole is collected up to a size, and charged for meanwhile."""
         self.client.send("DescribeCluster", 0)
         (sent,) = self.played.arrived()
         brokers = [{"broker_id": 1, "host": "h" * 500, "port": 9092}] * 200
@@ -763,9 +651,7 @@ class LargeTests(RelayTestCase):
         self.assertEqual({broker.host for broker in self.client.receive().brokers}, {REACHED_HOST})
 
     def test_tooLarge(self) -> None:
-        """
-        Beyond that both ends are closed.
-        """
+        """Beyond that both ends are closed."""
         self.client.send("DescribeCluster", 0)
         (sent,) = self.played.arrived()
         self.played.send(struct.pack(">ii", LARGEST_COLLECTED_BYTES + 5, sent.correlationId))
@@ -773,9 +659,7 @@ class LargeTests(RelayTestCase):
         self.assertIn("the gateway can collect", self.client.closeReason)
 
     def test_others(self) -> None:
-        """
-        Other large responses are passed on as they are.
-        """
+        """Other large responses are passed on as they are."""
         self.client.send("DescribeConfigs", 4)
         (sent,) = self.played.arrived()
         configs = [{"name": "n" * 100, "value": "v" * 100}] * 1000
@@ -786,14 +670,10 @@ class LargeTests(RelayTestCase):
 
 
 class BackpressureTests(RelayTestCase):
-    """
-    Whoever does not take bytes is not sent more of them.
-    """
+    """Whoever does not take bytes is not sent more of them."""
 
     def test_client(self) -> None:
-        """
-        While the client takes nothing, the node is not read and the client is not either; then both go on.
-        """
+        """While the client takes nothing, the node is not read and the client is not either; then both go on."""
         node = self.linked()
         self.client.send("Fetch", 12)
         (sent,) = node.arrived()
@@ -814,9 +694,7 @@ class BackpressureTests(RelayTestCase):
         self.assertEqual(len(node.arrived()), 1)
 
     def test_clientStays(self) -> None:
-        """
-        A client that takes nothing for long is closed, and its link with it.
-        """
+        """A client that takes nothing for long is closed, and its link with it."""
         node = self.linked()
         self.client.send("Fetch", 12)
         (sent,) = node.arrived()
@@ -827,9 +705,7 @@ class BackpressureTests(RelayTestCase):
         self.assertTrue(node.isClosed)
 
     def test_node(self) -> None:
-        """
-        A node that takes nothing for C{upstream.send.timeout} loses its link, and its client is closed.
-        """
+        """A node that takes nothing for C{upstream.send.timeout} loses its link, and its client is closed."""
         node = self.linked()
         node.take(False)
         self.client.send("Produce", 9, **producing(sizeBytes=500_000))
@@ -843,9 +719,7 @@ class BackpressureTests(RelayTestCase):
         self.assertEqual((self.node.heldBytes, self.node.unanswered, self.node.linkCount), (0, 0, 0))
 
     def test_nodeGoesOn(self) -> None:
-        """
-        One that takes something in time keeps it.
-        """
+        """One that takes something in time keeps it."""
         node = self.linked()
         for _ in range(3):
             node.take(False)
@@ -858,17 +732,13 @@ class BackpressureTests(RelayTestCase):
 
 
 class ShareTests(RelayTestCase):
-    """
-    Requests for one node hold no more than its share of the pool.
-    """
+    """Requests for one node hold no more than its share of the pool."""
 
     sharePercent = 10
     """Of 8 MiB: room for two of the requests here."""
 
     def produced(self, client: GatewayClient) -> None:
-        """
-        Send a request of more than a third of the share.
-        """
+        """Send a request of more than a third of the share."""
         client.send("Produce", 9, **producing(sizeBytes=350_000))
 
     def test_usedUp(self) -> None:
@@ -898,9 +768,7 @@ class ShareTests(RelayTestCase):
         self.assertEqual(self.node.heldBytes, 0)
 
     def test_beingReceived(self) -> None:
-        """
-        Requests that have not come whole count.
-        """
+        """Requests that have not come whole count."""
         clients = [self.connect(1) for _ in range(3)]
         frames = [client.frame(requestOf("Produce", 9, **producing(sizeBytes=350_000))) for client in clients]
         for client, data in zip(clients, frames, strict=True):
@@ -914,9 +782,7 @@ class ShareTests(RelayTestCase):
         self.assertEqual(sum(len(played.arrived()) for played in self.links), 2)
 
     def test_larger(self) -> None:
-        """
-        A request that is larger than the share goes alone; and while it waits it does not stop the reactor.
-        """
+        """A request that is larger than the share goes alone; and while it waits it does not stop the reactor."""
         self.stuck.add(addressOf(1))
         self.produced(self.client)
         large = self.connect(1)
@@ -930,9 +796,7 @@ class ShareTests(RelayTestCase):
         self.assertEqual(sum(len(played.arrived()) for played in self.links), 3)
 
     def test_waiterLeaves(self) -> None:
-        """
-        A client that leaves while it waits is forgotten.
-        """
+        """A client that leaves while it waits is forgotten."""
         self.stuck.add(addressOf(1))
         clients = [self.connect(1) for _ in range(4)]
         for client in clients:
@@ -967,9 +831,7 @@ class ShareTests(RelayTestCase):
             self.clock.advance(60.0)
 
     def test_refused(self) -> None:
-        """
-        What is refused gives its share back at once.
-        """
+        """What is refused gives its share back at once."""
         self.quota.decision = Decision(False, 0.0, "too much")
         for _ in range(5):
             self.produced(self.client)
@@ -978,20 +840,14 @@ class ShareTests(RelayTestCase):
 
 
 class ConnectingTests(RelayTestCase):
-    """
-    Nodes are connected to when the first request comes.
-    """
+    """Nodes are connected to when the first request comes."""
 
     def test_late(self) -> None:
-        """
-        Not before.
-        """
+        """Not before."""
         self.assertEqual(self.attempts, [])
 
     def test_unknown(self) -> None:
-        """
-        Requests for a node that is not known wait until it is; the counters are those of one node all the time.
-        """
+        """Requests for a node that is not known wait until it is; the counters are those of one node all the time."""
         client = self.connect(3)
         for _ in range(2):
             client.send("Heartbeat", 4)
@@ -1008,9 +864,7 @@ class ConnectingTests(RelayTestCase):
         self.assertEqual((node.unanswered, node.linkCount, node.heldBytes), (0, 1, 0))
 
     def test_neverKnown(self) -> None:
-        """
-        After C{upstream.connect.timeout} the client is closed.
-        """
+        """After C{upstream.connect.timeout} the client is closed."""
         client = self.connect(3)
         client.send("Heartbeat", 4)
         self.clock.advance(10.0)
@@ -1018,9 +872,7 @@ class ConnectingTests(RelayTestCase):
         self.assertEqual(client.closeReason, "node 3 cannot be reached: not within 10 s (upstream.connect.timeout)")
 
     def test_refused(self) -> None:
-        """
-        A client whose node refuses the connection is closed, with a reason.
-        """
+        """A client whose node refuses the connection is closed, with a reason."""
         self.refusing.add(addressOf(1))
         self.client.send("Heartbeat", 4)
         self.assertTrue(self.client.isClosed)
@@ -1028,9 +880,7 @@ class ConnectingTests(RelayTestCase):
         self.assertIn("cannot be reached", self.node.lastError)
 
     def test_silent(self) -> None:
-        """
-        So is one whose node does not answer.
-        """
+        """So is one whose node does not answer."""
         self.silent.add(addressOf(1))
         self.client.send("Heartbeat", 4)
         self.clock.advance(9.9)
@@ -1041,9 +891,7 @@ class ConnectingTests(RelayTestCase):
         self.assertEqual(self.cancelled, [addressOf(1)])
 
     def test_noEndpoint(self) -> None:
-        """
-        So is one for whose node there cannot even be an endpoint.
-        """
+        """So is one for whose node there cannot even be an endpoint."""
         self.raising[addressOf(1)] = UnicodeError("label empty or too long")
         for acks in (0, 1):
             client = self.connect(1)
@@ -1053,18 +901,14 @@ class ConnectingTests(RelayTestCase):
             self.assertEqual((self.node.heldBytes, self.node.unanswered, self.node.linkCount), (0, 0, 0))
 
     def test_nextServer(self) -> None:
-        """
-        Of the servers to begin with the next is tried if one refuses, and then it is the first to be tried.
-        """
+        """Of the servers to begin with the next is tried if one refuses, and then it is the first to be tried."""
         self.refusing.add(UPSTREAM[0])
         for _ in range(2):
             self.linked(self.connect())
         self.assertEqual(self.attempts, [UPSTREAM[0], UPSTREAM[1], UPSTREAM[1]])
 
     def test_allRefuse(self) -> None:
-        """
-        If all do, the client is closed.
-        """
+        """If all do, the client is closed."""
         self.refusing.update(UPSTREAM)
         client = self.connect()
         client.send("Metadata", 9)
@@ -1073,9 +917,7 @@ class ConnectingTests(RelayTestCase):
         self.assertEqual(self.attempts, list(UPSTREAM))
 
     def test_silentServer(self) -> None:
-        """
-        One that does not answer costs a client its connection, and the next one begins with another server.
-        """
+        """One that does not answer costs a client its connection, and the next one begins with another server."""
         self.silent.add(UPSTREAM[0])
         client = self.connect()
         client.send("Metadata", 9)
@@ -1086,9 +928,7 @@ class ConnectingTests(RelayTestCase):
         self.assertEqual(self.attempts, list(UPSTREAM))
 
     def test_clientLeaves(self) -> None:
-        """
-        When the client leaves meanwhile, connecting ends, and nothing is said against the node.
-        """
+        """When the client leaves meanwhile, connecting ends, and nothing is said against the node."""
         self.silent.update((addressOf(1), *UPSTREAM))
         for nodeId in (1, None):
             client = self.connect(nodeId)
@@ -1100,9 +940,7 @@ class ConnectingTests(RelayTestCase):
         self.assertEqual((self.node.linkCount, self.node.heldBytes), (0, 0))
 
     def test_unansweredRequests(self) -> None:
-        """
-        Requests without acknowledgement of a client that has left are sent once the node is connected.
-        """
+        """Requests without acknowledgement of a client that has left are sent once the node is connected."""
         self.silent.add(addressOf(1))
         for _ in range(2):
             self.client.send("Produce", 9, answered=False, **producing(acks=0))
@@ -1112,9 +950,7 @@ class ConnectingTests(RelayTestCase):
         self.assertTrue(self.played.isClosed)
 
     def test_pausedMeanwhile(self) -> None:
-        """
-        Requests that come while it is being connected are sent in their order.
-        """
+        """Requests that come while it is being connected are sent in their order."""
         self.silent.add(addressOf(1))
         for _ in range(3):
             self.client.send("Heartbeat", 4)
@@ -1123,14 +959,10 @@ class ConnectingTests(RelayTestCase):
 
 
 class EndingTests(RelayTestCase):
-    """
-    When one end goes, the other one does.
-    """
+    """When one end goes, the other one does."""
 
     def test_clientLeaves(self) -> None:
-        """
-        A client that leaves takes its link with it, whether the node owes it answers or not.
-        """
+        """A client that leaves takes its link with it, whether the node owes it answers or not."""
         for isOwed in (False, True):
             client = self.connect(1)
             node = self.linked(client)
@@ -1141,9 +973,7 @@ class EndingTests(RelayTestCase):
             self.assertEqual((self.node.unanswered, self.node.linkCount), (0, 0))
 
     def test_unsentWithoutAcks(self) -> None:
-        """
-        Requests without acknowledgement are written before the link is closed, for some time.
-        """
+        """Requests without acknowledgement are written before the link is closed, for some time."""
         for isTaken in (True, False):
             client = self.connect(1)
             node = self.linked(client)
@@ -1162,9 +992,7 @@ class EndingTests(RelayTestCase):
             self.assertEqual(self.node.heldBytes, 0)
 
     def test_nodeLeaves(self) -> None:
-        """
-        When the node goes, the client gets what has been received, and is closed.
-        """
+        """When the node goes, the client gets what has been received, and is closed."""
         for _ in range(3):
             self.client.send("Heartbeat", 4)
         node = self.played
@@ -1178,17 +1006,13 @@ class EndingTests(RelayTestCase):
         self.assertIn("it has closed the connection", self.node.lastError)
 
     def test_nodeLeavesIdle(self) -> None:
-        """
-        A node that closes an idle connection has done nothing wrong; the client is closed.
-        """
+        """A node that closes an idle connection has done nothing wrong; the client is closed."""
         self.linked().close()
         self.assertTrue(self.client.isClosed)
         self.assertIsNone(self.node.lastError)
 
     def test_nodeLeavesInTheMiddle(self) -> None:
-        """
-        Of a response that is passed on the client gets the part that has come.
-        """
+        """Of a response that is passed on the client gets the part that has come."""
         self.client.send("Fetch", 12)
         (sent,) = self.played.arrived()
         self.played.transport.peerSends(self.played.responseTo(sent, fetched(200_000))[:100_000])
@@ -1197,9 +1021,7 @@ class EndingTests(RelayTestCase):
         self.assertEqual(len(self.client.transport.received), 100_000)
 
     def test_drain(self) -> None:
-        """
-        Draining waits for the answers to what was passed on, and reads nothing more.
-        """
+        """Draining waits for the answers to what was passed on, and reads nothing more."""
         for _ in range(2):
             self.client.send("Heartbeat", 4)
         self.client.protocol.drain()
@@ -1213,9 +1035,7 @@ class EndingTests(RelayTestCase):
         self.assertTrue(self.played.isClosed)
 
     def test_drainIdle(self) -> None:
-        """
-        A client that waits for nothing is closed at once.
-        """
+        """A client that waits for nothing is closed at once."""
         node = self.linked()
         self.client.protocol.drain()
         self.clock.advance(0)
@@ -1223,9 +1043,7 @@ class EndingTests(RelayTestCase):
         self.assertTrue(node.isClosed)
 
     def test_drainGrace(self) -> None:
-        """
-        Answers that do not come are waited for until the grace period ends.
-        """
+        """Answers that do not come are waited for until the grace period ends."""
         self.client.send("Heartbeat", 4)
         self.client.protocol.drain()
         self.clock.advance(self.factory.limits.closeGraceSeconds)
@@ -1234,9 +1052,7 @@ class EndingTests(RelayTestCase):
         self.assertEqual(self.node.unanswered, 0)
 
     def test_drainUnsent(self) -> None:
-        """
-        Draining waits for requests without acknowledgement to be sent.
-        """
+        """Draining waits for requests without acknowledgement to be sent."""
         node = self.linked()
         node.take(False)
         self.client.send("Produce", 9, answered=False, **producing(acks=0, sizeBytes=300_000))
@@ -1248,14 +1064,10 @@ class EndingTests(RelayTestCase):
 
 
 class LoginTestCase(RelayTestCase):
-    """
-    A test with logins.
-    """
+    """A test with logins."""
 
     def begin(self, mechanism: str = "PLAIN", client: GatewayClient | None = None) -> None:
-        """
-        Have a mechanism be chosen, which the node knows.
-        """
+        """Have a mechanism be chosen, which the node knows."""
         client = self.client if client is None else client
         client.send("SaslHandshake", 1, mechanism=mechanism)
         self.played.answer(mechanisms=[mechanism])
@@ -1273,21 +1085,15 @@ class LoginTestCase(RelayTestCase):
 
     @property
     def principal(self) -> str:
-        """
-        Who the client is taken for.
-        """
+        """Who the client is taken for."""
         return str(self.client.protocol.principal)
 
 
 class LoginTests(LoginTestCase):
-    """
-    Logins are passed on, and looked at.
-    """
+    """Logins are passed on, and looked at."""
 
     def test_plain(self) -> None:
-        """
-        The user is known once the node has accepted the password, not before; then policies see it.
-        """
+        """The user is known once the node has accepted the password, not before; then policies see it."""
         self.begin()
         self.client.send("SaslAuthenticate", 2, auth_bytes=b"\0alice\0secret")
         (sent,) = self.played.arrived()
@@ -1301,18 +1107,14 @@ class LoginTests(LoginTestCase):
         self.assertNotIn("alice", [each.principal for each, _ in self.quota.recorded[:-1]])
 
     def test_wrongPassword(self) -> None:
-        """
-        Who is not confirmed stays anonymous, and gets the node's answer.
-        """
+        """Who is not confirmed stays anonymous, and gets the node's answer."""
         self.begin()
         answer = self.authenticate(b"\0alice\0wrong", errorCode=58)
         self.assertEqual((answer.error_code, answer.error_message), (ErrorCode.sasl_authentication_failed, "no"))
         self.assertEqual(self.principal, ANONYMOUS)
 
     def test_scram(self) -> None:
-        """
-        With SCRAM the second answer confirms.
-        """
+        """With SCRAM the second answer confirms."""
         self.begin("SCRAM-SHA-256")
         self.authenticate(b"n,,n=al=2Cice,r=abc")
         self.assertEqual(self.principal, ANONYMOUS)
@@ -1320,9 +1122,7 @@ class LoginTests(LoginTestCase):
         self.assertEqual(self.principal, "al,ice")
 
     def test_pipelined(self) -> None:
-        """
-        A message that comes before the last one is answered is rejected.
-        """
+        """A message that comes before the last one is answered is rejected."""
         for name in ("SaslAuthenticate", "SaslHandshake"):
             client = self.connect(1)
             self.begin(client=client)
@@ -1335,9 +1135,7 @@ class LoginTests(LoginTestCase):
             self.assertIn("went on with its login before it was answered", client.closeReason)
 
     def test_hidden(self) -> None:
-        """
-        A mechanism that does not show a name is refused with error 33, and others may be tried.
-        """
+        """A mechanism that does not show a name is refused with error 33, and others may be tried."""
         answer = self.client.ask("SaslHandshake", 1, mechanism="GSSAPI")
         self.assertEqual(answer.error_code, ErrorCode.unsupported_sasl_mechanism)
         self.assertEqual(answer.mechanisms, ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"))
@@ -1348,9 +1146,7 @@ class LoginTests(LoginTestCase):
         self.assertEqual(self.principal, "alice")
 
     def test_again(self) -> None:
-        """
-        Whoever logs in again has to be the same.
-        """
+        """Whoever logs in again has to be the same."""
         self.begin()
         self.authenticate(b"\0alice\0secret")
         self.begin()
@@ -1363,9 +1159,7 @@ class LoginTests(LoginTestCase):
         self.assertEqual(self.played.arrived(), [])
 
     def test_nonsense(self) -> None:
-        """
-        A message that does not say who it is is rejected, and not logged.
-        """
+        """A message that does not say who it is is rejected, and not logged."""
         self.begin()
         self.client.send("SaslAuthenticate", 2, auth_bytes=b"secret", answered=False)
         self.assertTrue(self.client.isClosed)
@@ -1373,9 +1167,7 @@ class LoginTests(LoginTestCase):
         self.assertNotIn("secret", self.messages())
 
     def test_neverRefused(self) -> None:
-        """
-        Logins are neither refused nor delayed.
-        """
+        """Logins are neither refused nor delayed."""
         self.quota.decision = REFUSED
         self.begin()
         self.authenticate(b"\0alice\0secret")
@@ -1383,16 +1175,12 @@ class LoginTests(LoginTestCase):
 
 
 class HiddenTests(LoginTestCase):
-    """
-    With C{--hidden-users} any mechanism may be used.
-    """
+    """With C{--hidden-users} any mechanism may be used."""
 
     gatewayFlags = {"mayHide": True}
 
     def test_passed(self) -> None:
-        """
-        It is passed on, and who logs in by it stays anonymous.
-        """
+        """It is passed on, and who logs in by it stays anonymous."""
         self.begin("GSSAPI")
         for _ in range(3):
             self.authenticate(b"\0opaque")
@@ -1401,16 +1189,12 @@ class HiddenTests(LoginTestCase):
 
 
 class RequiredTests(LoginTestCase):
-    """
-    With C{--require-login} nothing but a login is passed on first.
-    """
+    """With C{--require-login} nothing but a login is passed on first."""
 
     gatewayFlags = {"requiresLogin": True}
 
     def test_refused(self) -> None:
-        """
-        Anything else closes the connection, also after a login that failed.
-        """
+        """Anything else closes the connection, also after a login that failed."""
         for isTried in (False, True):
             self.client = self.connect(1)
             if isTried:
@@ -1421,9 +1205,7 @@ class RequiredTests(LoginTestCase):
             self.assertIn("it sent Metadata before it had logged in (--require-login)", self.client.closeReason)
 
     def test_passed(self) -> None:
-        """
-        ApiVersions and the login are passed on, and after it everything is.
-        """
+        """ApiVersions and the login are passed on, and after it everything is."""
         self.client.send("ApiVersions", 3)
         self.played.answer()
         self.client.receive()
@@ -1433,16 +1215,12 @@ class RequiredTests(LoginTestCase):
 
 
 class LimitsTestCase(LoginTestCase):
-    """
-    A gateway with limits that can be set.
-    """
+    """A gateway with limits that can be set."""
 
     properties = {"super.users": "User:admin"}
 
     def setUp(self) -> None:
-        """
-        Have a place where limits are kept.
-        """
+        """Have a place where limits are kept."""
         super().setUp()
         store = SegmentLog(self.mktemp(), self.clock, lambda: 1.0, maybeDeferred)
         self.gateway.limits = QuotaLimits(store, self.control, {}, self.clock.seconds)
@@ -1450,9 +1228,7 @@ class LimitsTestCase(LoginTestCase):
         self.addCleanup(lambda: self.successResultOf(store.close()))
 
     def alter(self, version: int = 1) -> Any:
-        """
-        Ask for a limit to be set, and give the error for it.
-        """
+        """Ask for a limit to be set, and give the error for it."""
         entry = {
             "entity": [{"entity_type": "user", "entity_name": "bob"}],
             "ops": [{"key": "scripted_rate", "value": 5.0, "remove": False}],
@@ -1463,22 +1239,16 @@ class LimitsTestCase(LoginTestCase):
 
 
 class LimitsTests(LimitsTestCase):
-    """
-    Limits of clients are the gateway's own.
-    """
+    """Limits of clients are the gateway's own."""
 
     def test_describe(self) -> None:
-        """
-        DescribeClientQuotas is answered here.
-        """
+        """DescribeClientQuotas is answered here."""
         self.client.send("DescribeClientQuotas", 1)
         self.assertEqual(self.client.receive().error_code, ErrorCode.none)
         self.assertEqual(self.attempts, [])
 
     def test_alter(self) -> None:
-        """
-        A super user may set limits.
-        """
+        """A super user may set limits."""
         self.begin()
         self.authenticate(b"\0admin\0secret")
         self.assertEqual(self.alter().error_code, ErrorCode.none)
@@ -1486,18 +1256,14 @@ class LimitsTests(LimitsTestCase):
         self.assertIn({"scripted_rate": 5.0}, list(self.quota.limits.values()))
 
     def test_forbidden(self) -> None:
-        """
-        Nobody else may.
-        """
+        """Nobody else may."""
         entry = self.alter()
         self.assertEqual(entry.error_code, ErrorCode.cluster_authorization_failed)
         self.assertNotIn({"scripted_rate": 5.0}, list(self.quota.limits.values()))
         self.assertEqual(self.attempts, [])
 
     def test_waits(self) -> None:
-        """
-        The answer waits for those before it.
-        """
+        """The answer waits for those before it."""
         self.client.send("Heartbeat", 4)
         self.client.send("DescribeClientQuotas", 1)
         self.assertEqual(self.client.waiting(), 0)
@@ -1507,16 +1273,12 @@ class LimitsTests(LimitsTestCase):
 
 
 class TheirLimitsTests(LimitsTestCase):
-    """
-    With C{--limits upstream} they are those of the cluster.
-    """
+    """With C{--limits upstream} they are those of the cluster."""
 
     gatewayFlags = {"hasLimits": False}
 
     def test_passed(self) -> None:
-        """
-        Both requests are passed on.
-        """
+        """Both requests are passed on."""
         for name in ("DescribeClientQuotas", "AlterClientQuotas"):
             self.client.send(name, 1)
             self.assertEqual(len(self.played.arrived()), 1)
@@ -1535,9 +1297,7 @@ class AnyOrderTests(GatewayTestCase):
     sharePercent = 15
 
     def play(self, random: Random, stepCount: int) -> None:
-        """
-        Have random things happen.
-        """
+        """Have random things happen."""
         self.random = random
         self.unsent: dict[GatewayClient, bytes] = {}
         self.coming: dict[PlayedNode, bytes] = {}
@@ -1678,9 +1438,7 @@ class AnyOrderTests(GatewayTestCase):
         self.clock.advance(self.random.choice((0.01, 0.5, 3.0, 10.0)))
 
     def reaches(self) -> None:
-        """
-        What happens when a node is connected to.
-        """
+        """What happens when a node is connected to."""
         for address in (addressOf(1), addressOf(2), *UPSTREAM):
             for kind, chance in ((self.refusing, 0.1), (self.silent, 0.3), (self.stuck, 0.2)):
                 if self.random.random() < chance:
@@ -1698,18 +1456,14 @@ class AnyOrderTests(GatewayTestCase):
             self.random.choice(clients).protocol.drain()
 
     def lies(self) -> None:
-        """
-        A node sends what was not asked for.
-        """
+        """A node sends what was not asked for."""
         links = self.openLinks()
         if links and self.random.random() < 0.5:
             played = self.random.choice(links)
             self.coming[played] = self.coming.get(played, b"") + framed(struct.pack(">i", 1 << 20))
 
     def check(self) -> None:
-        """
-        What each client has received are the answers to its first requests.
-        """
+        """What each client has received are the answers to its first requests."""
         for client in self.clients:
             received, offset, numbers = client.transport.received, 0, []
             while len(received) >= offset + 8:
@@ -1721,9 +1475,7 @@ class AnyOrderTests(GatewayTestCase):
         self.assertGreaterEqual(min(node.heldBytes for node in (self.gateway.bootstrap, *self.nodes)), 0)
 
     def settle(self) -> None:
-        """
-        Everybody does well from now on: who is connected still gets all answers.
-        """
+        """Everybody does well from now on: who is connected still gets all answers."""
         self.quota.decision, self.quota.delaySeconds, self.quota.failing = ADMITTED, 0.0, frozenset()
         for kind in (self.refusing, self.silent, self.stuck):
             kind.clear()
@@ -1752,9 +1504,7 @@ class AnyOrderTests(GatewayTestCase):
     @given(seed=st.integers(0, 2**32), stepCount=st.integers(1, 150))
     @settings(max_examples=60, deadline=None)
     def test_anything(self, seed: int, stepCount: int) -> None:
-        """
-        See above.
-        """
+        """See above."""
         self.stop()
         self.start()
         self.play(Random(seed), stepCount)

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.security.passwordfile}.
-"""
+"""Tests for L{admission.kafka.security.passwordfile}."""
 
 from __future__ import annotations
 
@@ -29,9 +27,7 @@ KEY = b"k" * 32
 
 
 def usersOf(*names: str, iterations: int = MIN_ITERATIONS) -> Users:
-    """
-    Users whose passwords are their names backwards.
-    """
+    """Users whose passwords are their names backwards."""
     users = Users(KEY)
     for name in names:
         users.setPassword(name, name[::-1], iterations)
@@ -39,32 +35,23 @@ def usersOf(*names: str, iterations: int = MIN_ITERATIONS) -> Users:
 
 
 class UsersTests(SynchronousTestCase):
-    """
-    L{Users} are written as a text and read again.
-    """
+    """L{Users} are written as a text and read again."""
 
     def test_roundTrip(self) -> None:
-        """
-        Whatever names there are, all of it comes back.
-        """
+        """Whatever names there are, all of it comes back."""
         users = usersOf("alice", "zoë", "a:b", "a\u2028b", "#x", "CN=client,O=Acme")
         again = parseUsers(formatUsers(users))
         self.assertEqual((again.key, again.secretsByName), (users.key, users.secretsByName))
 
     def test_lines(self) -> None:
-        """
-        After the first line there is one for each user and mechanism, without
-        the password.
-        """
+        """After the first line there is one for each user and mechanism, without the password."""
         first, *lines = formatUsers(usersOf("alice")).splitlines()
         self.assertEqual(first, f"admission users 1 {KEY.hex()}")
         self.assertEqual([line.split(":")[:3] for line in lines], [["alice", each, "4096"] for each in HASHES])
         self.assertNotIn("ecila", "".join(lines))
 
     def test_salts(self) -> None:
-        """
-        The same password is another secret each time.
-        """
+        """The same password is another secret each time."""
         users = usersOf("alice")
         before = users.secretsByName["alice"]
         users.setPassword("alice", "ecila", MIN_ITERATIONS)
@@ -73,10 +60,7 @@ class UsersTests(SynchronousTestCase):
             self.assertTrue(users.secretsByName["alice"][mechanism].isPassword(b"ecila"))
 
     def test_unusable(self) -> None:
-        """
-        Names that would break the file, empty passwords and iterations that
-        clients refuse are refused.
-        """
+        """Names that would break the file, empty passwords and iterations that clients refuse are refused."""
         users = Users(KEY)
         for name in ("", " ", "a ", "\ta", "a\nb", "a\0b"):
             self.assertRaisesRegex(PasswordFileError, "cannot be a name", users.setPassword, name, "x")
@@ -88,19 +72,14 @@ class UsersTests(SynchronousTestCase):
         self.assertEqual(users.secretsByName, {})
 
     def test_remove(self) -> None:
-        """
-        Only who is there can be removed.
-        """
+        """Only who is there can be removed."""
         users = usersOf("alice")
         users.remove("alice")
         self.assertEqual(users.secretsByName, {})
         self.assertRaisesRegex(PasswordFileError, "no user 'alice'", users.remove, "alice")
 
     def test_malformed(self) -> None:
-        """
-        What is no password file is refused, and a line that is wrong by its
-        number; what it says is not repeated.
-        """
+        """What is no password file is refused, and a line that is wrong by its number; what it says is not repeated."""
         for text in ("", "\n", "alice:secret\n", "admission users 2 " + KEY.hex(), "admission users 1 ff"):
             self.assertRaisesRegex(PasswordFileError, "not a password file", parseUsers, text)
         good = formatUsers(usersOf("alice"))
@@ -121,37 +100,26 @@ class UsersTests(SynchronousTestCase):
             self.assertNotIn(stored, str(error))
 
     def test_repr(self) -> None:
-        """
-        No key is in the C{repr}.
-        """
+        """No key is in the C{repr}."""
         users = usersOf("alice")
         self.assertNotIn(repr(KEY), repr(users))
         self.assertNotIn(repr(users.secretsByName["alice"]["SCRAM-SHA-256"].serverKey), repr(users))
 
 
 class FileTestCase(SynchronousTestCase):
-    """
-    A test with a password file.
-    """
+    """A test with a password file."""
 
     def setUp(self) -> None:
-        """
-        The users are alice and bob.
-        """
+        """The users are alice and bob."""
         self.path = Path(self.mktemp())
         self.path.write_text(formatUsers(usersOf("alice", "bob")), encoding="utf-8")
 
 
 class ChangeUsersTests(FileTestCase):
-    """
-    L{changeUsers} writes all or nothing.
-    """
+    """L{changeUsers} writes all or nothing."""
 
     def test_change(self) -> None:
-        """
-        The file has the change, its key is the same, nobody else can read it,
-        and nothing is left beside it.
-        """
+        """The file has the change, its key is the same, nobody else can read it, and nothing is left beside it."""
         self.path.chmod(0o644)
         changeUsers(self.path, lambda users: users.remove("bob"))
         users = readUsers(self.path)
@@ -160,10 +128,7 @@ class ChangeUsersTests(FileTestCase):
         self.assertEqual([each.name for each in self.path.parent.iterdir() if each.name.endswith(".new")], [])
 
     def test_owner(self) -> None:
-        """
-        The owner stays, whoever changes the file, or the broker could no
-        longer read it.
-        """
+        """The owner stays, whoever changes the file, or the broker could no longer read it."""
         owners: list[tuple[int, int]] = []
         self.patch(os, "fchown", lambda descriptor, user, group: owners.append((user, group)))
         changeUsers(self.path, lambda users: users.remove("bob"))
@@ -171,9 +136,7 @@ class ChangeUsersTests(FileTestCase):
         self.assertEqual(owners, [(status.st_uid, status.st_gid)])
 
     def test_link(self) -> None:
-        """
-        A link stays one.
-        """
+        """A link stays one."""
         link = Path(self.mktemp())
         link.symlink_to(self.path.resolve())
         changeUsers(link, lambda users: users.remove("bob"))
@@ -181,18 +144,14 @@ class ChangeUsersTests(FileTestCase):
         self.assertEqual(list(readUsers(self.path).secretsByName), ["alice"])
 
     def test_refused(self) -> None:
-        """
-        A change that fails leaves the file as it was, and can be tried again.
-        """
+        """A change that fails leaves the file as it was, and can be tried again."""
         before = self.path.read_bytes()
         self.assertRaises(PasswordFileError, changeUsers, self.path, lambda users: users.remove("carol"))
         self.assertEqual(self.path.read_bytes(), before)
         changeUsers(self.path, lambda users: users.remove("bob"))
 
     def test_notAPasswordFile(self) -> None:
-        """
-        Another file is not overwritten.
-        """
+        """Another file is not overwritten."""
         self.path.write_text("-----BEGIN PRIVATE KEY-----\n")
         self.assertRaisesRegex(
             PasswordFileError, "not a password file", changeUsers, self.path, lambda users: None, mayCreate=True
@@ -200,9 +159,7 @@ class ChangeUsersTests(FileTestCase):
         self.assertEqual(self.path.read_text(), "-----BEGIN PRIVATE KEY-----\n")
 
     def test_create(self) -> None:
-        """
-        A file is only made where that is allowed, each with a key of its own.
-        """
+        """A file is only made where that is allowed, each with a key of its own."""
         missing = Path(self.mktemp())
         self.assertRaisesRegex(PasswordFileError, "No such file", changeUsers, missing, lambda users: None)
         self.assertFalse(missing.exists())
@@ -213,10 +170,7 @@ class ChangeUsersTests(FileTestCase):
         self.assertNotEqual(users.key, KEY)
 
     def test_oneAtATime(self) -> None:
-        """
-        Who comes while somebody else changes the file is refused, so that
-        neither change is lost.
-        """
+        """Who comes while somebody else changes the file is refused, so that neither change is lost."""
 
         def changeAgain(users: Users) -> None:
             error = self.assertRaises(PasswordFileError, changeUsers, self.path, lambda users: None)
@@ -227,23 +181,17 @@ class ChangeUsersTests(FileTestCase):
         self.assertEqual(list(readUsers(self.path).secretsByName), ["alice"])
 
     def test_noDirectory(self) -> None:
-        """
-        A directory that is not there is said so.
-        """
+        """A directory that is not there is said so."""
         self.assertRaisesRegex(
             PasswordFileError, "cannot be written", changeUsers, self.path / "x", lambda users: None, mayCreate=True
         )
 
 
 class PasswordFileTests(FileTestCase):
-    """
-    L{PasswordFile} knows who is in it now.
-    """
+    """L{PasswordFile} knows who is in it now."""
 
     def setUp(self) -> None:
-        """
-        What C{stat} says is up to the test.
-        """
+        """What C{stat} says is up to the test."""
         super().setUp()
         self.modified = 1
 
@@ -255,22 +203,15 @@ class PasswordFileTests(FileTestCase):
         self.file = PasswordFile(str(self.path), look)
 
     def isKnown(self, name: str) -> bool:
-        """
-        Whether C{name} can log in with its password.
-        """
+        """Whether C{name} can log in with its password."""
         return self.file.secretOf(name, "SCRAM-SHA-256").isPassword(name[::-1].encode())
 
     def rewrite(self, users: Users) -> None:
-        """
-        Change the file behind everybody's back.
-        """
+        """Change the file behind everybody's back."""
         self.path.write_text(formatUsers(users), encoding="utf-8")
 
     def test_change(self) -> None:
-        """
-        A change counts when the time of the file shows it, and not before: it
-        is not read for every login.
-        """
+        """A change counts when the time of the file shows it, and not before: it is not read for every login."""
         self.assertTrue(self.isKnown("alice"))
         self.rewrite(usersOf("carol"))
         self.assertTrue(self.isKnown("alice"))
@@ -280,10 +221,7 @@ class PasswordFileTests(FileTestCase):
         self.assertFalse(self.isKnown("alice"))
 
     def test_broken(self) -> None:
-        """
-        A file that has become useless, or is gone, leaves the users as they
-        were, and is reported once.
-        """
+        """A file that has become useless, or is gone, leaves the users as they were, and is reported once."""
 
         def breakFile() -> None:
             self.path.write_text("nonsense")
@@ -306,9 +244,7 @@ class PasswordFileTests(FileTestCase):
         self.assertTrue(self.isKnown("carol"))
 
     def test_unusable(self) -> None:
-        """
-        One that is useless from the beginning is refused in words.
-        """
+        """One that is useless from the beginning is refused in words."""
         self.path.write_bytes(b"\xff")
         self.assertRaisesRegex(PasswordFileError, "cannot be used: it is not UTF-8", PasswordFile, str(self.path))
         self.path.unlink()
@@ -331,9 +267,7 @@ class PasswordFileTests(FileTestCase):
             self.assertFalse(unknown.isPassword(b"yrollam"))
 
     def test_unknownAmongUnequal(self) -> None:
-        """
-        Where users differ in their iterations, unknown names do as well.
-        """
+        """Where users differ in their iterations, unknown names do as well."""
         users = usersOf("alice")
         users.setPassword("bob", "x", 5000)
         self.rewrite(users)
@@ -342,9 +276,7 @@ class PasswordFileTests(FileTestCase):
         self.assertEqual(iterations, {4096, 5000})
 
     def test_unknownToOthers(self) -> None:
-        """
-        Another file has other salts for unknown names.
-        """
+        """Another file has other salts for unknown names."""
         other = Path(self.mktemp())
         other.write_text(formatUsers(Users()))
         name, mechanism = "mallory", "SCRAM-SHA-256"

@@ -1,7 +1,4 @@
-"""
-Tests for L{admission.kafka.security} and L{admission.kafka.security.saslapi},
-without sockets.
-"""
+"""Tests for L{admission.kafka.security} and L{admission.kafka.security.saslapi}, without sockets."""
 
 from __future__ import annotations
 
@@ -62,9 +59,7 @@ WRONG = "Authentication failed: the name or the password is wrong"
 
 
 def passwordFile(case: SynchronousTestCase, *names: str) -> str:
-    """
-    The path of a file in which all users have the same password.
-    """
+    """The path of a file in which all users have the same password."""
     users = Users()
     for name in names:
         users.setPassword(name, PASSWORD, MIN_ITERATIONS)
@@ -74,9 +69,7 @@ def passwordFile(case: SynchronousTestCase, *names: str) -> str:
 
 
 def plain(name: str, password: str, authorizationId: str = "") -> bytes:
-    """
-    The message of SASL PLAIN.
-    """
+    """The message of SASL PLAIN."""
     return f"{authorizationId}\0{name}\0{password}".encode()
 
 
@@ -91,31 +84,22 @@ class Threads:
         self.started: list[tuple[Deferred[Any], Callable[[], Any]]] = []
 
     def defer(self, function: Callable[..., Any], *args: Any) -> Deferred[Any]:
-        """
-        As L{twisted.internet.threads.deferToThread}.
-        """
+        """As L{twisted.internet.threads.deferToThread}."""
         done: Deferred[Any] = Deferred()
         self.started.append((done, lambda: function(*args)))
         return done
 
     def work(self) -> None:
-        """
-        Do what was started first.
-        """
+        """Do what was started first."""
         done, function = self.started.pop(0)
         done.callback(function())
 
 
 class SubjectNameTests(SynchronousTestCase):
-    """
-    L{subjectName} writes subjects as C{X500Principal.getName} of Java does,
-    which Kafka's principals are.
-    """
+    """L{subjectName} writes subjects as C{X500Principal.getName} of Java does, which Kafka's principals are."""
 
     def test_order(self) -> None:
-        """
-        What a certificate has last comes first.
-        """
+        """What a certificate has last comes first."""
         attributes = [
             (NameOID.COUNTRY_NAME, "DE"),
             (NameOID.ORGANIZATION_NAME, "Acme"),
@@ -149,10 +133,7 @@ class SubjectNameTests(SynchronousTestCase):
         )
 
     def test_joined(self) -> None:
-        """
-        A component of several parts is joined by plus signs, and outer spaces
-        are escaped.
-        """
+        """A component of several parts is joined by plus signs, and outer spaces are escaped."""
         organization = x509.NameAttribute(NameOID.ORGANIZATION_NAME, 'ü"\\<>;+z')
         joined = x509.RelativeDistinguishedName(
             [
@@ -164,22 +145,16 @@ class SubjectNameTests(SynchronousTestCase):
         self.assertEqual(subjectName(subject), r"CN=x+OU=\ \ y\ ,O=ü\"\\\<\>\;\+z")
 
     def test_long(self) -> None:
-        """
-        Values whose DER has a length of several bytes come whole.
-        """
+        """Values whose DER has a length of several bytes come whole."""
         subject = x509.Name([x509.NameAttribute(NameOID.EMAIL_ADDRESS, "x" * 300)])
         self.assertEqual(subjectName(subject), "1.2.840.113549.1.9.1=#1682012c" + "78" * 300)
 
 
 class CredentialsTests(SynchronousTestCase):
-    """
-    What clients present, in the terms of cred.
-    """
+    """What clients present, in the terms of cred."""
 
     def test_plain(self) -> None:
-        """
-        A PLAIN message is read, with or without an authorization id.
-        """
+        """A PLAIN message is read, with or without an authorization id."""
         for message in (plain("zoë", "a b"), plain("zoë", "a b", "zoë")):
             credentials = PlainCredentials.ofMessage(message)
             self.assertEqual((credentials.username, credentials.password), ("zoë".encode(), b"a b"))
@@ -189,17 +164,13 @@ class CredentialsTests(SynchronousTestCase):
         self.assertNotIn("a b", repr(credentials))
 
     def test_malformed(self) -> None:
-        """
-        What is none is refused, and so is acting as somebody else.
-        """
+        """What is none is refused, and so is acting as somebody else."""
         for message in (b"", b"alice", b"alice\0x", b"\0\0x", b"\0alice\0", b"\0a\0b\0c", b"\0\xff\0x", b"\0a\0\xff"):
             self.assertRaises(ValueError, PlainCredentials.ofMessage, message)
         self.assertRaisesRegex(ValueError, "act as another", PlainCredentials.ofMessage, plain("alice", "x", "root"))
 
     def test_interfaces(self) -> None:
-        """
-        Everything provides what it says.
-        """
+        """Everything provides what it says."""
         exchange = ScramExchange("SCRAM-SHA-256", b"n,,n=alice,r=x", "nonce")
         verifyObject(IScramCredentials, ScramCredentials(exchange, lambda challenge: None))
         verifyObject(IPrincipal, Principal("alice"))
@@ -208,10 +179,7 @@ class CredentialsTests(SynchronousTestCase):
         verifyObject(ICredentialsChecker, SeveralCheckers([], []))
 
     def test_realm(self) -> None:
-        """
-        The avatar is the name, whether the checker has it as bytes or as text,
-        and nothing else is to be had.
-        """
+        """The avatar is the name, whether the checker has it as bytes or as text, and nothing else is to be had."""
         realm = PrincipalRealm()
         for avatarId in ("zoë", "zoë".encode()):
             interface, avatar, logOut = realm.requestAvatar(avatarId, None, IPrincipal)
@@ -221,28 +189,19 @@ class CredentialsTests(SynchronousTestCase):
 
 
 class ScramCheckerTests(SynchronousTestCase):
-    """
-    L{ScramChecker} checks passwords in threads, a few at a time.
-    """
+    """L{ScramChecker} checks passwords in threads, a few at a time."""
 
     def setUp(self) -> None:
-        """
-        Alice is the user.
-        """
+        """Alice is the user."""
         self.threads = Threads()
         self.checker = ScramChecker(PasswordFile(passwordFile(self, "alice")), self.threads.defer)
 
     def ask(self, name: str = "alice", password: str = PASSWORD) -> Deferred[Any]:
-        """
-        Present a password.
-        """
+        """Present a password."""
         return self.checker.requestAvatarId(PlainCredentials(name.encode(), password.encode()))
 
     def test_password(self) -> None:
-        """
-        The right password of a user is let in; a wrong one takes as long as that
-        of nobody.
-        """
+        """The right password of a user is let in; a wrong one takes as long as that of nobody."""
         asked = [self.ask(), self.ask(password="wrong"), self.ask("mallory")]
         for _ in asked:
             self.threads.work()
@@ -251,9 +210,7 @@ class ScramCheckerTests(SynchronousTestCase):
             self.failureResultOf(each, UnauthorizedLogin)
 
     def test_threads(self) -> None:
-        """
-        No more threads work at a time than may.
-        """
+        """No more threads work at a time than may."""
         asked = [self.ask() for _ in range(PASSWORDS_AT_ONCE + 2)]
         self.assertEqual(len(self.threads.started), PASSWORDS_AT_ONCE)
         self.threads.work()
@@ -263,9 +220,7 @@ class ScramCheckerTests(SynchronousTestCase):
         self.assertEqual([self.successResultOf(each) for each in asked], [b"alice"] * len(asked))
 
     def test_cancelWaiting(self) -> None:
-        """
-        A password that nobody waits for any more is not looked at.
-        """
+        """A password that nobody waits for any more is not looked at."""
         asked = [self.ask() for _ in range(PASSWORDS_AT_ONCE + 1)]
         asked[-1].cancel()
         self.failureResultOf(asked[-1], CancelledError)
@@ -274,9 +229,7 @@ class ScramCheckerTests(SynchronousTestCase):
         self.assertEqual(self.threads.started, [])
 
     def test_cancelWorking(self) -> None:
-        """
-        A thread that works for nobody still counts as one that works.
-        """
+        """A thread that works for nobody still counts as one that works."""
         asked = [self.ask() for _ in range(PASSWORDS_AT_ONCE + 1)]
         asked[0].cancel()
         self.failureResultOf(asked[0], CancelledError)
@@ -287,21 +240,15 @@ class ScramCheckerTests(SynchronousTestCase):
 
 
 class PortalTests(SynchronousTestCase):
-    """
-    L{makePortal} puts checkers together.
-    """
+    """L{makePortal} puts checkers together."""
 
     def setUp(self) -> None:
-        """
-        Two databases.
-        """
+        """Two databases."""
         self.first = InMemoryUsernamePasswordDatabaseDontUse(alice=b"1", bob=b"1")
         self.second = InMemoryUsernamePasswordDatabaseDontUse(bob=b"2", carol=b"2")
 
     def name(self, username: bytes, password: bytes) -> str | None:
-        """
-        Who logs in with that, if anybody.
-        """
+        """Who logs in with that, if anybody."""
         portal = makePortal([self.first, self.second])
         asked = portal.login(PlainCredentials(username, password), None, IPrincipal)
         asked.addErrback(lambda failure: failure.trap(UnauthorizedLogin) and (None, None, None))
@@ -309,9 +256,7 @@ class PortalTests(SynchronousTestCase):
         return None if principal is None else principal.name
 
     def test_several(self) -> None:
-        """
-        Whoever any of them lets in is let in.
-        """
+        """Whoever any of them lets in is let in."""
         self.assertEqual(self.name(b"alice", b"1"), "alice")
         self.assertEqual(self.name(b"bob", b"1"), "bob")
         self.assertEqual(self.name(b"bob", b"2"), "bob")
@@ -320,9 +265,7 @@ class PortalTests(SynchronousTestCase):
         self.assertIsNone(self.name(b"mallory", b"1"))
 
     def test_broken(self) -> None:
-        """
-        A checker that fails is not passed over.
-        """
+        """A checker that fails is not passed over."""
 
         def fail(credentials: Any) -> None:
             raise ZeroDivisionError()
@@ -332,38 +275,28 @@ class PortalTests(SynchronousTestCase):
         self.failureResultOf(portal.login(PlainCredentials(b"carol", b"2"), None, IPrincipal), ZeroDivisionError)
 
     def test_interfaces(self) -> None:
-        """
-        Only what clients can present is registered.
-        """
+        """Only what clients can present is registered."""
         self.assertEqual(makePortal([self.first]).listCredentialsInterfaces(), [IUsernamePassword])
         self.assertEqual(makePortal([AllowAnonymousAccess()]).listCredentialsInterfaces(), [])
 
     def test_oneFile(self) -> None:
-        """
-        There is one file of SCRAM secrets, beside other checkers of passwords.
-        """
+        """There is one file of SCRAM secrets, beside other checkers of passwords."""
         files = [ScramChecker(PasswordFile(passwordFile(self, "alice"))) for _ in range(2)]
         self.assertEqual(set(makePortal([files[0], self.first]).listCredentialsInterfaces()), set(SUPPORTED))
         self.assertRaisesRegex(ValueError, "one file of SCRAM secrets", makePortal, files)
 
 
 class LoginTestCase(BrokerTestCase):
-    """
-    A broker whose users are alice and bob.
-    """
+    """A broker whose users are alice and bob."""
 
     def setUp(self) -> None:
-        """
-        Passwords are hashed at once.
-        """
+        """Passwords are hashed at once."""
         super().setUp()
         self.checker: Any = ScramChecker(PasswordFile(passwordFile(self, "alice", "bob")), maybeDeferred)
         self.require(self.checker)
 
     def require(self, *checkers: Any) -> None:
-        """
-        Have connections made from now on log in by C{checkers}.
-        """
+        """Have connections made from now on log in by C{checkers}."""
         self.broker.logins = Logins(
             makePortal(checkers) if checkers else None,
             self.clock,
@@ -372,22 +305,16 @@ class LoginTestCase(BrokerTestCase):
         )
 
     def begin(self, client: Client, mechanism: str) -> None:
-        """
-        Choose a mechanism.
-        """
+        """Choose a mechanism."""
         answer = client.ask("SaslHandshake", 1, mechanism=mechanism)
         self.assertEqual((answer.error_code, mechanism in answer.mechanisms), (ErrorCode.none, True))
 
     def send(self, client: Client, message: bytes, apiVersion: int = 2) -> None:
-        """
-        Send the next message of a login.
-        """
+        """Send the next message of a login."""
         client.send("SaslAuthenticate", apiVersion, auth_bytes=message)
 
     def logIn(self, client: Client, name: str = "alice", password: str = PASSWORD, apiVersion: int = 2) -> None:
-        """
-        Log in by PLAIN, however it ends.
-        """
+        """Log in by PLAIN, however it ends."""
         self.begin(client, "PLAIN")
         self.send(client, plain(name, password), apiVersion)
 
@@ -406,9 +333,7 @@ class LoginTestCase(BrokerTestCase):
         return scram
 
     def assertServed(self, client: Client, principal: str) -> None:
-        """
-        C{client} may do everything, under that name.
-        """
+        """C{client} may do everything, under that name."""
         if "events" not in self.log.topics:
             self.topic("events")
         self.assertEqual(client.produce("events", batchOf(b"value")).error_code, ErrorCode.none)
@@ -432,21 +357,15 @@ class LoginTestCase(BrokerTestCase):
         return answer
 
     def warnings(self) -> list[str]:
-        """
-        What the log warns of.
-        """
+        """What the log warns of."""
         return [str(formatEvent(event)) for event in self.logged if event["log_level"] is LogLevel.warn]
 
 
 class LoginTests(LoginTestCase):
-    """
-    A client that logs in is served under its name.
-    """
+    """A client that logs in is served under its name."""
 
     def test_plain(self) -> None:
-        """
-        By PLAIN, in all versions; the login lasts as long as the connection.
-        """
+        """By PLAIN, in all versions; the login lasts as long as the connection."""
         for apiVersion in (0, 1, 2):
             client = self.connect()
             self.logIn(client, apiVersion=apiVersion)
@@ -457,9 +376,7 @@ class LoginTests(LoginTestCase):
             self.assertServed(client, "alice")
 
     def test_scram(self) -> None:
-        """
-        By SCRAM; our signature convinces the client.
-        """
+        """By SCRAM; our signature convinces the client."""
         for mechanism in HASHES:
             client = self.connect()
             scram = self.logInByScram(client, mechanism, "bob")
@@ -469,9 +386,7 @@ class LoginTests(LoginTestCase):
             self.assertServed(client, "bob")
 
     def test_pipelined(self) -> None:
-        """
-        A client that does not wait for its answers logs in as well.
-        """
+        """A client that does not wait for its answers logs in as well."""
         client = self.connect()
         client.sendBytes(
             client.frame(requestOf("ApiVersions", 3))
@@ -502,9 +417,7 @@ class LoginTests(LoginTestCase):
         self.assertServed(client, "alice")
 
     def test_otherCheckers(self) -> None:
-        """
-        Any checker of passwords will do, and SCRAM is then not offered.
-        """
+        """Any checker of passwords will do, and SCRAM is then not offered."""
         self.require(InMemoryUsernamePasswordDatabaseDontUse(carol=b"secret"))
         client = self.connect()
         self.logIn(client, "carol", "secret")
@@ -513,10 +426,7 @@ class LoginTests(LoginTestCase):
         self.assertEqual(self.broker.logins.mechanisms, ["PLAIN"])
 
     def test_again(self) -> None:
-        """
-        After a login there is no other: both requests are refused at once, and
-        the client stays who it was.
-        """
+        """After a login there is no other: both requests are refused at once, and the client stays who it was."""
         client = self.connect()
         self.logIn(client)
         client.receive()
@@ -527,9 +437,7 @@ class LoginTests(LoginTestCase):
         self.assertServed(client, "alice")
 
     def test_nobodyNeedsTo(self) -> None:
-        """
-        Without checkers everybody is served, and there is nothing to log in to.
-        """
+        """Without checkers everybody is served, and there is nothing to log in to."""
         self.require()
         client = self.connect()
         answer = client.ask("SaslHandshake", 1, mechanism="PLAIN")
@@ -537,10 +445,7 @@ class LoginTests(LoginTestCase):
         self.assertServed(client, ANONYMOUS)
 
     def test_plainWithoutTLS(self) -> None:
-        """
-        Passwords that anybody can read are warned of, once; those in TLS and
-        SCRAM are not.
-        """
+        """Passwords that anybody can read are warned of, once; those in TLS and SCRAM are not."""
         encrypted = self.connect(FakeTLSTransport)
         encrypted.transport.peerFinishesHandshake()
         self.logIn(encrypted)
@@ -554,15 +459,10 @@ class LoginTests(LoginTestCase):
 
 
 class FailedLoginTests(LoginTestCase):
-    """
-    A login that fails is answered late, and the connection is closed.
-    """
+    """A login that fails is answered late, and the connection is closed."""
 
     def test_password(self) -> None:
-        """
-        A wrong password and an unknown name are told apart neither by the
-        answer nor by anything before it.
-        """
+        """A wrong password and an unknown name are told apart neither by the answer nor by anything before it."""
         challenges = set()
         for name, password in (("alice", "wrong"), ("mallory", PASSWORD)):
             client = self.connect()
@@ -576,9 +476,7 @@ class FailedLoginTests(LoginTestCase):
         self.assertEqual(len(challenges), len(HASHES))
 
     def test_log(self) -> None:
-        """
-        The log has the name, shortened if need be, and no password.
-        """
+        """The log has the name, shortened if need be, and no password."""
         client = self.connect()
         self.logIn(client, "alice\n" + "x" * 1000, "my secret")
         self.assertFailsLate(client)
@@ -589,9 +487,7 @@ class FailedLoginTests(LoginTestCase):
         self.assertNotIn("my secret", everything)
 
     def test_nothingElseIsRead(self) -> None:
-        """
-        What a client sends behind its failed login is never looked at.
-        """
+        """What a client sends behind its failed login is never looked at."""
         client = self.connect()
         self.begin(client, "PLAIN")
         login = client.frame(requestOf("SaslAuthenticate", 2, auth_bytes=plain("alice", "wrong")))
@@ -600,10 +496,7 @@ class FailedLoginTests(LoginTestCase):
         self.assertEqual([each for each in self.warnings() if "Metadata" in each], [])
 
     def test_turn(self) -> None:
-        """
-        While the answer is late, everybody else is served, and the login holds
-        no memory for its frame.
-        """
+        """While the answer is late, everybody else is served, and the login holds no memory for its frame."""
         client = self.connect()
         self.logIn(client, password="wrong")
         self.assertEqual((self.gate.runningRequests, self.frameBytes), (0, 0))
@@ -614,9 +507,7 @@ class FailedLoginTests(LoginTestCase):
         self.assertFailsLate(client)
 
     def test_mechanism(self) -> None:
-        """
-        An unknown mechanism is refused with the list of those that there are.
-        """
+        """An unknown mechanism is refused with the list of those that there are."""
         client = self.connect()
         client.send("SaslHandshake", 1, mechanism="GSSAPI")
         answer = self.assertFailsLate(client, ErrorCode.unsupported_sasl_mechanism)
@@ -624,9 +515,7 @@ class FailedLoginTests(LoginTestCase):
         self.assertIn("'GSSAPI', which is not offered", self.warnings()[-1])
 
     def test_order(self) -> None:
-        """
-        SaslAuthenticate follows SaslHandshake, of which there is one.
-        """
+        """SaslAuthenticate follows SaslHandshake, of which there is one."""
         client = self.connect()
         self.send(client, plain("alice", PASSWORD))
         self.assertFailsLate(client, ErrorCode.illegal_sasl_state)
@@ -636,9 +525,7 @@ class FailedLoginTests(LoginTestCase):
         self.assertFailsLate(client, ErrorCode.illegal_sasl_state)
 
     def test_malformed(self) -> None:
-        """
-        Messages that make no sense fail in words, without any word of users.
-        """
+        """Messages that make no sense fail in words, without any word of users."""
         for mechanism, message, words in (
             ("PLAIN", b"alice", "a PLAIN message is"),
             ("PLAIN", plain("alice", PASSWORD, "bob"), "act as another"),
@@ -651,9 +538,7 @@ class FailedLoginTests(LoginTestCase):
             self.assertIn(words, self.assertFailsLate(client).error_message)
 
     def test_proof(self) -> None:
-        """
-        A second message that is no proof fails as a wrong password does.
-        """
+        """A second message that is no proof fails as a wrong password does."""
         client = self.connect()
         self.begin(client, "SCRAM-SHA-256")
         self.send(client, ScramClient("alice", PASSWORD, "SCRAM-SHA-256").first_message())
@@ -662,9 +547,7 @@ class FailedLoginTests(LoginTestCase):
         self.assertEqual(self.assertFailsLate(client).error_message, WRONG)
 
     def test_brokenChecker(self) -> None:
-        """
-        A checker that fails is a failed login to the client, and a traceback in the log.
-        """
+        """A checker that fails is a failed login to the client, and a traceback in the log."""
 
         def fail(credentials: Any) -> None:
             raise ZeroDivisionError("secret matters")
@@ -676,9 +559,7 @@ class FailedLoginTests(LoginTestCase):
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
     def test_slowChecker(self) -> None:
-        """
-        A checker may take its time to challenge, and may fail when it has.
-        """
+        """A checker may take its time to challenge, and may fail when it has."""
 
         @implementer(ICredentialsChecker)
         class SlowChecker:
@@ -703,10 +584,7 @@ class FailedLoginTests(LoginTestCase):
         self.assertFailsLate(client)
 
     def test_leaves(self) -> None:
-        """
-        A client that leaves before it is answered leaves nothing behind, not
-        even work for a thread.
-        """
+        """A client that leaves before it is answered leaves nothing behind, not even work for a thread."""
         threads = Threads()
         self.require(ScramChecker(self.checker.file, threads.defer))
         clients = [self.connect() for _ in range(PASSWORDS_AT_ONCE + 2)]
@@ -728,10 +606,7 @@ class FailedLoginTests(LoginTestCase):
         between.disconnect()
 
     def test_hangsUp(self) -> None:
-        """
-        The login of a client that has hung up is given up, and what it sent
-        behind it gets nowhere.
-        """
+        """The login of a client that has hung up is given up, and what it sent behind it gets nowhere."""
         client = self.connect()
         self.logIn(client, password="wrong")
         client.protocol.hasPeerGone = True
@@ -743,9 +618,7 @@ class FailedLoginTests(LoginTestCase):
         self.assertEqual(client.protocol.principal, ANONYMOUS)
 
     def test_shutdown(self) -> None:
-        """
-        A broker that ends does not wait for late answers.
-        """
+        """A broker that ends does not wait for late answers."""
         client = self.connect()
         self.logIn(client, password="wrong")
         closing = self.factory.closeAll()
@@ -755,9 +628,7 @@ class FailedLoginTests(LoginTestCase):
 
 
 class BeforeLoginTests(LoginTestCase):
-    """
-    Before a login there is little that a client can do.
-    """
+    """Before a login there is little that a client can do."""
 
     def test_apis(self) -> None:
         """
@@ -777,10 +648,7 @@ class BeforeLoginTests(LoginTestCase):
         self.assertEqual(self.pool.peakFrameBytes, peakBytes)
 
     def test_timeout(self) -> None:
-        """
-        Whoever says nothing, or does not come to an end, is not waited for;
-        whoever has logged in is.
-        """
+        """Whoever says nothing, or does not come to an end, is not waited for; whoever has logged in is."""
         silent, undecided, known = self.connect(), self.connect(), self.connect()
         self.begin(undecided, "PLAIN")
         self.logIn(known)
@@ -793,9 +661,7 @@ class BeforeLoginTests(LoginTestCase):
         self.assertServed(known, "alice")
 
     def test_records(self) -> None:
-        """
-        Nothing of a stranger's is stored.
-        """
+        """Nothing of a stranger's is stored."""
         topic = self.topic()
         client = self.connect()
         client.send("Produce", 9, acks=1, topic_data=())
@@ -803,17 +669,13 @@ class BeforeLoginTests(LoginTestCase):
         self.assertEqual(topic.partitions[0].highWatermark, 0)
 
     def test_unknownApi(self) -> None:
-        """
-        What is never served is not served before a login.
-        """
+        """What is never served is not served before a login."""
         client = self.connect()
         client.sendBytes(struct.pack(">ih", 100, 9999))
         self.assertRefused(client, "it sent API key 9999 before it had logged in")
 
     def test_size(self) -> None:
-        """
-        A large frame is refused when its length is there, and nothing else.
-        """
+        """A large frame is refused when its length is there, and nothing else."""
         for sizeBytes in (100 << 20, 1 << 20, 4097):
             client = self.connect()
             client.sendBytes(struct.pack(">i", sizeBytes))
@@ -822,9 +684,7 @@ class BeforeLoginTests(LoginTestCase):
         self.assertEqual(self.pool.peakFrameBytes, 0)
 
     def test_sizeAfterwards(self) -> None:
-        """
-        After the login the usual limits hold.
-        """
+        """After the login the usual limits hold."""
         client = self.connect()
         self.logIn(client)
         client.receive()
@@ -832,9 +692,7 @@ class BeforeLoginTests(LoginTestCase):
         self.assertEqual(client.produce(topic.name, batchOf(bytes(100_000))).error_code, ErrorCode.none)
 
     def test_requests(self) -> None:
-        """
-        Who only asks what there is, again and again, is sent away.
-        """
+        """Who only asks what there is, again and again, is sent away."""
         client = self.connect()
         for _ in range(MAX_REQUESTS_BEFORE_LOGIN):
             client.ask("ApiVersions", 3)
@@ -842,9 +700,7 @@ class BeforeLoginTests(LoginTestCase):
         self.assertRefused(client, f"it has sent {MAX_REQUESTS_BEFORE_LOGIN} requests and not logged in")
 
     def test_afterwards(self) -> None:
-        """
-        After a login there may be any number.
-        """
+        """After a login there may be any number."""
         client = self.connect()
         self.logIn(client)
         client.receive()
@@ -852,9 +708,7 @@ class BeforeLoginTests(LoginTestCase):
             client.ask("ApiVersions", 3)
 
     def test_pieces(self) -> None:
-        """
-        A frame that comes in pieces counts once.
-        """
+        """A frame that comes in pieces counts once."""
         client = self.connect()
         for _ in range(MAX_REQUESTS_BEFORE_LOGIN):
             frame = client.frame(requestOf("ApiVersions", 3))
@@ -877,45 +731,32 @@ class BeforeLoginTests(LoginTestCase):
 
 
 class CertifiedTransport(FakeTLSTransport):
-    """
-    A TLS transport whose peer has a certificate.
-    """
+    """A TLS transport whose peer has a certificate."""
 
     certificate: X509 | None = load_certificate(FILETYPE_PEM, Authority().client("client, of ours").certificate)
 
     def getPeerCertificate(self) -> X509 | None:  # type: ignore[override]
-        """
-        The peer's certificate, which is there when the handshake is over.
-        """
+        """The peer's certificate, which is there when the handshake is over."""
         return self.certificate if self.isHandshakeDone else None
 
 
 class CertificateTests(LoginTestCase):
-    """
-    A verified certificate is a login.
-    """
+    """A verified certificate is a login."""
 
     def connectWithTLS(self, transportType: type[FakeTLSTransport] = CertifiedTransport) -> Client:
-        """
-        A client that has finished its handshake.
-        """
+        """A client that has finished its handshake."""
         client = self.connect(transportType)
         client.transport.peerFinishesHandshake()
         return client
 
     def test_certificate(self) -> None:
-        """
-        A client with a certificate is its subject, whether others need to log
-        in or not.
-        """
+        """A client with a certificate is its subject, whether others need to log in or not."""
         for checkers in ((self.checker,), ()):
             self.require(*checkers)
             self.assertServed(self.connectWithTLS(), r"CN=client\, of ours")
 
     def test_noCertificate(self) -> None:
-        """
-        A client without one must log in like everybody else.
-        """
+        """A client without one must log in like everybody else."""
         client = self.connectWithTLS(FakeTLSTransport)
         self.logIn(client)
         client.receive()
@@ -940,9 +781,7 @@ class CertificateTests(LoginTestCase):
         self.assertTrue(client.isClosed)
 
     def test_largeMessage(self) -> None:
-        """
-        A message is no larger for a client with a certificate.
-        """
+        """A message is no larger for a client with a certificate."""
         client = self.connectWithTLS()
         self.begin(client, "PLAIN")
         self.send(client, plain("alice", "x" * 5000))
@@ -951,9 +790,7 @@ class CertificateTests(LoginTestCase):
 
 
 class SettingsTests(LoginTestCase):
-    """
-    The properties of Kafka's that say how logins go.
-    """
+    """The properties of Kafka's that say how logins go."""
 
     properties: Mapping[str, str] = {
         "connection.failed.authentication.delay.ms": "5000",
@@ -961,9 +798,7 @@ class SettingsTests(LoginTestCase):
     }
 
     def test_delay(self) -> None:
-        """
-        The delay is as long as it was set.
-        """
+        """The delay is as long as it was set."""
         client = self.connect()
         self.logIn(client, password="wrong")
         self.clock.advance(4.99)
@@ -972,52 +807,38 @@ class SettingsTests(LoginTestCase):
         self.assertEqual(client.receive().error_code, ErrorCode.sasl_authentication_failed)
 
     def test_size(self) -> None:
-        """
-        So is the largest request.
-        """
+        """So is the largest request."""
         client = self.connect()
         client.sendBytes(struct.pack(">i", 1025))
         self.assertRefused(client, "1024 are allowed (sasl.server.max.receive.size)")
 
 
 class AuthOptionTests(SynchronousTestCase):
-    """
-    C{--auth}, C{--help-auth} and the endpoint C{mtls:}.
-    """
+    """C{--auth}, C{--help-auth} and the endpoint C{mtls:}."""
 
     def parse(self, *arguments: str) -> Options:
-        """
-        Parse a command line.
-        """
+        """Parse a command line."""
         options = Options()
         options.parseOptions(["--set", "queued.max.request.bytes=1GiB", *arguments])
         return options
 
     def checkers(self, *arguments: str) -> Sequence[Any]:
-        """
-        Who checks logins at the port that is there unless others are chosen.
-        """
+        """Who checks logins at the port that is there unless others are chosen."""
         checkers: Sequence[Any] = self.parse(*arguments)["listeners"][0].checkers
         return checkers
 
     def mistake(self, *arguments: str) -> str:
-        """
-        How a command line is refused.
-        """
+        """How a command line is refused."""
         message = str(self.assertRaises(UsageError, self.parse, *arguments))
         self.assertNotIn("\n", message)
         return message
 
     def test_none(self) -> None:
-        """
-        Nobody needs to log in unless it is asked for.
-        """
+        """Nobody needs to log in unless it is asked for."""
         self.assertEqual(self.parse()["listeners"][0].checkers, [])
 
     def test_checkers(self) -> None:
-        """
-        Our checker and those of Twisted's that check passwords are found.
-        """
+        """Our checker and those of Twisted's that check passwords are found."""
         path = passwordFile(self, "alice")
         ours, theirs = self.checkers("--auth", f"scram:{path}", "--auth", "memory:carol:secret")
         self.assertIsInstance(ours, ScramChecker)
@@ -1028,9 +849,7 @@ class AuthOptionTests(SynchronousTestCase):
         verifyObject(ICredentialsChecker, unix)
 
     def test_mistakes(self) -> None:
-        """
-        What cannot be used is refused in words, without what may be a password.
-        """
+        """What cannot be used is refused in words, without what may be a password."""
         path = passwordFile(self, "alice")
         self.assertIn("'sasl'; installed: file, memory, scram, unix", self.mistake("--auth", "sasl:x"))
         self.assertIn("--auth anonymous: it checks what clients", self.mistake("--auth", "anonymous"))
@@ -1045,27 +864,21 @@ class AuthOptionTests(SynchronousTestCase):
         self.assertNotIn("secret", self.mistake("--auth", "memory:secret"))
 
     def help(self, *arguments: str) -> str:
-        """
-        What is printed before the command ends.
-        """
+        """What is printed before the command ends."""
         stdout = io.StringIO()
         self.patch(sys, "stdout", stdout)
         self.assertRaises(SystemExit, self.parse, *arguments)
         return stdout.getvalue()
 
     def test_help(self) -> None:
-        """
-        What can be used is listed and explained.
-        """
+        """What can be used is listed and explained."""
         listed = self.help("--help-auth")
         self.assertRegex(listed, r"\n  scram +\tPASSWORDFILE\n")
         self.assertNotIn("anonymous", listed)
         self.assertIn("admission users set PASSWORDFILE NAME", self.help("--help-auth-type", "scram"))
 
     def certificates(self) -> tuple[str, str]:
-        """
-        The paths of a key and of a certificate that is its own authority.
-        """
+        """The paths of a key and of a certificate that is its own authority."""
         authority = Authority()
         server = authority.server()
         paths = [Path(self.mktemp()) for _ in range(2)]
@@ -1074,9 +887,7 @@ class AuthOptionTests(SynchronousTestCase):
         return str(paths[0]), str(paths[1])
 
     def test_endpoint(self) -> None:
-        """
-        C{mtls:} listens with TLS, and takes the options that C{ssl:} has.
-        """
+        """C{mtls:} listens with TLS, and takes the options that C{ssl:} has."""
         key, certificate = self.certificates()
         description = f"mtls:0:privateKey={key}:certKey={certificate}:caKey={certificate}"
         for more in ("", ":interface=127.0.0.1:backlog=5:required=no"):
@@ -1084,9 +895,7 @@ class AuthOptionTests(SynchronousTestCase):
             self.assertIsInstance(listener.endpoint, SSL4ServerEndpoint)
 
     def test_badEndpoint(self) -> None:
-        """
-        What is missing, unknown or makes no sense is said.
-        """
+        """What is missing, unknown or makes no sense is said."""
         key, certificate = self.certificates()
         good = f"mtls:1:privateKey={key}:certKey={certificate}:caKey={certificate}"
         for description, words in (
@@ -1102,17 +911,13 @@ class AuthOptionTests(SynchronousTestCase):
             self.assertIn(words, self.mistake("--listen", description))
 
     def test_dropins(self) -> None:
-        """
-        Twisted finds both, each once.
-        """
+        """Twisted finds both, each once."""
         self.assertEqual([each.authType for each in getPlugins(ICheckerFactory)].count("scram"), 1)
         (mtls,) = [each for each in getPlugins(IStreamServerEndpointStringParser) if each.prefix == "mtls"]
         verifyObject(IStreamServerEndpointStringParser, mtls)
 
     def test_light(self) -> None:
-        """
-        Finding them costs other commands neither the reactor nor our libraries.
-        """
+        """Finding them costs other commands neither the reactor nor our libraries."""
         program = (
             "import sys; from twisted.plugins import admission_auth; "
             "print({'twisted.internet.reactor', 'kio', 'lmdb', 'OpenSSL', 'cryptography'} & set(sys.modules))"

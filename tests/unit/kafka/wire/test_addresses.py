@@ -1,7 +1,4 @@
-"""
-Tests for L{admission.kafka.wire.addresses}, and the responses that other modules' tests
-share with them.
-"""
+"""Tests for L{admission.kafka.wire.addresses}, and the responses that other modules' tests share with them."""
 
 import dataclasses
 import io
@@ -44,9 +41,7 @@ _NODE = {"node_id": 7, "broker_id": 7, "host": "müßig", "port": 9092}
 
 
 def everyVersionWithAddresses() -> Iterator[tuple[RelayedApi, int]]:
-    """
-    Every version of every API whose responses may have addresses.
-    """
+    """Every version of every API whose responses may have addresses."""
     for api, apiVersion in everyRelayedVersion():
         if hasAddresses(api.apiKey, apiVersion):
             yield api, apiVersion
@@ -77,9 +72,7 @@ def _withRealHosts(entity: Any) -> Any:
 
 
 def replacedAddresses(value: Any, readdress: Any) -> Any:
-    """
-    An entity of kio with other addresses.
-    """
+    """An entity of kio with other addresses."""
     if isinstance(value, tuple):
         return tuple(replacedAddresses(each, readdress) for each in value)
     if not dataclasses.is_dataclass(value):
@@ -94,9 +87,7 @@ def replacedAddresses(value: Any, readdress: Any) -> Any:
 
 
 def encodeWithTags(entity: Any, unknownTags: Sequence[tuple[int, bytes]] = _UNKNOWN_TAGS) -> bytes:
-    """
-    What kio makes of an entity, with additional tagged fields in every structure.
-    """
+    """What kio makes of an entity, with additional tagged fields in every structure."""
     buffer = io.BytesIO()
     flexible = entity.__flexible__
     tagged = []
@@ -135,16 +126,12 @@ def _encodeMember(
 
 
 def told(nodeId: int, host: str, port: int) -> tuple[str, int]:
-    """
-    An address for clients, of one length or another.
-    """
+    """An address for clients, of one length or another."""
     return _TOLD[(nodeId + len(host)) % len(_TOLD)], port // 2 + 7
 
 
 def unchanged(nodeId: int, host: str, port: int) -> tuple[str, int]:
-    """
-    The address that it was.
-    """
+    """The address that it was."""
     return host, port
 
 
@@ -153,9 +140,7 @@ def _encoded(apiKey: int, apiVersion: int, fields: dict[str, Any]) -> bytes:
 
 
 class WithAddressesTests(SynchronousTestCase):
-    """
-    L{withAddresses} replaces addresses and nothing else.
-    """
+    """L{withAddresses} replaces addresses and nothing else."""
 
     def test_everyVersion(self) -> None:
         """
@@ -208,9 +193,7 @@ class WithAddressesTests(SynchronousTestCase):
         check()
 
     def test_everyCutOfTheLastField(self) -> None:
-        """
-        Where addresses come last, a response that is cut anywhere is malformed.
-        """
+        """Where addresses come last, a response that is cut anywhere is malformed."""
         for apiKey, apiVersion in (PRODUCE, 10), (PRODUCE, 12), (FETCH, 16), (FETCH, 18):
             body = _encoded(apiKey, apiVersion, {"node_endpoints": [_NODE, _NODE]})
             for sizeBytes in range(len(body)):
@@ -220,19 +203,14 @@ class WithAddressesTests(SynchronousTestCase):
                 self.assertIn("ends before its fields do", str(malformed))
 
     def test_noCoordinator(self) -> None:
-        """
-        The empty host that stands for no coordinator stays, and nobody is asked about
-        it.
-        """
+        """The empty host that stands for no coordinator stays, and nobody is asked about it."""
         none = {"key": "g", "node_id": -1, "host": "", "port": -1, "error_code": 15}
         for apiVersion in range(7):
             body = _encoded(FIND_COORDINATOR, apiVersion, {**none, "coordinators": [none, none]})
             self.assertEqual(withAddresses(FIND_COORDINATOR, apiVersion, body, self.fail), body)
 
     def test_asked(self) -> None:
-        """
-        The node's id, host and port are what the node said.
-        """
+        """The node's id, host and port are what the node said."""
         fields = {**_NODE, **{each: [_NODE] for each in ("brokers", "node_endpoints", "coordinators")}}
         asked = []
 
@@ -246,17 +224,13 @@ class WithAddressesTests(SynchronousTestCase):
             self.assertEqual(asked, [])
 
     def test_withoutAddresses(self) -> None:
-        """
-        A response that cannot have addresses is not even read.
-        """
+        """A response that cannot have addresses is not even read."""
         body = b"anything"
         for apiKey, apiVersion in (PRODUCE, 9), (FETCH, 15), (JOIN_GROUP, 9), (_DESCRIBE_QUORUM, 2):
             self.assertIs(withAddresses(apiKey, apiVersion, body, self.fail), body)
 
     def test_hostileCounts(self) -> None:
-        """
-        Counts and lengths beyond the bytes there are neither take time nor memory.
-        """
+        """Counts and lengths beyond the bytes there are neither take time nor memory."""
         huge = b"\xff\xff\xff\xff\x7f"
         for apiKey, apiVersion, body in (
             (METADATA, 0, b"\x7f\xff\xff\xff" + bytes(100)),
@@ -278,9 +252,7 @@ class WithAddressesTests(SynchronousTestCase):
         self.assertEqual(str(malformed), f"a response to {RELAYED_BY_KEY[apiKey].name} v{apiVersion} {reason}")
 
     def test_malformed(self) -> None:
-        """
-        Whatever else makes no sense is said in one sentence.
-        """
+        """Whatever else makes no sense is said in one sentence."""
         self._assertMalformed(METADATA, 0, b"\xff\xff\xff\xfe", "has a length of -2")
         self._assertMalformed(METADATA, 0, bytes(3) + b"\x01" + bytes(4) + b"\xff\xf0", "has a length of -16")
         self._assertMalformed(METADATA, 12, bytes(4) + 6 * b"\x80", "has a varint of more than five bytes")
@@ -295,17 +267,13 @@ class WithAddressesTests(SynchronousTestCase):
         self._assertMalformed(FETCH, 16, fetch + b"\x01\x80\x00\x01\x01", tooLong)
 
     def test_null(self) -> None:
-        """
-        Null where Kafka has none is left as it is.
-        """
+        """Null where Kafka has none is left as it is."""
         for apiVersion, body in (0, b"\xff\xff\xff\xff"), (12, bytes(5)):
             self.assertEqual(withAddresses(METADATA, apiVersion, body + b"rest", told), body + b"rest")
 
 
 class MetadataHeadTests(SynchronousTestCase):
-    """
-    L{metadataHead} needs no more of a Metadata response than its nodes.
-    """
+    """L{metadataHead} needs no more of a Metadata response than its nodes."""
 
     def test_everyVersion(self) -> None:
         """
@@ -331,7 +299,5 @@ class MetadataHeadTests(SynchronousTestCase):
         check()
 
     def test_malformed(self) -> None:
-        """
-        A length that makes no sense is not waited for.
-        """
+        """A length that makes no sense is not waited for."""
         self.assertRaises(MalformedResponse, metadataHead, 0, b"\xff\xff\xff\xfe", told)

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.wire.batches}.
-"""
+"""Tests for L{admission.kafka.wire.batches}."""
 
 import struct
 from random import Random
@@ -53,9 +51,7 @@ def _batchOfKafkaPython(records: list[Record]) -> bytes:
 
 
 def _changed(format: str, offset: int, value: int, batch: bytes, *, crc: bool = True) -> bytes:
-    """
-    A batch of which one field of the header is another, with the checksum to match.
-    """
+    """A batch of which one field of the header is another, with the checksum to match."""
     changed = bytearray(batch)
     struct.pack_into(format, changed, offset, value)
     if crc:
@@ -64,25 +60,19 @@ def _changed(format: str, offset: int, value: int, batch: bytes, *, crc: bool = 
 
 
 class EncodeBatchTests(SynchronousTestCase):
-    """
-    L{encodeBatch} and L{decodeRecords} are each other's inverse, and Kafka's.
-    """
+    """L{encodeBatch} and L{decodeRecords} are each other's inverse, and Kafka's."""
 
     @manyExamples
     @given(_RECORDS)
     def test_sameAsKafkaPython(self, records: list[Record]) -> None:
-        """
-        A batch is byte for byte what kafka-python makes of the same records.
-        """
+        """A batch is byte for byte what kafka-python makes of the same records."""
         ours = encodeBatch(records, leaderEpoch=0, attributes=0x10, producerId=77, producerEpoch=3, baseSequence=9)
         self.assertEqual(ours, _batchOfKafkaPython(records))
 
     @manyExamples
     @given(_RECORDS, st.integers(0, 2**62))
     def test_roundTrip(self, records: list[Record], baseOffset: int) -> None:
-        """
-        Records come back with their offsets.
-        """
+        """Records come back with their offsets."""
         decoded = decodeRecords(encodeBatch(records, baseOffset=baseOffset))
         expected = [
             Record(record.key, record.value, record.timestampMs, record.headers, baseOffset + delta)
@@ -91,21 +81,15 @@ class EncodeBatchTests(SynchronousTestCase):
         self.assertEqual(decoded, expected)
 
     def test_noRecords(self) -> None:
-        """
-        There is no batch without records.
-        """
+        """There is no batch without records."""
         self.assertRaises(ValueError, encodeBatch, [])
 
 
 class ReadBatchTests(SynchronousTestCase):
-    """
-    L{readBatch} takes one whole batch and refuses everything else.
-    """
+    """L{readBatch} takes one whole batch and refuses everything else."""
 
     def setUp(self) -> None:
-        """
-        Make a batch of three records.
-        """
+        """Make a batch of three records."""
         self.batch = encodeBatch(
             [Record(b"k", b"v" * 40, 1000), Record(None, b"w", 1007), Record(b"l", None, 1003)],
             baseOffset=5,
@@ -123,9 +107,7 @@ class ReadBatchTests(SynchronousTestCase):
         self.assertEqual(str(refused), f"{errorCode.name}: {refused.reason}")
 
     def test_header(self) -> None:
-        """
-        Every field of the header is read.
-        """
+        """Every field of the header is read."""
         batch = readBatch(memoryview(self.batch))
         self.assertEqual(
             batch,
@@ -149,9 +131,7 @@ class ReadBatchTests(SynchronousTestCase):
         self.assertEqual(batch.lastOffset, 7)
 
     def test_attributes(self) -> None:
-        """
-        Compression and flags are told from the attributes.
-        """
+        """Compression and flags are told from the attributes."""
         for attributes, expected in (
             (0x00, (0, False, False)),
             (0x04, (4, False, False)),
@@ -163,32 +143,24 @@ class ReadBatchTests(SynchronousTestCase):
             self.assertEqual((batch.compression, batch.isTransactional, batch.isControl), expected)
 
     def test_tooShort(self) -> None:
-        """
-        Fewer bytes than a header has are corrupt.
-        """
+        """Fewer bytes than a header has are corrupt."""
         for sizeBytes in 0, 11, 16, 17, HEADER_BYTES - 1:
             self._assertRefused(self.batch[:sizeBytes], ErrorCode.corrupt_message, f"{sizeBytes} bytes are too few")
 
     def test_cutOff(self) -> None:
-        """
-        A batch that says that it is longer than it is is corrupt.
-        """
+        """A batch that says that it is longer than it is is corrupt."""
         for sizeBytes in HEADER_BYTES, len(self.batch) - 1:
             self._assertRefused(self.batch[:sizeBytes], ErrorCode.corrupt_message, "gives its size as")
 
     def test_impossibleLength(self) -> None:
-        """
-        A batch that says that it is shorter than its header is corrupt.
-        """
+        """A batch that says that it is shorter than its header is corrupt."""
         for lengthBytes in -(2**31), -13, 0, HEADER_BYTES - 13:
             self._assertRefused(
                 _changed(">i", 8, lengthBytes, self.batch), ErrorCode.corrupt_message, "gives its size as"
             )
 
     def test_twoBatches(self) -> None:
-        """
-        A request brings one batch for a partition: what follows is invalid.
-        """
+        """A request brings one batch for a partition: what follows is invalid."""
         self._assertRefused(self.batch + self.batch, ErrorCode.invalid_record, f"{len(self.batch)} bytes follow")
         self._assertRefused(self.batch + b"\x00", ErrorCode.invalid_record, "1 bytes follow")
 
@@ -205,9 +177,7 @@ class ReadBatchTests(SynchronousTestCase):
             )
 
     def test_formatsToCome(self) -> None:
-        """
-        A format that does not exist is corrupt.
-        """
+        """A format that does not exist is corrupt."""
         for magic in 3, 127, -1:
             self._assertRefused(_changed(">b", 16, magic, self.batch), ErrorCode.corrupt_message, f"format {magic}")
 
@@ -222,9 +192,7 @@ class ReadBatchTests(SynchronousTestCase):
             self._assertRefused(bytes(changed), ErrorCode.corrupt_message, "the checksum does not match")
 
     def test_counts(self) -> None:
-        """
-        The number of records is positive and what the last offset says.
-        """
+        """The number of records is positive and what the last offset says."""
         for count in 2, 4, -1, 2**31 - 1:
             self._assertRefused(
                 _changed(">i", 57, count, self.batch), ErrorCode.invalid_record, f"counts {count} records"
@@ -233,9 +201,7 @@ class ReadBatchTests(SynchronousTestCase):
         self._assertRefused(empty, ErrorCode.invalid_record, "counts 0 records")
 
     def test_moreRecordsThanBytes(self) -> None:
-        """
-        A batch with more records than its bytes can hold is refused: a few of them would use up all offsets.
-        """
+        """A batch with more records than its bytes can hold is refused: a few of them would use up all offsets."""
         smallest = encodeBatch([Record()] * 10)
         self.assertEqual(readBatch(smallest).count, 10)
         claimed = _changed(">i", 23, 10, _changed(">i", 57, 11, smallest))
@@ -248,9 +214,7 @@ class ReadBatchTests(SynchronousTestCase):
                 self.assertEqual(readBatch(compressed).count, count)
 
     def test_compression(self) -> None:
-        """
-        Compression types that have no meaning are refused as such.
-        """
+        """Compression types that have no meaning are refused as such."""
         for compression in 5, 6, 7:
             self._assertRefused(
                 _changed(">h", 21, compression, self.batch),
@@ -259,9 +223,7 @@ class ReadBatchTests(SynchronousTestCase):
             )
 
     def test_errorCodes(self) -> None:
-        """
-        The refusals go by the numbers that clients know.
-        """
+        """The refusals go by the numbers that clients know."""
         self.assertEqual(
             [
                 int(code)
@@ -278,10 +240,7 @@ class ReadBatchTests(SynchronousTestCase):
     @manyExamples
     @given(_RECORDS, st.randoms(use_true_random=False), st.binary(max_size=100))
     def test_damage(self, records: list[Record], random: Random, garbage: bytes) -> None:
-        """
-        Of a damaged batch only L{BatchRefused} can come, even if its checksum
-        is right.
-        """
+        """Of a damaged batch only L{BatchRefused} can come, even if its checksum is right."""
         broken = damaged(encodeBatch(records), random)
         candidates = [broken, garbage]
         if len(broken) >= HEADER_BYTES:
@@ -295,25 +254,19 @@ class ReadBatchTests(SynchronousTestCase):
 
 
 class DecodeRecordsTests(SynchronousTestCase):
-    """
-    L{decodeRecords} reads uncompressed batches that are what they say.
-    """
+    """L{decodeRecords} reads uncompressed batches that are what they say."""
 
     def _assertRefused(self, batch: bytes, errorCode: ErrorCode, reason: str) -> None:
         refused = self.assertRaises(BatchRefused, decodeRecords, batch)
         self.assertEqual((refused.errorCode, refused.reason), (errorCode, reason))
 
     def test_compressed(self) -> None:
-        """
-        Compressed records are refused.
-        """
+        """Compressed records are refused."""
         batch = encodeBatch([Record(value=b"v")], attributes=1)
         self._assertRefused(batch, ErrorCode.unsupported_compression_type, "the records of this batch are compressed")
 
     def test_fewerRecordsThanCounted(self) -> None:
-        """
-        Records that end before or behind their number are corrupt.
-        """
+        """Records that end before or behind their number are corrupt."""
         batch = encodeBatch([Record(value=b"some value"), Record(value=b"another")])
         fewer = _changed(">i", 23, 0, _changed(">i", 57, 1, batch))
         self._assertRefused(fewer, ErrorCode.corrupt_message, "the batch does not end where its records do")
@@ -321,9 +274,7 @@ class DecodeRecordsTests(SynchronousTestCase):
         self._assertRefused(more, ErrorCode.corrupt_message, "the batch ends before its records do")
 
     def test_recordOfAnotherLength(self) -> None:
-        """
-        A record must end where its length says.
-        """
+        """A record must end where its length says."""
         batch = encodeBatch([Record(value=b"v")])
         self._assertRefused(
             _changed(">b", HEADER_BYTES, 2, batch), ErrorCode.corrupt_message, "a record does not end where it says"
@@ -331,15 +282,10 @@ class DecodeRecordsTests(SynchronousTestCase):
 
 
 class AssignOffsetTests(SynchronousTestCase):
-    """
-    L{assignOffset} changes a batch in place.
-    """
+    """L{assignOffset} changes a batch in place."""
 
     def test_inPlace(self) -> None:
-        """
-        Base offset and leader epoch are written, nothing else, and the batch
-        stays valid.
-        """
+        """Base offset and leader epoch are written, nothing else, and the batch stays valid."""
         records = [Record(value=b"v"), Record(value=b"w")]
         frame = bytearray(b"before" + encodeBatch(records) + b"behind")
         assignOffset(memoryview(frame)[6:-6], 2**40, 8)
@@ -347,7 +293,5 @@ class AssignOffsetTests(SynchronousTestCase):
         self.assertEqual(readBatch(memoryview(frame)[6:-6]).baseOffset, 2**40)
 
     def test_readOnly(self) -> None:
-        """
-        A buffer that cannot be written to is an error.
-        """
+        """A buffer that cannot be written to is an error."""
         self.assertRaises(TypeError, assignOffset, memoryview(encodeBatch([Record(value=b"v")])), 1, 0)

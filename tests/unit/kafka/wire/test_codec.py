@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.wire.codec}.
-"""
+"""Tests for L{admission.kafka.wire.codec}."""
 
 import dataclasses
 import datetime
@@ -48,9 +46,7 @@ _MILLISECOND = datetime.timedelta(milliseconds=1)
 
 
 def _asHandlersSay(value: Any) -> Any:
-    """
-    Make of a kio entity the dictionary that a handler would have given for it.
-    """
+    """Make of a kio entity the dictionary that a handler would have given for it."""
     if isinstance(value, tuple):
         return [_asHandlersSay(element) for element in value]
     if isinstance(value, ErrorCode):
@@ -71,16 +67,12 @@ def _asHandlersSay(value: Any) -> Any:
 
 
 def _decoded(apiKey: int, apiVersion: int, response: dict[str, Any]) -> Any:
-    """
-    What a client reads of a response.
-    """
+    """What a client reads of a response."""
     return _decodedBody(apiKey, apiVersion, encodeResponse(apiKey, apiVersion, response))
 
 
 def _decodedBody(apiKey: int, apiVersion: int, parts: list[bytes]) -> Any:
-    """
-    Decode all of a response's body as that of C{apiVersion}.
-    """
+    """Decode all of a response's body as that of C{apiVersion}."""
     body = b"".join(parts)
     entity, offset = entity_reader(load_response_schema(apiKey, apiVersion))(body, 0)
     if offset != len(body):
@@ -89,15 +81,10 @@ def _decodedBody(apiKey: int, apiVersion: int, parts: list[bytes]) -> Any:
 
 
 class DecodeRequestTests(SynchronousTestCase):
-    """
-    L{decodeRequest} is kio behind the guard.
-    """
+    """L{decodeRequest} is kio behind the guard."""
 
     def test_decodes(self) -> None:
-        """
-        Every request comes back as it was encoded, with the number of its
-        elements, from a writable buffer too.
-        """
+        """Every request comes back as it was encoded, with the number of its elements, from a writable buffer too."""
         for api, apiVersion in everyVersion():
             self._checkDecodes(api, apiVersion)
 
@@ -112,10 +99,7 @@ class DecodeRequestTests(SynchronousTestCase):
         check()
 
     def test_damage(self) -> None:
-        """
-        Of a damaged request, or of no request at all, only L{MalformedRequest}
-        can come.
-        """
+        """Of a damaged request, or of no request at all, only L{MalformedRequest} can come."""
         for api, apiVersion in everyVersion():
             self._checkDamage(api, apiVersion)
 
@@ -137,9 +121,7 @@ class DecodeRequestTests(SynchronousTestCase):
         check()
 
     def test_guarded(self) -> None:
-        """
-        What would end the process is refused by the guard before kio sees it.
-        """
+        """What would end the process is refused by the guard before kio sees it."""
         self.assertRaises(GuardRefusal, decodeRequest, BY_KEY[METADATA], 12, b"\xff\xff\xff\xff\x7f")
 
     def test_refusedByKio(self) -> None:
@@ -155,24 +137,17 @@ class DecodeRequestTests(SynchronousTestCase):
             self.assertIn(f"{BY_KEY[apiKey].name} v{apiVersion} has a field that makes no sense", str(malformed))
 
     def test_limitOfTheApi(self) -> None:
-        """
-        More elements than the API allows are refused before they exist.
-        """
+        """More elements than the API allows are refused before they exist."""
         narrow = Api(METADATA, "Metadata", 0, 13, 9, maxElements=2)
         self.assertEqual(decodeRequest(narrow, 0, b"\x00\x00\x00\x02\x00\x01a\x00\x01b")[1], 2)
         self.assertRaises(GuardRefusal, decodeRequest, narrow, 0, b"\x00\x00\x00\x03\x00\x01a\x00\x01b\x00\x01c")
 
 
 class EncodeResponseTests(SynchronousTestCase):
-    """
-    L{encodeResponse} makes of one dictionary what each version has room for.
-    """
+    """L{encodeResponse} makes of one dictionary what each version has room for."""
 
     def test_sameAsKio(self) -> None:
-        """
-        A dictionary that says what an entity says becomes the same bytes, in
-        every version of every response.
-        """
+        """A dictionary that says what an entity says becomes the same bytes, in every version of every response."""
         for api, apiVersion in everyVersion():
             self._checkSame(api, apiVersion)
 
@@ -186,9 +161,7 @@ class EncodeResponseTests(SynchronousTestCase):
         check()
 
     def test_oneDictionaryForAllVersions(self) -> None:
-        """
-        What a version lacks is left out, at all depths.
-        """
+        """What a version lacks is left out, at all depths."""
         topicId = UUID(int=7)
         response = {
             "throttle_time_ms": 12,
@@ -207,10 +180,7 @@ class EncodeResponseTests(SynchronousTestCase):
         self.assertIs(newest.topics[0].error_code, ErrorCode.unknown_topic_or_partition)
 
     def test_defaults(self) -> None:
-        """
-        What nobody says is the schema's default, else zero, empty or null, in
-        every version of every response.
-        """
+        """What nobody says is the schema's default, else zero, empty or null, in every version of every response."""
         for api, apiVersion in everyVersion():
             self.assertEqual(arrayElements(_decoded(api.apiKey, apiVersion, {})), 0)
         partition = _decoded(FETCH, 12, {"responses": [{"partitions": [{}]}]}).responses[0].partitions[0]
@@ -218,9 +188,7 @@ class EncodeResponseTests(SynchronousTestCase):
         self.assertEqual((partition.last_stable_offset, partition.aborted_transactions), (-1, None))
 
     def test_times(self) -> None:
-        """
-        Times are integer milliseconds, and -1 is no time.
-        """
+        """Times are integer milliseconds, and -1 is no time."""
         for timestampMs in -1, 0, 1_700_000_000_123:
             response = {"responses": [{"partition_responses": [{"log_append_time_ms": timestampMs}]}]}
             result = _decoded(PRODUCE, 12, response).responses[0].partition_responses[0]
@@ -228,30 +196,20 @@ class EncodeResponseTests(SynchronousTestCase):
             self.assertEqual(result.log_append_time, expected)
 
     def test_nullArrays(self) -> None:
-        """
-        An array is null where the schema allows it; elsewhere that is a bug of
-        the handler's and raises.
-        """
+        """An array is null where the schema allows it; elsewhere that is a bug of the handler's and raises."""
         self.assertIsNone(_decoded(CREATE_TOPICS, 7, {"topics": [{"configs": None}]}).topics[0].configs)
         self.assertRaises(TypeError, encodeResponse, CREATE_TOPICS, 7, {"topics": None})
 
     def test_numberTooLarge(self) -> None:
-        """
-        A number that does not fit its field raises.
-        """
+        """A number that does not fit its field raises."""
         self.assertRaises(struct.error, encodeResponse, METADATA, 0, {"brokers": [{"port": 2**31}]})
 
     def test_smallPartsAreJoined(self) -> None:
-        """
-        A response of small fields is one part.
-        """
+        """A response of small fields is one part."""
         self.assertEqual(len(encodeResponse(METADATA, 12, {"topics": 50 * [{"name": "t"}]})), 1)
 
     def test_largePartsAreNotCopied(self) -> None:
-        """
-        Large values come out as the objects that they were, with what lies
-        between them joined.
-        """
+        """Large values come out as the objects that they were, with what lies between them joined."""
         first, second = bytes(5000), bytes(6000)
         partitions = [{"records": first}, {"records": b"small"}, {"records": second}]
         parts = encodeResponse(FETCH, 12, {"responses": [{"topic": "t", "partitions": partitions}]})
@@ -260,9 +218,7 @@ class EncodeResponseTests(SynchronousTestCase):
         self.assertIs(parts[3], second)
 
     def test_apiVersions(self) -> None:
-        """
-        ApiVersions says what the table says.
-        """
+        """ApiVersions says what the table says."""
         response = _decoded(API_VERSIONS, 3, {"api_keys": advertised()})
         self.assertIs(response.error_code, ErrorCode.none)
         produce = next(row for row in response.api_keys if row.api_key == PRODUCE)
@@ -282,14 +238,10 @@ class EncodeResponseTests(SynchronousTestCase):
 
 
 class EncodeInStepsTests(SynchronousTestCase):
-    """
-    L{encodeInSteps} makes the same bytes, a little at a time.
-    """
+    """L{encodeInSteps} makes the same bytes, a little at a time."""
 
     def test_same(self) -> None:
-        """
-        It does so in every version of every response, for arrays of any size and depth.
-        """
+        """It does so in every version of every response, for arrays of any size and depth."""
         self.patch(codec, "_SMALL_ARRAYS", 0)
         for api, apiVersion in everyVersion():
             self._checkSame(api, apiVersion)
@@ -311,9 +263,7 @@ class EncodeInStepsTests(SynchronousTestCase):
         check()
 
     def test_throttleTime(self) -> None:
-        """
-        Where the throttle time has no place that is known, it is not put in.
-        """
+        """Where the throttle time has no place that is known, it is not put in."""
         known = {
             api.name
             for api, apiVersion in everyVersion()
@@ -323,9 +273,7 @@ class EncodeInStepsTests(SynchronousTestCase):
         self.assertEqual(names - known, {"ApiVersions", "Produce", "SaslAuthenticate", "SaslHandshake"})
 
     def test_rows(self) -> None:
-        """
-        Rows are described when they are encoded, a few in each step, and joined.
-        """
+        """Rows are described when they are encoded, a few in each step, and joined."""
         described: list[int] = []
 
         def describe(number: int) -> dict[str, Any]:
@@ -348,18 +296,14 @@ class EncodeInStepsTests(SynchronousTestCase):
         self.assertLess(len(_inSteps(METADATA, 12, response)[1]), 100)
 
     def test_small(self) -> None:
-        """
-        What is encoded in no time is told from what is not, without describing it.
-        """
+        """What is encoded in no time is told from what is not, without describing it."""
         self.assertTrue(isSmallResponse(LIST_GROUPS, 4, {"groups": Rows(range(3), lambda _: self.fail())}))
         self.assertFalse(isSmallResponse(LIST_GROUPS, 4, {"groups": Rows(range(1000), lambda _: self.fail())}))
         self.assertTrue(isSmallResponse(CREATE_TOPICS, 7, {}))
 
 
 def _inSteps(apiKey: int, apiVersion: int, response: dict[str, Any]) -> tuple[list[int], list[bytes]]:
-    """
-    The sizes that L{encodeInSteps} tells, and what it returns.
-    """
+    """The sizes that L{encodeInSteps} tells, and what it returns."""
     steps = encodeInSteps(apiKey, apiVersion, response)
     sizes = []
     while True:
@@ -370,14 +314,10 @@ def _inSteps(apiKey: int, apiVersion: int, response: dict[str, Any]) -> tuple[li
 
 
 class UnknownFieldsTests(SynchronousTestCase):
-    """
-    L{unknownFields} finds what L{encodeResponse} would pass over.
-    """
+    """L{unknownFields} finds what L{encodeResponse} would pass over."""
 
     def test_known(self) -> None:
-        """
-        What any version has room for is known.
-        """
+        """What any version has room for is known."""
         response = {
             "throttle_time_ms": 1,
             "node_id": 1,
@@ -386,9 +326,7 @@ class UnknownFieldsTests(SynchronousTestCase):
         self.assertEqual(unknownFields(FIND_COORDINATOR, response), [])
 
     def test_unknown(self) -> None:
-        """
-        What no version has room for is named by its path, once.
-        """
+        """What no version has room for is named by its path, once."""
         response = {
             "throttle_time": 1,
             "topics": [{"partitions": [{"eror_code": 0}, {"eror_code": 1}]}, {"name": "t", "Name": "t"}],
@@ -398,8 +336,6 @@ class UnknownFieldsTests(SynchronousTestCase):
         )
 
     def test_structures(self) -> None:
-        """
-        Structures that are no arrays are searched too.
-        """
+        """Structures that are no arrays are searched too."""
         response = {"responses": [{"partitions": [{"current_leader": {"leader_id": 1, "leader": 1}, "records": b"r"}]}]}
         self.assertEqual(unknownFields(FETCH, response), ["responses.partitions.current_leader.leader"])

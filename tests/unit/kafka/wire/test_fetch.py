@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.wire.fetch}.
-"""
+"""Tests for L{admission.kafka.wire.fetch}."""
 
 import datetime
 from collections.abc import Sequence
@@ -39,14 +37,10 @@ _TOPICS = st.builds(
 
 
 class EncodeFetchResponseTests(SynchronousTestCase):
-    """
-    L{encodeFetchResponse} writes what kio would, in parts.
-    """
+    """L{encodeFetchResponse} writes what kio would, in parts."""
 
     def test_writesWhatKioWrites(self) -> None:
-        """
-        Joined, the parts are kio's bytes in every version.
-        """
+        """Joined, the parts are kio's bytes in every version."""
         for version in _VERSIONS:
             self._checkWrites(version)
 
@@ -67,9 +61,7 @@ class EncodeFetchResponseTests(SynchronousTestCase):
         check()
 
     def test_batchesAreNotCopied(self) -> None:
-        """
-        Every stored batch is a part of its own, the very object that was given.
-        """
+        """Every stored batch is a part of its own, the very object that was given."""
         batches = [bytes(5000), bytes(10), bytes(7000)]
         partitions = [
             FetchedPartition(0, records=batches[:2]),
@@ -82,9 +74,7 @@ class EncodeFetchResponseTests(SynchronousTestCase):
                 self.assertIs(part, batch)
 
     def test_nothing(self) -> None:
-        """
-        A response without topics is one part.
-        """
+        """A response without topics is one part."""
         self.assertEqual(encodeFetchResponse(4, 5, 0, 0, []), [b"\x00\x00\x00\x05\x00\x00\x00\x00"])
 
 
@@ -125,14 +115,10 @@ def _partitionOfKio(kio: Any, version: int, partition: FetchedPartition) -> Any:
 
 
 class DecodeFetchResponseTests(SynchronousTestCase):
-    """
-    L{decodeFetchResponse} reads what L{encodeFetchResponse} and kio write.
-    """
+    """L{decodeFetchResponse} reads what L{encodeFetchResponse} and kio write."""
 
     def test_everyVersion(self) -> None:
-        """
-        What was encoded comes back, as far as a version carries it, and the records are views.
-        """
+        """What was encoded comes back, as far as a version carries it, and the records are views."""
         for version in _VERSIONS:
             self._checkReads(version)
 
@@ -164,9 +150,7 @@ class DecodeFetchResponseTests(SynchronousTestCase):
         check()
 
     def test_everythingOfKafkas(self) -> None:
-        """
-        Aborted transactions, replicas to read from and tagged fields are stepped over; null is nothing.
-        """
+        """Aborted transactions, replicas to read from and tagged fields are stepped over; null is nothing."""
         for version in _VERSIONS:
             self._checkStepsOver(version)
 
@@ -189,9 +173,7 @@ class DecodeFetchResponseTests(SynchronousTestCase):
         check()
 
     def test_lies(self) -> None:
-        """
-        Counts and lengths that cannot be are refused, and so is what is cut off or goes on.
-        """
+        """Counts and lengths that cannot be are refused, and so is what is cut off or goes on."""
         partition = FetchedPartition(0, records=[b"records"])
         body = b"".join(encodeFetchResponse(12, 0, 0, 0, [FetchedTopic("topic", UUID(int=1), [partition])]))
         self.assertEqual(len(decodeFetchResponse(12, body, 2).partitions), 1)

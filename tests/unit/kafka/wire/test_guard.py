@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.wire.guard}.
-"""
+"""Tests for L{admission.kafka.wire.guard}."""
 
 import dataclasses
 from random import Random
@@ -43,9 +41,7 @@ _OTHERS = [
 
 
 class CountElementsTests(SynchronousTestCase):
-    """
-    L{countElements} lets through what kio may safely decode.
-    """
+    """L{countElements} lets through what kio may safely decode."""
 
     def _assertRefused(self, apiKey: int, apiVersion: int, body: bytes, reason: str) -> None:
         refusal = self.assertRaises(GuardRefusal, countElements, BY_KEY[apiKey], apiVersion, body)
@@ -101,10 +97,7 @@ class CountElementsTests(SynchronousTestCase):
         check()
 
     def test_countBeyondTheBytesLeft(self) -> None:
-        """
-        An array that announces more elements than there are bytes for them is
-        refused, in both encodings.
-        """
+        """An array that announces more elements than there are bytes for them is refused, in both encodings."""
         reason = "topics announces 34359738366 elements with 3 bytes left"
         self._assertRefused(METADATA, 12, b"\xff\xff\xff\xff\x7f\x00\x00\x00", reason)
         self._assertRefused(METADATA, 1, b"\x7f\xff\xff\xff", "topics announces 2147483647 elements")
@@ -126,42 +119,32 @@ class CountElementsTests(SynchronousTestCase):
         self.assertRaises(GuardRefusal, countElements, _FETCH, 4, fetch, 5)
 
     def test_limitOfTheApi(self) -> None:
-        """
-        Without a limit of the caller's, the API's own holds.
-        """
+        """Without a limit of the caller's, the API's own holds."""
         self.assertEqual(_METADATA.maxElements, 20_000)
         body = b"\x00\x00\x4e\x20" + 20_000 * b"\x00\x00"
         self.assertEqual(countElements(_METADATA, 1, body), 20_000)
         self.assertRaises(GuardRefusal, countElements, _METADATA, 1, b"\x00\x00\x4e\x21" + 20_001 * b"\x00\x00")
 
     def test_lengthBeyondTheEnd(self) -> None:
-        """
-        A string that would go on past the end is refused, wherever it stands.
-        """
+        """A string that would go on past the end is refused, wherever it stands."""
         self._assertRefused(FIND_COORDINATOR, 0, b"\x00\x02a", "FindCoordinator v0 ends before its fields do")
         self._assertRefused(FIND_COORDINATOR, 3, b"\x03a\x00\x00", "FindCoordinator v3 ends before its fields do")
         self._assertRefused(METADATA, 12, b"\xff\xff\xff\xff", "Metadata v12 ends before its fields do")
 
     def test_longestLengths(self) -> None:
-        """
-        The longest length that either encoding can express is refused.
-        """
+        """The longest length that either encoding can express is refused."""
         self._assertRefused(FIND_COORDINATOR, 0, b"\x7f\xffa", "ends before its fields do")
         self._assertRefused(FIND_COORDINATOR, 3, b"\xff\xff\xff\xff\x7fa\x00\x00", "ends before its fields do")
 
     def test_varintOfSixBytes(self) -> None:
-        """
-        A varint that goes on after five bytes is refused.
-        """
+        """A varint that goes on after five bytes is refused."""
         refusal = self.assertRaises(
             MalformedRequest, countElements, BY_KEY[FIND_COORDINATOR], 3, b"\x80\x80\x80\x80\x80\x01"
         )
         self.assertEqual(str(refusal), "a varint runs over 5 bytes")
 
     def test_null(self) -> None:
-        """
-        Null passes where the protocol knows it, and nowhere else.
-        """
+        """Null passes where the protocol knows it, and nowhere else."""
         self.assertEqual(countElements(_METADATA, 1, b"\xff\xff\xff\xff"), 0)
         self.assertEqual(countElements(_METADATA, 9, b"\x00\x00\x00\x00\x00"), 0)
         self._assertRefused(DELETE_TOPICS, 1, b"\xff\xff\xff\xff\x00\x00\x00\x00", "topic_names is null")
@@ -171,33 +154,23 @@ class CountElementsTests(SynchronousTestCase):
         self._assertRefused(DELETE_TOPICS, 4, b"\x02\x00\x00\x00\x00\x00\x00", "topic_names is null")
 
     def test_negativeLength(self) -> None:
-        """
-        A negative length other than null's is refused, also where null is not.
-        """
+        """A negative length other than null's is refused, also where null is not."""
         self._assertRefused(METADATA, 1, b"\xff\xff\xff\xfe", "topics has a length of -2")
         self._assertRefused(DELETE_TOPICS, 1, b"\xff\xff\xff\xfe\x00\x00\x00\x00", "topic_names has a length of -2")
 
     def test_knownTags(self) -> None:
-        """
-        Tagged fields that kio knows are walked like others.
-        """
+        """Tagged fields that kio knows are walked like others."""
         self.assertEqual(countElements(_FETCH, 12, _FETCH_FIELDS + b"\x01\x00\x02\x02a"), 0)
         self._assertRefused(FETCH, 12, _FETCH_FIELDS + b"\x01\x00\x01\x00", "cluster_id is null")
 
     def test_tagOfAnotherLength(self) -> None:
-        """
-        A tagged field must be as long as it says, or kio would read on from
-        another place than other brokers.
-        """
+        """A tagged field must be as long as it says, or kio would read on from another place than other brokers."""
         reason = "tagged field 0 of FetchRequest is not as long as it says"
         self._assertRefused(FETCH, 12, _FETCH_FIELDS + b"\x01\x00\x03\x02a", reason)
         self._assertRefused(FETCH, 12, _FETCH_FIELDS + b"\x01\x00\x01\x02a", reason)
 
     def test_unknownTags(self) -> None:
-        """
-        A tagged field that kio does not know is refused by its number, whether
-        or not the structure has others.
-        """
+        """A tagged field that kio does not know is refused by its number, whether or not the structure has others."""
         self._assertRefused(FETCH, 12, _FETCH_FIELDS + b"\x01\x07\x01a", "FetchRequest has a tagged field 7")
         self._assertRefused(API_VERSIONS, 3, b"\x02a\x02b\x01\x05\x01c", "ApiVersionsRequest has a tagged field 5")
 
@@ -210,24 +183,16 @@ class CountElementsTests(SynchronousTestCase):
         self.assertEqual(countElements(BY_KEY[METADATA], 13, b"\x00\x00\x00\x00\x01\x00\x00"), 0)
 
     def test_empty(self) -> None:
-        """
-        A request without fields is none without bytes too, but one with fields
-        must have some.
-        """
+        """A request without fields is none without bytes too, but one with fields must have some."""
         self.assertEqual(countElements(BY_KEY[API_VERSIONS], 0, b""), 0)
         self._assertRefused(METADATA, 12, b"", "ends before its fields do")
 
 
 class WalkSourceTests(SynchronousTestCase):
-    """
-    L{walkSource} walks all of a message or none of it.
-    """
+    """L{walkSource} walks all of a message or none of it."""
 
     def test_unknownType(self) -> None:
-        """
-        A field of a type that the guard does not know is an error when the
-        walk is made, not a gap in it.
-        """
+        """A field of a type that the guard does not know is an error when the walk is made, not a gap in it."""
 
         @dataclasses.dataclass
         class Novel:
@@ -238,9 +203,7 @@ class WalkSourceTests(SynchronousTestCase):
         self.assertIn("answer is of type int128", str(error))
 
     def test_nullableStructure(self) -> None:
-        """
-        A structure that may be null has a byte before it, which says so and nothing else.
-        """
+        """A structure that may be null has a byte before it, which says so and nothing else."""
         api = BY_KEY[DESCRIBE_TOPIC_PARTITIONS]
         for cursor in (b"\xff", b"\x01\x02a\x00\x00\x00\x00\x00"):
             self.assertEqual(countElements(api, 0, b"\x01\x00\x00\x00\x01" + cursor + b"\x00"), 0)

@@ -1,7 +1,4 @@
-"""
-What L{admission.kafka.wire} relies on from kio, and the entities that its tests feed
-to kio's encoder.
-"""
+"""What L{admission.kafka.wire} relies on from kio, and the entities that its tests feed to kio's encoder."""
 
 import dataclasses
 import datetime
@@ -73,9 +70,7 @@ PRIMITIVES: dict[str, st.SearchStrategy[Any]] = {
 
 @cache
 def entities(entityType: Any) -> st.SearchStrategy[Any]:
-    """
-    Entities of one of kio's classes that come back from the wire as they were.
-    """
+    """Entities of one of kio's classes that come back from the wire as they were."""
     return st.builds(entityType, **{member.name: _values(member) for member in dataclasses.fields(entityType)})
 
 
@@ -91,18 +86,14 @@ def _values(member: "dataclasses.Field[Any]") -> st.SearchStrategy[Any]:
 
 
 def encode(entity: Any) -> bytes:
-    """
-    What kio makes of an entity.
-    """
+    """What kio makes of an entity."""
     buffer = io.BytesIO()
     entity_writer(type(entity))(buffer, entity)
     return buffer.getvalue()
 
 
 def arrayElements(value: Any) -> int:
-    """
-    How many array elements an entity consists of, at all depths together.
-    """
+    """How many array elements an entity consists of, at all depths together."""
     if isinstance(value, tuple):
         return len(value) + sum(map(arrayElements, value))
     if dataclasses.is_dataclass(value):
@@ -111,10 +102,7 @@ def arrayElements(value: Any) -> int:
 
 
 def damaged(body: bytes, random: Random) -> bytes:
-    """
-    Change one byte to three, preferably to what means something in a length,
-    or leave some bytes out.
-    """
+    """Change one byte to three, preferably to what means something in a length, or leave some bytes out."""
     changed = bytearray(body)
     for _ in range(random.randrange(1, 4) if body else 0):
         changed[random.randrange(len(changed))] = random.choice((0, 1, 2, 127, 128, 255, random.randrange(256)))
@@ -124,9 +112,7 @@ def damaged(body: bytes, random: Random) -> bytes:
 
 
 def everyVersion() -> Iterator[tuple[versions.Api, int]]:
-    """
-    Every version of every API that is served.
-    """
+    """Every version of every API that is served."""
     for api in versions.APIS:
         for apiVersion in range(api.minVersion, api.maxVersion + 1):
             yield api, apiVersion
@@ -147,9 +133,7 @@ read(bytes.fromhex(sys.argv[3]), 0)
 
 
 class KioTests(SynchronousTestCase):
-    """
-    kio encodes and decodes every message that is served, and needs a guard.
-    """
+    """kio encodes and decodes every message that is served, and needs a guard."""
 
     def test_everyVersionRoundTrips(self) -> None:
         """
@@ -180,14 +164,9 @@ class KioTests(SynchronousTestCase):
         self.assertRaises(GuardRefusal, countElements, metadata, apiVersion, body)
 
     def test_hugeCompactCountAborts(self) -> None:
-        """
-        Without the guard five bytes of body, 21 of frame, end the process.
-        """
+        """Without the guard five bytes of body, 21 of frame, end the process."""
         self._assertAborts(12, b"\xff\xff\xff\xff\x7f")
 
     def test_hugeClassicCountAborts(self) -> None:
-        """
-        Without the guard the largest count of a classic array ends a process
-        that may not have 17 GB.
-        """
+        """Without the guard the largest count of a classic array ends a process that may not have 17 GB."""
         self._assertAborts(1, b"\x7f\xff\xff\xff")

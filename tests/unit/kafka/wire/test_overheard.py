@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.wire.overheard}.
-"""
+"""Tests for L{admission.kafka.wire.overheard}."""
 
 from typing import Any
 
@@ -18,14 +16,10 @@ def _request(apiKey: int, apiVersion: int, **fields: Any) -> bytes:
 
 
 class OverheardTests(SynchronousTestCase):
-    """
-    A gateway reads from messages what kio wrote there.
-    """
+    """A gateway reads from messages what kio wrote there."""
 
     def test_sessionTimeout(self) -> None:
-        """
-        The session timeout is read in every version.
-        """
+        """The session timeout is read in every version."""
         for apiVersion in range(10):
             for groupId in "", "g", "x" * 200:
                 body = _request(JOIN_GROUP, apiVersion, group_id=groupId, session_timeout_ms=45_000)
@@ -33,9 +27,7 @@ class OverheardTests(SynchronousTestCase):
                 self.assertEqual(sessionTimeoutMs(apiVersion, memoryview(bytearray(body))), 45_000)
 
     def test_login(self) -> None:
-        """
-        So are the mechanism, the token, and the error code of the answer.
-        """
+        """So are the mechanism, the token, and the error code of the answer."""
         self.assertEqual(saslMechanism(_request(SASL_HANDSHAKE, 1, mechanism="PLAIN")), "PLAIN")
         for apiVersion in range(3):
             for token in b"", b"\x00user\x00password", bytes(300):
@@ -47,9 +39,7 @@ class OverheardTests(SynchronousTestCase):
                 self.assertEqual(saslErrorCode(answer), errorCode)
 
     def test_everyCutIsMalformed(self) -> None:
-        """
-        A message that ends before what is read is malformed, and says which it is.
-        """
+        """A message that ends before what is read is malformed, and says which it is."""
         for read, body in (
             (lambda cut: sessionTimeoutMs(0, cut), b"\x00\x01g\x00\x00\x00\x01"),
             (lambda cut: sessionTimeoutMs(6, cut), b"\x02g\x00\x00\x00\x01"),
@@ -64,9 +54,7 @@ class OverheardTests(SynchronousTestCase):
         self.assertRaises(MalformedResponse, saslErrorCode, b"\x00")
 
     def test_malformed(self) -> None:
-        """
-        Null and other negative lengths are malformed, and text that is none.
-        """
+        """Null and other negative lengths are malformed, and text that is none."""
         for read, body in (
             (lambda cut: sessionTimeoutMs(0, cut), b"\xff\xff" + bytes(10)),
             (lambda cut: sessionTimeoutMs(6, cut), bytes(10)),

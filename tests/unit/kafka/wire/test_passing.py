@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.wire.passing}.
-"""
+"""Tests for L{admission.kafka.wire.passing}."""
 
 import dataclasses
 from random import Random
@@ -26,9 +24,7 @@ _manyResponses = settings(fewResponses, max_examples=20)
 
 
 def _inChunks(apiKey: int, apiVersion: int, body: bytes, random: Random) -> bytes:
-    """
-    What comes out if a body is fed in chunks of random sizes, many of them tiny.
-    """
+    """What comes out if a body is fed in chunks of random sizes, many of them tiny."""
     eraser = AddressEraser(apiKey, apiVersion)
     passed = b""
     while len(passed) < len(body):
@@ -40,17 +36,13 @@ def _inChunks(apiKey: int, apiVersion: int, body: bytes, random: Random) -> byte
 
 
 def _erased(endpoint: Any) -> Any:
-    """
-    What should become of an address that is in no tagged field.
-    """
+    """What should become of an address that is in no tagged field."""
     nodeId = int.from_bytes(b"\x80" + (endpoint.node_id % 2**24).to_bytes(3, "big"), "big", signed=True)
     return dataclasses.replace(endpoint, node_id=nodeId, host="-" * len(endpoint.host.encode()), port=0)
 
 
 class AddressEraserTests(SynchronousTestCase):
-    """
-    L{AddressEraser} changes addresses and nothing else, and no length.
-    """
+    """L{AddressEraser} changes addresses and nothing else, and no length."""
 
     def test_taggedField(self) -> None:
         """
@@ -109,9 +101,7 @@ class AddressEraserTests(SynchronousTestCase):
         check()
 
     def test_nodeIdsStayDifferent(self) -> None:
-        """
-        A Java client does not take two nodes with the same id.
-        """
+        """A Java client does not take two nodes with the same id."""
         nodes = [{"node_id": each, "host": "h", "port": 1} for each in (0, 1, 2, 1000)]
         entityType = load_response_schema(SHARE_FETCH, 1)
         body = b"".join(encodeEntity(entityType, {"node_endpoints": nodes}))
@@ -120,9 +110,7 @@ class AddressEraserTests(SynchronousTestCase):
         self.assertEqual(ids, [each - 2**31 for each in (0, 1, 2, 1000)])
 
     def test_nothingToErase(self) -> None:
-        """
-        What has no addresses is passed without being copied.
-        """
+        """What has no addresses is passed without being copied."""
         partition = {"records": bytes(100_000), "aborted_transactions": [{"producer_id": 1, "first_offset": 2}]}
         topics = [{"partitions": [partition, partition]}]
         for apiKey, apiVersion in [*_TAGGED, *_UNTAGGED]:
@@ -135,17 +123,13 @@ class AddressEraserTests(SynchronousTestCase):
                 self.assertIs(eraser.feed(chunk), chunk)
 
     def test_behindTheEnd(self) -> None:
-        """
-        Bytes behind the response are passed as they are.
-        """
+        """Bytes behind the response are passed as they are."""
         body = b"".join(encodeEntity(load_response_schema(FETCH, 17), {}))
         eraser = AddressEraser(FETCH, 17)
         self.assertEqual([eraser.feed(body), eraser.feed(b"more"), eraser.feed(b"")], [body, b"more", b""])
 
     def test_keepsNothing(self) -> None:
-        """
-        A value that announces any length takes no memory before it is there.
-        """
+        """A value that announces any length takes no memory before it is there."""
         eraser = AddressEraser(FETCH, 17)
         head = bytes(10) + b"\x01" + b"\x01\x00\xff\xff\xff\xff\x0f"
         self.assertEqual(eraser.feed(head), head[:12] + b"\x7f" + head[13:])
@@ -153,9 +137,7 @@ class AddressEraserTests(SynchronousTestCase):
             self.assertEqual(eraser.feed(b"x" * 1000), bytes(1000))
 
     def test_damaged(self) -> None:
-        """
-        Of a damaged response as many bytes come out as went in, or it is malformed.
-        """
+        """Of a damaged response as many bytes come out as went in, or it is malformed."""
         for apiKey, apiVersion in [*_TAGGED, *_UNTAGGED]:
             self._checkDamaged(apiKey, apiVersion)
 

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.wire.primitives}.
-"""
+"""Tests for L{admission.kafka.wire.primitives}."""
 
 import io
 
@@ -24,16 +22,12 @@ from tests.unit.kafka.wire.test_kio import manyExamples
 
 
 class VarintTests(SynchronousTestCase):
-    """
-    Varints are those of Kafka, and bounded.
-    """
+    """Varints are those of Kafka, and bounded."""
 
     @manyExamples
     @given(st.integers(0, 2**35 - 1))
     def test_unsigned(self, value: int) -> None:
-        """
-        Unsigned varints are what kio makes of them, and come back.
-        """
+        """Unsigned varints are what kio makes of them, and come back."""
         buffer = io.BytesIO()
         writers.write_unsigned_varint(buffer, uvarint(value))
         encoded = buffer.getvalue()
@@ -43,9 +37,7 @@ class VarintTests(SynchronousTestCase):
     @manyExamples
     @given(st.integers(-(2**31), 2**31 - 1))
     def test_signed(self, value: int) -> None:
-        """
-        Signed varints of 32 bits are what kio makes of them, and come back.
-        """
+        """Signed varints of 32 bits are what kio makes of them, and come back."""
         buffer = io.BytesIO()
         writers.write_signed_varint(buffer, value)
         encoded = buffer.getvalue()
@@ -55,9 +47,7 @@ class VarintTests(SynchronousTestCase):
     @manyExamples
     @given(st.integers(-(2**63), 2**63 - 1))
     def test_signedLong(self, value: int) -> None:
-        """
-        So are signed varints of 64 bits.
-        """
+        """So are signed varints of 64 bits."""
         buffer = io.BytesIO()
         writers.write_signed_varlong(buffer, value)
         encoded = buffer.getvalue()
@@ -65,9 +55,7 @@ class VarintTests(SynchronousTestCase):
         self.assertEqual(readSignedVarlong(encoded, 0), (value, len(encoded)))
 
     def test_bounds(self) -> None:
-        """
-        A varint ends after five bytes, a long one after ten, whatever follows.
-        """
+        """A varint ends after five bytes, a long one after ten, whatever follows."""
         self.assertEqual(readUnsignedVarint(4 * b"\xff" + b"\x7f", 0), (2**35 - 1, 5))
         self.assertRaises(MalformedRequest, readUnsignedVarint, 100 * b"\xff", 0)
         self.assertRaises(MalformedRequest, readSignedVarint, 100 * b"\xff", 0)
@@ -75,47 +63,32 @@ class VarintTests(SynchronousTestCase):
         self.assertEqual(readSignedVarlong(9 * b"\xff" + b"\x01", 0), (-(2**63), 10))
 
     def test_endsEarly(self) -> None:
-        """
-        A varint without an end raises L{IndexError}, for the caller to name the
-        message.
-        """
+        """A varint without an end raises L{IndexError}, for the caller to name the message."""
         self.assertRaises(IndexError, readUnsignedVarint, b"\xff\xff", 0)
 
 
 class TagTests(SynchronousTestCase):
-    """
-    Tagged fields are stepped over without being understood.
-    """
+    """Tagged fields are stepped over without being understood."""
 
     def test_skip(self) -> None:
-        """
-        The offset behind the last tagged field is found, whatever the tags.
-        """
+        """The offset behind the last tagged field is found, whatever the tags."""
         self.assertEqual(skipTags(b"z\x00z", 1), 2)
         self.assertEqual(skipTags(b"\x02\x00\x02ab\x81\x01\x00z", 0), 8)
 
     def test_sizeBeyondTheEnd(self) -> None:
-        """
-        The offset lies beyond the end if the last field's size does.
-        """
+        """The offset lies beyond the end if the last field's size does."""
         self.assertEqual(skipTags(b"\x01\x00\x05ab", 0), 8)
 
     def test_countBeyondTheEnd(self) -> None:
-        """
-        A lie about their number ends with the bytes.
-        """
+        """A lie about their number ends with the bytes."""
         self.assertRaises(IndexError, skipTags, b"\xff\xff\xff\xff\x7f\x00\x00", 0)
 
 
 class DialectTests(SynchronousTestCase):
-    """
-    Both encodings of lengths say the same.
-    """
+    """Both encodings of lengths say the same."""
 
     def test_lengths(self) -> None:
-        """
-        A length comes back from either encoding, and null as -1.
-        """
+        """A length comes back from either encoding, and null as -1."""
         for dialect in CLASSIC, FLEXIBLE:
             for length in -1, 0, 1, 126, 127, 128, 32767:
                 encoded = dialect.stringLength(length)
@@ -126,9 +99,7 @@ class DialectTests(SynchronousTestCase):
     @manyExamples
     @given(st.none() | st.text(max_size=200))
     def test_strings(self, text: str | None) -> None:
-        """
-        Strings are what kio makes of them.
-        """
+        """Strings are what kio makes of them."""
         for dialect, write in (
             (CLASSIC, writers.write_nullable_legacy_string),
             (FLEXIBLE, writers.write_nullable_compact_string),

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.wire.produce}.
-"""
+"""Tests for L{admission.kafka.wire.produce}."""
 
 import datetime
 from random import Random
@@ -30,9 +28,7 @@ _FLEXIBLE = [b"\x00", b"\xff\xff\x00\x00\x00\x05", b"\x02", b"\x02a", b"\x02",
 
 
 def _parse(version: int, pieces: list[bytes], **replaced: bytes) -> Any:
-    """
-    Parse a request of which some pieces are replaced, C{p3=b"..."} the fourth.
-    """
+    """Parse a request of which some pieces are replaced, C{p3=b"..."} the fourth."""
     pieces = list(pieces)
     for place, piece in replaced.items():
         pieces[int(place[1:])] = piece
@@ -40,15 +36,10 @@ def _parse(version: int, pieces: list[bytes], **replaced: bytes) -> Any:
 
 
 class ParseProduceTests(SynchronousTestCase):
-    """
-    L{parseProduce} reads what kio reads, but does not copy records.
-    """
+    """L{parseProduce} reads what kio reads, but does not copy records."""
 
     def test_readsWhatKioWrites(self) -> None:
-        """
-        What kio encodes comes back in every version, and the elements are
-        counted.
-        """
+        """What kio encodes comes back in every version, and the elements are counted."""
         for version in _VERSIONS:
             self._checkReads(version)
 
@@ -75,9 +66,7 @@ class ParseProduceTests(SynchronousTestCase):
         check()
 
     def test_everyCutIsMalformed(self) -> None:
-        """
-        A request that ends early is malformed, wherever it ends.
-        """
+        """A request that ends early is malformed, wherever it ends."""
         for version, pieces in (8, _CLASSIC), (9, _FLEXIBLE):
             whole = b"".join(pieces)
             parseProduce(memoryview(whole), 0, version)
@@ -85,10 +74,7 @@ class ParseProduceTests(SynchronousTestCase):
                 self.assertRaises(MalformedRequest, parseProduce, memoryview(whole[:sizeBytes]), 0, version)
 
     def test_recordsAreNotCopied(self) -> None:
-        """
-        Records are a slice of the frame's own buffer, and can be written to if
-        it can.
-        """
+        """Records are a slice of the frame's own buffer, and can be written to if it can."""
         for version, pieces in (8, _CLASSIC), (9, _FLEXIBLE):
             buffer = bytearray(b"".join(pieces))
             (partition,) = parseProduce(memoryview(buffer), 0, version).partitions
@@ -97,9 +83,7 @@ class ParseProduceTests(SynchronousTestCase):
             self.assertIn(b"Xyz", buffer)
 
     def test_noRecords(self) -> None:
-        """
-        Records may be null, which is not the same as empty.
-        """
+        """Records may be null, which is not the same as empty."""
         for version, pieces, null, empty in (
             (8, _CLASSIC, b"\xff\xff\xff\xff", bytes(4)),
             (9, _FLEXIBLE, b"\x00", b"\x01"),
@@ -108,20 +92,14 @@ class ParseProduceTests(SynchronousTestCase):
             self.assertEqual(_parse(version, pieces, p6=empty).partitions[0].records, b"")
 
     def test_tagsAreSkipped(self) -> None:
-        """
-        Tagged fields that nobody knows are stepped over, in the partition, the
-        topic and the request.
-        """
+        """Tagged fields that nobody knows are stepped over, in the partition, the topic and the request."""
         for place in "p7", "p8", "p9":
             request = _parse(9, _FLEXIBLE, **{place: b"\x02\x05\x03abc\x06\x00"})
             self.assertEqual(request.partitions, [("a", 7, b"xyz")])
             self.assertRaises(MalformedRequest, _parse, 9, _FLEXIBLE, **{place: b"\x01\x05\x7fabc"})
 
     def test_nulls(self) -> None:
-        """
-        Null arrays and topics without a name are malformed, other negative
-        lengths too.
-        """
+        """Null arrays and topics without a name are malformed, other negative lengths too."""
         for place in "p2", "p4":
             self.assertRaises(MalformedRequest, _parse, 8, _CLASSIC, **{place: b"\xff\xff\xff\xff"})
             self.assertRaises(MalformedRequest, _parse, 9, _FLEXIBLE, **{place: b"\x00"})
@@ -132,34 +110,25 @@ class ParseProduceTests(SynchronousTestCase):
         self.assertEqual(str(malformed), "a Produce request says that its records have -2 bytes")
 
     def test_notText(self) -> None:
-        """
-        A name that is not UTF-8 is malformed.
-        """
+        """A name that is not UTF-8 is malformed."""
         self.assertRaises(MalformedRequest, _parse, 8, _CLASSIC, p3=b"\x00\x01\xff")
         self.assertRaises(MalformedRequest, _parse, 9, _FLEXIBLE, p0=b"\x02\xff")
 
     def test_hugeCounts(self) -> None:
-        """
-        The counts that make kio abort are refused.
-        """
+        """The counts that make kio abort are refused."""
         for place in "p2", "p4":
             self.assertRaises(MalformedRequest, _parse, 8, _CLASSIC, **{place: b"\x7f\xff\xff\xff"})
             self.assertRaises(MalformedRequest, _parse, 9, _FLEXIBLE, **{place: b"\xff\xff\xff\xff\x7f"})
 
     def test_elementLimit(self) -> None:
-        """
-        One topic with one partition are two elements; fewer allowed, it is
-        refused.
-        """
+        """One topic with one partition are two elements; fewer allowed, it is refused."""
         view = memoryview(b"".join(_CLASSIC))
         self.assertEqual(parseProduce(view, 0, 8, 2).elementCount, 2)
         malformed = self.assertRaises(MalformedRequest, parseProduce, view, 0, 8, 1)
         self.assertIn("1 topics or partitions where 0 more are allowed", str(malformed))
 
     def test_damage(self) -> None:
-        """
-        Of a damaged request only L{MalformedRequest} can come.
-        """
+        """Of a damaged request only L{MalformedRequest} can come."""
         for version in _VERSIONS:
             self._checkDamage(version)
 
@@ -191,15 +160,10 @@ _RESULTS = st.builds(
 
 
 class EncodeProduceResponseTests(SynchronousTestCase):
-    """
-    L{encodeProduceResponse} writes what kio would.
-    """
+    """L{encodeProduceResponse} writes what kio would."""
 
     def test_writesWhatKioWrites(self) -> None:
-        """
-        The bytes are kio's in every version; topics are grouped, in the order
-        in which they occur first.
-        """
+        """The bytes are kio's in every version; topics are grouped, in the order in which they occur first."""
         for version in _VERSIONS:
             self._checkWrites(version)
 
@@ -215,9 +179,7 @@ class EncodeProduceResponseTests(SynchronousTestCase):
         check()
 
     def test_usual(self) -> None:
-        """
-        So they are for one partition to which records were appended.
-        """
+        """So they are for one partition to which records were appended."""
 
         @fewExamples
         @given(st.sampled_from(_VERSIONS), _RESULTS)

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.wire.relayedapis}.
-"""
+"""Tests for L{admission.kafka.wire.relayedapis}."""
 
 import subprocess
 import sys
@@ -35,18 +33,14 @@ _OTHER_ADDRESSES = {(55, 2), (88, 0), (89, 0)}
 
 
 def everyRelayedVersion() -> Iterator[tuple[RelayedApi, int]]:
-    """
-    Every version of every API that is relayed.
-    """
+    """Every version of every API that is relayed."""
     for api in RELAYED_APIS:
         for apiVersion in range(api.minVersion, api.maxVersion + 1):
             yield api, apiVersion
 
 
 def containsAddress(entityType: Any) -> bool:
-    """
-    Whether one of kio's classes has a host and a port, at any depth.
-    """
+    """Whether one of kio's classes has a host and a port, at any depth."""
     kinds = {member.name: introspect.classify_field(member) for member in fields(entityType)}
     if {"host", "port"} <= set(kinds):
         return True
@@ -67,25 +61,17 @@ def _throttleTimeOffset(entityType: Any) -> int | None:
 
 
 class TableTests(SynchronousTestCase):
-    """
-    The table of what is relayed says what kio says.
-    """
+    """The table of what is relayed says what kio says."""
 
     def test_allThatClientsUse(self) -> None:
-        """
-        Every API that kio knows is in the table once, or is one that clients do not
-        use; names are kio's.
-        """
+        """Every API that kio knows is in the table once, or is one that clients do not use; names are kio's."""
         self.assertEqual(set(RELAYED_BY_KEY), set(api_key_map) - _AMONG_NODES)
         self.assertEqual(len(RELAYED_BY_KEY), len(RELAYED_APIS))
         for api in RELAYED_APIS:
             self.assertEqual(api_key_map[api.apiKey].replace("_", ""), api.name.lower())
 
     def test_allThatTheBrokerServes(self) -> None:
-        """
-        What the broker serves can be relayed, in the same versions and with the same
-        headers.
-        """
+        """What the broker serves can be relayed, in the same versions and with the same headers."""
         for api in APIS:
             other = RELAYED_BY_KEY[api.apiKey]
             self.assertEqual(
@@ -95,10 +81,7 @@ class TableTests(SynchronousTestCase):
             self.assertGreaterEqual(other.maxVersion, api.maxVersion)
 
     def test_versionsAreThoseOfKio(self) -> None:
-        """
-        All versions that kio knows are relayed, but Produce ends at 12 and
-        SaslHandshake has one version only.
-        """
+        """All versions that kio knows are relayed, but Produce ends at 12 and SaslHandshake has one version only."""
         for api in RELAYED_APIS:
             known = [
                 apiVersion
@@ -113,10 +96,7 @@ class TableTests(SynchronousTestCase):
             self.assertEqual((api.minVersion, api.maxVersion), (oldest, newest), api.name)
 
     def test_flexibility(self) -> None:
-        """
-        The versions said to be flexible are those that are, requests and responses
-        alike.
-        """
+        """The versions said to be flexible are those that are, requests and responses alike."""
         for api, apiVersion in everyRelayedVersion():
             for load in load_request_schema, load_response_schema:
                 isFlexible = load(api.apiKey, apiVersion).__flexible__
@@ -124,10 +104,7 @@ class TableTests(SynchronousTestCase):
                 self.assertEqual(isFlexible, apiVersion >= RELAYED_FLEXIBLE_FROM[api.apiKey])
 
     def test_throttleTimes(self) -> None:
-        """
-        A response has a throttle time if kio says so, at the offset that follows from
-        the fields before it.
-        """
+        """A response has a throttle time if kio says so, at the offset that follows from the fields before it."""
         for api, apiVersion in everyRelayedVersion():
             entityType = load_response_schema(api.apiKey, apiVersion)
             isThrottled = any(member.name == "throttle_time" for member in fields(entityType))
@@ -152,10 +129,7 @@ class TableTests(SynchronousTestCase):
             self.assertFalse(hasAddresses(apiKey, apiVersion))
 
     def test_relayed(self) -> None:
-        """
-        A version is relayed from the oldest to the newest of its row, and nothing else
-        is.
-        """
+        """A version is relayed from the oldest to the newest of its row, and nothing else is."""
         for api, apiVersion in everyRelayedVersion():
             self.assertIs(relayed(api.apiKey, apiVersion), api)
         for api in RELAYED_APIS:
@@ -165,9 +139,7 @@ class TableTests(SynchronousTestCase):
         self.assertIsNone(relayed(-1, -1))
 
     def test_importIsCheap(self) -> None:
-        """
-        The table comes without kio.
-        """
+        """The table comes without kio."""
         code = "import sys, admission.kafka.wire.relayedapis; print([each for each in sys.modules if 'kio' in each])"
         child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         self.assertEqual(child.stdout.strip(), "[]")

@@ -35,22 +35,16 @@ _FETCH = (
 
 
 class WalkTests(SynchronousTestCase):
-    """
-    A walk finds fields in chunks of any size.
-    """
+    """A walk finds fields in chunks of any size."""
 
     def test_spans(self) -> None:
-        """
-        The positions are those of the fields, and the walk ends behind the last one.
-        """
+        """The positions are those of the fields, and the walk ends behind the last one."""
         spans: list[Span] = []
         self.assertEqual(walked(walkFor(METADATA, 12, _ADDRESS), _METADATA, spans), 29)
         self.assertEqual(spans, _METADATA_SPANS)
 
     def test_everyTwoChunks(self) -> None:
-        """
-        Where a body is cut in two makes no difference.
-        """
+        """Where a body is cut in two makes no difference."""
         for walk, body, expected, end in (
             (walkFor(METADATA, 12, _ADDRESS), _METADATA, _METADATA_SPANS, 29),
             (
@@ -88,31 +82,23 @@ class WalkTests(SynchronousTestCase):
                 spans.clear()
 
     def test_taggedValue(self) -> None:
-        """
-        The value of the tagged field has a walk of its own.
-        """
+        """The value of the tagged field has a walk of its own."""
         spans: list[Span] = []
         value = b"\x02\x00\x00\x00\x01\x02a\x00\x00\x00\x09\x00\x00"
         self.assertEqual(walked(taggedWalkFor(FETCH, 17, _ADDRESS), value, spans), len(value))
         self.assertEqual(spans, [Span("node_id", 1, 1, 5), Span("host", 5, 6, 7), Span("port", 7, 7, 11)])
 
     def test_moreIsNeeded(self) -> None:
-        """
-        Of a body that ends before the last field the walk returns nothing.
-        """
+        """Of a body that ends before the last field the walk returns nothing."""
         for sizeBytes in range(29):
             self.assertIsNone(walked(walkFor(METADATA, 12, _ADDRESS), _METADATA[:sizeBytes], []))
 
     def test_refused(self) -> None:
-        """
-        A length that makes no sense is refused by a sentence that names the response.
-        """
+        """A length that makes no sense is refused by a sentence that names the response."""
         malformed = self.assertRaises(MalformedResponse, walked, walkFor(METADATA, 0, _ADDRESS), b"\x80" + bytes(9), [])
         self.assertEqual(str(malformed), "a response to Metadata v0 has a length of -2147483648")
 
     def test_nullableStructure(self) -> None:
-        """
-        A structure that may be null is an error when the walk is made, not a gap in it.
-        """
+        """A structure that may be null is an error when the walk is made, not a gap in it."""
         error = self.assertRaises(TypeError, walkFor, 89, 0, ("host",))
         self.assertIn("is a structure that may be null", str(error))

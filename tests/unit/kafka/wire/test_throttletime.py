@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.wire.throttletime}.
-"""
+"""Tests for L{admission.kafka.wire.throttletime}."""
 
 import dataclasses
 import datetime
@@ -26,9 +24,7 @@ def _throttled(entity: Any, throttleMs: int) -> Any:
 
 
 class WithLongerThrottleTests(SynchronousTestCase):
-    """
-    L{withLongerThrottle} changes the throttle time and nothing else.
-    """
+    """L{withLongerThrottle} changes the throttle time and nothing else."""
 
     def test_everyVersion(self) -> None:
         """
@@ -57,10 +53,7 @@ class WithLongerThrottleTests(SynchronousTestCase):
         check()
 
     def test_firstBytes(self) -> None:
-        """
-        Where the place is fixed, the beginning of a response is enough, and any less
-        of it is not.
-        """
+        """Where the place is fixed, the beginning of a response is enough, and any less of it is not."""
         for api, apiVersion in everyRelayedVersion():
             offset = throttleTimeOffset(api.apiKey, apiVersion)
             if offset is not None:
@@ -73,20 +66,14 @@ class WithLongerThrottleTests(SynchronousTestCase):
                 self.assertEqual(str(malformed), f"a response to {api.name} v{apiVersion} ends before its fields do")
 
     def test_unsupportedVersion(self) -> None:
-        """
-        A node that does not know the version of ApiVersions answers in a form that has
-        no throttle time.
-        """
+        """A node that does not know the version of ApiVersions answers in a form that has no throttle time."""
         fields = {"error_code": 35, "api_keys": [{"api_key": 18, "min_version": 0, "max_version": 4}]}
         body = b"".join(encodeEntity(load_response_schema(API_VERSIONS, 0), fields))
         for apiVersion in range(5):
             self.assertEqual(withLongerThrottle(API_VERSIONS, apiVersion, body, 500), (body, 0))
 
     def test_malformed(self) -> None:
-        """
-        A response that is cut before its throttle time is malformed, wherever it is
-        cut.
-        """
+        """A response that is cut before its throttle time is malformed, wherever it is cut."""
         topic = {"name": "a", "partition_responses": [{"index": 1, "record_errors": [{"batch_index": 1}]}]}
         for apiVersion in range(3, 13):
             body = b"".join(encodeEntity(load_response_schema(PRODUCE, apiVersion), {"responses": [topic]}))

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.wire.versioncut}.
-"""
+"""Tests for L{admission.kafka.wire.versioncut}."""
 
 import dataclasses
 from typing import Any
@@ -52,14 +50,10 @@ def _body(apiVersion: int, rows: Any, **fields: Any) -> bytes:
 
 
 class CutApiVersionsTests(SynchronousTestCase):
-    """
-    L{cutApiVersions} leaves what a gateway understands.
-    """
+    """L{cutApiVersions} leaves what a gateway understands."""
 
     def test_ranges(self) -> None:
-        """
-        Ranges are cut at both ends, and an API of which nothing is left is removed.
-        """
+        """Ranges are cut at both ends, and an API of which nothing is left is removed."""
         for apiVersion in _VERSIONS:
             for said, cut in _CUTS.items():
                 expected = _body(apiVersion, [] if cut is None else [cut])
@@ -68,10 +62,7 @@ class CutApiVersionsTests(SynchronousTestCase):
             self.assertEqual(cutApiVersions(apiVersion, _body(apiVersion, _CUTS)), _body(apiVersion, kept))
 
     def test_everythingElseStays(self) -> None:
-        """
-        Features, the throttle time and tagged fields that nobody knows stay, also in
-        the rows that are kept.
-        """
+        """Features, the throttle time and tagged fields that nobody knows stay, also in the rows that are kept."""
         for apiVersion in _VERSIONS:
             self._checkRest(apiVersion)
 
@@ -94,10 +85,7 @@ class CutApiVersionsTests(SynchronousTestCase):
         check()
 
     def test_unsupportedVersion(self) -> None:
-        """
-        A node that does not know the version answers in the form of version 0, which
-        is cut as well.
-        """
+        """A node that does not know the version answers in the form of version 0, which is cut as well."""
         body = _body(0, [(18, 0, 5), (999, 0, 1)], error_code=35)
         for apiVersion in _VERSIONS:
             self.assertEqual(cutApiVersions(apiVersion, body), _body(0, [(18, 0, 4)], error_code=35))
@@ -105,9 +93,7 @@ class CutApiVersionsTests(SynchronousTestCase):
             self.assertEqual(versionOfForm(apiVersion, _body(apiVersion, [])), apiVersion)
 
     def test_everyCutIsMalformed(self) -> None:
-        """
-        A response that ends within its rows is malformed.
-        """
+        """A response that ends within its rows is malformed."""
         for apiVersion in _VERSIONS:
             body = _body(apiVersion, [(12, 0, 4), (13, 0, 4)])
             behind = len(_body(apiVersion, [])) - (3 if apiVersion >= 3 else 6)
@@ -116,9 +102,7 @@ class CutApiVersionsTests(SynchronousTestCase):
                 self.assertEqual(str(malformed), f"a response to ApiVersions v{apiVersion} ends before its fields do")
 
     def test_hostileLengths(self) -> None:
-        """
-        Counts and sizes beyond the bytes there are neither take time nor memory.
-        """
+        """Counts and sizes beyond the bytes there are neither take time nor memory."""
         self.assertRaises(MalformedResponse, cutApiVersions, 0, b"\x00\x00\x7f\xff\xff\xff" + bytes(100))
         self.assertRaises(MalformedResponse, cutApiVersions, 3, b"\x00\x00\xff\xff\xff\xff\x7f" + bytes(100))
         row = b"\x00\x00\x02\x00\x0c\x00\x00\x00\x04\x01\x05"

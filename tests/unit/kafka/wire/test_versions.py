@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.wire.versions}.
-"""
+"""Tests for L{admission.kafka.wire.versions}."""
 
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.index import api_key_map
@@ -11,23 +9,16 @@ from tests.unit.kafka.wire.test_kio import everyVersion
 
 
 class TableTests(SynchronousTestCase):
-    """
-    The table of what is served says what kio and the clients need.
-    """
+    """The table of what is served says what kio and the clients need."""
 
     def test_keysAreThoseOfKio(self) -> None:
-        """
-        Each API has the key that kio knows it by, and there is one row for it.
-        """
+        """Each API has the key that kio knows it by, and there is one row for it."""
         for api in APIS:
             self.assertEqual(api_key_map[api.apiKey].replace("_", ""), api.name.lower())
         self.assertEqual(len(BY_KEY), len(APIS))
 
     def test_flexibility(self) -> None:
-        """
-        The versions said to be flexible are those that are, requests and
-        responses alike.
-        """
+        """The versions said to be flexible are those that are, requests and responses alike."""
         for api, apiVersion in everyVersion():
             for load in load_request_schema, load_response_schema:
                 self.assertEqual(
@@ -35,10 +26,7 @@ class TableTests(SynchronousTestCase):
                 )
 
     def test_served(self) -> None:
-        """
-        A version is served from the oldest to the newest of its row, and
-        nothing else is.
-        """
+        """A version is served from the oldest to the newest of its row, and nothing else is."""
         for api, apiVersion in everyVersion():
             self.assertIs(served(api.apiKey, apiVersion), api)
         for api in APIS:
@@ -48,27 +36,20 @@ class TableTests(SynchronousTestCase):
         self.assertIsNone(served(-1, -1))
 
     def test_produceIsAdvertisedFromZero(self) -> None:
-        """
-        Clients are told of Produce 0 to 12, though only 3 to 12 are served.
-        """
+        """Clients are told of Produce 0 to 12, though only 3 to 12 are served."""
         self.assertIn({"api_key": PRODUCE, "min_version": 0, "max_version": 12}, advertised())
         self.assertIsNone(served(PRODUCE, 2))
         self.assertIsNotNone(served(PRODUCE, 3))
 
     def test_othersAreAdvertisedAsServed(self) -> None:
-        """
-        Of every other API clients are told just what is served.
-        """
+        """Of every other API clients are told just what is served."""
         for api, row in zip(APIS, advertised(), strict=True):
             self.assertEqual((row["api_key"], row["max_version"]), (api.apiKey, api.maxVersion))
             if api.apiKey != PRODUCE:
                 self.assertEqual(row["min_version"], api.minVersion)
 
     def test_fetchBeginsAtFour(self) -> None:
-        """
-        Fetch is served from version 4, without which librdkafka's producers
-        write record formats of long ago.
-        """
+        """Fetch is served from version 4, without which librdkafka's producers write record formats of long ago."""
         self.assertEqual(BY_KEY[FETCH].minVersion, 4)
 
     def test_frameLimits(self) -> None:
@@ -83,9 +64,7 @@ class TableTests(SynchronousTestCase):
         self.assertEqual(BY_KEY[METADATA].frameLimitBytes(5000), 5000)
 
     def test_oneRowIsEnough(self) -> None:
-        """
-        What a new row leaves out has a default.
-        """
+        """What a new row leaves out has a default."""
         heartbeat = Api(12, "Heartbeat", 0, 4, 4)
         self.assertEqual(advertised([heartbeat]), [{"api_key": 12, "min_version": 0, "max_version": 4}])
         self.assertEqual(heartbeat.frameLimitBytes(2**30), 2**20)

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.offline.simulate.arrivals} and L{admission.offline.simulate.keys}.
-"""
+"""Tests for L{admission.offline.simulate.arrivals} and L{admission.offline.simulate.keys}."""
 
 from __future__ import annotations
 
@@ -53,9 +51,7 @@ REFUSED: Mapping[str, Any] = {"decision": "reject", "throttle_ms": 41, "is_count
 
 
 def runWith(*descriptions: str, changes: Sequence[LimitChange] = LIMITED) -> Run:
-    """
-    A run with these policies in force.
-    """
+    """A run with these policies in force."""
     names = [description.partition(":")[0] for description in descriptions]
     return Run("1", "boot", 10**9, names, descriptions, changes=changes)
 
@@ -64,31 +60,23 @@ TWO = runWith("client-bytes:produce=1M", "request-time:percent=1")
 
 
 class OffersTestCase(SynchronousTestCase):
-    """
-    Makes arrivals of a few rows.
-    """
+    """Makes arrivals of a few rows."""
 
     def arrivals(self, trials: Mapping[TrialKey, Trial], *changes: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """
-        What candidates see of L{ROW}, changed so.
-        """
+        """What candidates see of L{ROW}, changed so."""
         table = tableOf([{**ROW, **each} for each in changes])
         arrivals = pa.Table.from_batches(makeArrivals(table.to_batches(), trials), ARRIVALS)
         rows: list[dict[str, Any]] = arrivals.to_pylist()
         return rows
 
     def arrival(self, run: Run, description: str = "client-bytes:produce=4M", **changes: Any) -> dict[str, Any]:
-        """
-        What one candidate sees of one row.
-        """
+        """What one candidate sees of one row."""
         [row] = self.arrivals(planTrials([resolveCandidate(description)], [run]), changes)
         return row
 
 
 class ArrivalsTests(OffersTestCase):
-    """
-    L{makeArrivals} shows candidates what they may see.
-    """
+    """L{makeArrivals} shows candidates what they may see."""
 
     def test_asked(self) -> None:
         """
@@ -134,26 +122,19 @@ class ArrivalsTests(OffersTestCase):
         self.assertEqual(self.arrival(TWO, policy_delays_us=[0, 0], sent_mono_us=None)["released_us"], 1500)
 
     def test_told(self) -> None:
-        """
-        Where not every policy's delay is recorded, what the client was told
-        says for how long it was throttled.
-        """
+        """Where not every policy's delay is recorded, what the client was told says for how long it was throttled."""
         self.assertEqual(self.arrival(runWith(), policy_delays_us=None)["released_us"], 10_500)
         self.assertEqual(self.arrival(TWO, policy_delays_us=[7000])["released_us"], 10_500)
         self.assertEqual(self.arrival(TWO, policy_delays_us=None)["released_us"], 10_500)
 
     def test_shadow(self) -> None:
-        """
-        What a shadow policy asked for throttled nobody.
-        """
+        """What a shadow policy asked for throttled nobody."""
         run = runWith("client-bytes:produce=1M", "request-time:percent=1:shadow=yes")
         row = self.arrival(run, policy_delays_us=[0, 9000])
         self.assertEqual((row["retained_us"], row["released_us"]), (0, 1700))
 
     def test_refusedByAnother(self) -> None:
-        """
-        What another policy refused stays refused, and the candidate is not asked.
-        """
+        """What another policy refused stays refused, and the candidate is not asked."""
         run = runWith("client-bytes:produce=1M", "producer-ids:rate=1")
         refused = {**REFUSED, "policy": "producer-ids", "policy_delays_us": [0, 40_000]}
         row = self.arrival(run, **refused)
@@ -162,9 +143,7 @@ class ArrivalsTests(OffersTestCase):
         )
 
     def test_refusedByReplaced(self) -> None:
-        """
-        What the replaced policy refused is put to the candidate.
-        """
+        """What the replaced policy refused is put to the candidate."""
         run = runWith("client-bytes:produce=1M", "producer-ids:rate=1")
         refused = {**REFUSED, "policy": "producer-ids", "policy_delays_us": [0, 40_000]}
         row = self.arrival(run, "producer-ids:rate=9", **refused)
@@ -181,19 +160,14 @@ class ArrivalsTests(OffersTestCase):
         self.assertEqual((row["is_asked"], row["at_us"], row["arrived_us"], row["sent_us"]), (False, 1000, 1000, 1700))
 
     def test_gone(self) -> None:
-        """
-        A client that has left before it heard of a refusal was refused.
-        """
+        """A client that has left before it heard of a refusal was refused."""
         run = runWith("client-bytes:produce=1M", "producer-ids:rate=1")
         refused = {**REFUSED, "policy": "producer-ids", "policy_delays_us": [0, 40_000], "decision": "expire"}
         self.assertTrue(self.arrival(run, **refused)["is_barred"])
         self.assertTrue(self.arrival(run, "producer-ids:rate=9", **refused)["is_asked"])
 
     def test_gaveUp(self) -> None:
-        """
-        A request that counted is put to candidates though its client did not
-        hear of it.
-        """
+        """A request that counted is put to candidates though its client did not hear of it."""
         self.assertTrue(self.arrival(TWO, decision="expire", throttle_ms=0)["is_asked"])
 
     def test_noLimits(self) -> None:
@@ -258,15 +232,11 @@ class ArrivalsTests(OffersTestCase):
             self.assertEqual((row["at_us"], row["sent_us"]), (expected, sentUs))
 
     def test_unnoticed(self) -> None:
-        """
-        A request that the candidate takes no notice of has no key.
-        """
+        """A request that the candidate takes no notice of has no key."""
         self.assertIsNone(self.arrival(TWO, kind="Metadata")["replay_key"])
 
     def test_keyGoesByLimits(self) -> None:
-        """
-        The key is that of the limits in force when the request was decided.
-        """
+        """The key is that of the limits in force when the request was decided."""
         changes = [*LIMITED, LimitChange(1500, QuotaEntity(user="alice"), RATE, 1e6)]
         run = runWith("client-bytes:produce=1M", changes=changes)
         before = self.arrival(run, decided_mono_us=1499)["replay_key"]
@@ -274,9 +244,7 @@ class ArrivalsTests(OffersTestCase):
         self.assertEqual(self.arrival(run)["replay_key"], "('Produce', ('alice', None))")
 
     def test_boots(self) -> None:
-        """
-        Rows of other runs go to their own trials, and to no others.
-        """
+        """Rows of other runs go to their own trials, and to no others."""
         other = Run("1", "other", 10**9, ["client-bytes"], ["client-bytes"], changes=LIMITED)
         trials = planTrials([resolveCandidate("a=client-bytes"), resolveCandidate("b=client-bytes")], [TWO, other])
         rows = self.arrivals(trials, {"seq": 1}, {"seq": 2, "boot_id": "other"}, {"seq": 3, "boot_id": "third"})
@@ -284,9 +252,7 @@ class ArrivalsTests(OffersTestCase):
         self.assertEqual(found, [("a", "boot", 1), ("a", "other", 2), ("b", "boot", 1), ("b", "other", 2)])
 
     def test_asRecorded(self) -> None:
-        """
-        Rows with the types of recorded files do as well as Spark's.
-        """
+        """Rows with the types of recorded files do as well as Spark's."""
         trials = planTrials([resolveCandidate("client-bytes:produce=4M")], [TWO])
         plain = tableOf([ROW, {**ROW, "seq": 2, "client_id": None, "producer_ids": None}])
         schema = arrowSchema(REQUESTS)
@@ -296,9 +262,7 @@ class ArrivalsTests(OffersTestCase):
         self.assertEqual(made[0]["client_id"].to_pylist(), ["app", ""])
 
     def test_columns(self) -> None:
-        """
-        Nothing but the columns that are listed is needed.
-        """
+        """Nothing but the columns that are listed is needed."""
         trials = planTrials([resolveCandidate("client-bytes:produce=4M")], [TWO])
         [batch] = makeArrivals(tableOf([ROW], COLUMNS).to_batches(), trials)
         self.assertEqual(batch.schema, ARRIVALS)
@@ -311,14 +275,10 @@ class ArrivalsTests(OffersTestCase):
 
 
 class ComponentTests(OffersTestCase):
-    """
-    Which connections are replayed together.
-    """
+    """Which connections are replayed together."""
 
     def components(self, trials: Mapping[TrialKey, Trial], *changes: Mapping[str, Any]) -> dict[int, int]:
-        """
-        The component of each connection.
-        """
+        """The component of each connection."""
         table = tableOf([{**ROW, "seq": seq, **each} for seq, each in enumerate(changes)])
         arrivals = list(makeArrivals(table.to_batches(2), trials))
         components = componentsOf(table.to_pylist(), trials)
@@ -326,26 +286,19 @@ class ComponentTests(OffersTestCase):
         return {row["conn_id"]: row["component"] for row in rows}
 
     def trials(self, *changes: LimitChange) -> dict[TrialKey, Trial]:
-        """
-        A candidate that limits each client id.
-        """
+        """A candidate that limits each client id."""
         run = runWith("client-bytes:produce=1M", changes=[*LIMITED, *changes])
         return planTrials([resolveCandidate("client-bytes:produce=4M")], [run])
 
     def test_shared(self) -> None:
-        """
-        Connections of one client are together, others are not.
-        """
+        """Connections of one client are together, others are not."""
         found = self.components(
             self.trials(), {"conn_id": 5}, {"conn_id": 3}, {"conn_id": 4, "client_id": "b"}, {"conn_id": 9}
         )
         self.assertEqual(found, {3: 3, 5: 3, 9: 3, 4: 4})
 
     def test_through(self) -> None:
-        """
-        Who shares nothing is together through somebody who shares something
-        with either.
-        """
+        """Who shares nothing is together through somebody who shares something with either."""
         found = self.components(
             self.trials(),
             {"conn_id": 1},
@@ -370,20 +323,14 @@ class ComponentTests(OffersTestCase):
         self.assertEqual(found, {1: 1, 2: 2, 3: 3, 4: 4})
 
     def test_otherTimes(self) -> None:
-        """
-        Who would be together at any time is, since a replay moves requests to
-        other times.
-        """
+        """Who would be together at any time is, since a replay moves requests to other times."""
         change = LimitChange(10**8, QuotaEntity(user="alice"), RATE, 5.0)
         rows = {"conn_id": 1}, {"conn_id": 2, "client_id": "b"}
         self.assertEqual(self.components(self.trials(), *rows), {1: 1, 2: 2})
         self.assertEqual(self.components(self.trials(change), *rows), {1: 1, 2: 1})
 
     def test_boots(self) -> None:
-        """
-        Connections of the same number in other runs have nothing to do with
-        each other.
-        """
+        """Connections of the same number in other runs have nothing to do with each other."""
         links = [("a", "1", "x", 1, "k"), ("a", "1", "x", 2, "k"), ("a", "1", "y", 1, "k"), ("b", "1", "x", 2, "k")]
         batch = pa.record_batch([pa.array(column) for column in zip(*links, strict=True)], LINKS)
         found = [tuple(row.values()) for row in findComponents([batch]).to_pylist()]
@@ -392,9 +339,7 @@ class ComponentTests(OffersTestCase):
         )
 
     def test_none(self) -> None:
-        """
-        Without links there are no components.
-        """
+        """Without links there are no components."""
         self.assertEqual(findComponents([]), pa.RecordBatch.from_pylist([], COMPONENTS))
 
     @given(st.lists(st.tuples(st.integers(1, 12), st.sampled_from("abcdefgh")), min_size=1, max_size=25))

@@ -41,17 +41,12 @@ IN_FORCE = {"client-bytes": "client-bytes:produce=1M"}
 
 
 def trialsOf(recording: Recording, *texts: str) -> dict[TrialKey, Trial]:
-    """
-    Candidates on what was recorded.
-    """
+    """Candidates on what was recorded."""
     return planTrials(resolveCandidates(texts), recording.runs())
 
 
 class CounterfactualTests(SynchronousTestCase):
-    """
-    What clients would have got under another policy, and what they do get when
-    they are served under it.
-    """
+    """What clients would have got under another policy, and what they do get when they are served under it."""
 
     clients = population(4, 4)
     steps = staticmethod(steadySteps(thinkMs=15, sizeBytes=20_000))
@@ -71,9 +66,7 @@ class CounterfactualTests(SynchronousTestCase):
         return truth.throttledUs(), openLoop(recording, trials), closedLoop(recording, trials)
 
     def test_same(self) -> None:
-        """
-        The same policy: both replays are exact.
-        """
+        """The same policy: both replays are exact."""
         truth, opened, closed = self.experiment("client-bytes:produce=1M")
         self.assertGreater(truth[1], 1000)
         self.assertEqual(summed(opened), truth)
@@ -102,9 +95,7 @@ class CounterfactualTests(SynchronousTestCase):
         self.assertLess(summed(closed)[2], truth[2])
 
     def test_otherAlgorithm(self) -> None:
-        """
-        A bucket of half the rate: exact, too.
-        """
+        """A bucket of half the rate: exact, too."""
         truth, opened, closed = self.experiment("client-bytes:produce=500k:algorithm=bucket")
         self.assertEqual(summed(closed), truth)
         self.assertGreater(summed(opened)[2], 20 * truth[2])
@@ -141,9 +132,7 @@ class CounterfactualTests(SynchronousTestCase):
 
 
 class ClosedLoopTests(SynchronousTestCase):
-    """
-    The rules of L{replayClosedLoop}.
-    """
+    """The rules of L{replayClosedLoop}."""
 
     def decisions(self, rows: list[dict[str, int]], candidate: str, horizonUs: int = 10**9) -> list[dict[str, int]]:
         """
@@ -190,16 +179,11 @@ class ClosedLoopTests(SynchronousTestCase):
         return found
 
     def times(self, rows: list[dict[str, int]], candidate: str, horizonUs: int = 10**9) -> list[tuple[int, int]]:
-        """
-        When each is decided, and for how long throttled.
-        """
+        """When each is decided, and for how long throttled."""
         return [(row["at_us"], row["held_us"]) for row in self.decisions(rows, candidate, horizonUs)]
 
     def test_thinking(self) -> None:
-        """
-        The next request comes its own thinking after the answer, or after the
-        delay if that is over later.
-        """
+        """The next request comes its own thinking after the answer, or after the delay if that is over later."""
         rows = [{"mono_us": 1000}, {"mono_us": 3000}, {"mono_us": 4000}]
         self.assertEqual(self.times(rows, "client-bytes:produce=1T"), [(1100, 0), (3100, 0), (4100, 0)])
         # A bucket of 100 bytes, and then 1000 a second: 0.1 s each; thinking takes 1850 us and 850 us.
@@ -210,9 +194,7 @@ class ClosedLoopTests(SynchronousTestCase):
         self.assertEqual(third[0], 3100 + 98_000 + 850 + 100)
 
     def test_shorterDelay(self) -> None:
-        """
-        What the recorded delay kept from coming comes so much earlier.
-        """
+        """What the recorded delay kept from coming comes so much earlier."""
         rows = [{"mono_us": 1000, "delayUs": 50_000}, {"mono_us": 53_000}]
         self.assertEqual(self.times(rows, "client-bytes:produce=1T"), [(1100, 0), (1150 + 1900 + 100, 0)])
 
@@ -233,10 +215,7 @@ class ClosedLoopTests(SynchronousTestCase):
         self.assertEqual(found[2][0], 15_100 + 5000 + 100)
 
     def test_earlyTimer(self) -> None:
-        """
-        A request that was read a little before its delay was over was not sent
-        ahead.
-        """
+        """A request that was read a little before its delay was over was not sent ahead."""
         rows = [{"mono_us": 1000, "delayUs": 50_000}, {"mono_us": 51_090}]
         self.assertEqual(self.times(rows, "client-bytes:produce=1T"), [(1100, 0), (1150 - 10 + 100, 0)])
 
@@ -261,9 +240,7 @@ class ClosedLoopTests(SynchronousTestCase):
         self.assertGreaterEqual(held[3]["at_us"], 90_000 + delayUs)
 
     def test_milder(self) -> None:
-        """
-        Where the server has imposed less than its policy asked for, so does the replay.
-        """
+        """Where the server has imposed less than its policy asked for, so does the replay."""
         rows = [
             {"mono_us": 1000, "refusal": "never", "request_bytes": 10**9, "delayUs": 50_000, "throttle_ms": 20},
             {"mono_us": 21_200},
@@ -273,19 +250,14 @@ class ClosedLoopTests(SynchronousTestCase):
         self.assertEqual((first["held_us"], second["at_us"]), (20_000, 21_300))
 
     def test_horizon(self) -> None:
-        """
-        What would come after the recording is not counted.
-        """
+        """What would come after the recording is not counted."""
         rows = [{"mono_us": 1000}, {"mono_us": 3000}, {"mono_us": 4000}]
         candidate = "client-bytes:produce=1000:algorithm=bucket:burst=100ms"
         self.assertEqual(len(self.times(rows, candidate, 102_049)), 2)
         self.assertEqual(len(self.times(rows, candidate, 102_050)), 3)
 
     def test_exhausted(self) -> None:
-        """
-        A connection is exhausted by its last request if it is free earlier than
-        it was.
-        """
+        """A connection is exhausted by its last request if it is free earlier than it was."""
         rows = [{"mono_us": 1000, "delayUs": 50_000}, {"mono_us": 53_000}, {"mono_us": 54_000}]
         others = [{"mono_us": 1000, "conn_id": 2}, {"mono_us": 60_000, "conn_id": 2}]
         found = self.decisions([*rows, *others], "client-bytes:produce=1T")
@@ -325,9 +297,7 @@ class ClosedLoopTests(SynchronousTestCase):
         self.assertEqual([row["is_exhausted"] for row in found], [False, True])
 
     def test_retained(self) -> None:
-        """
-        The delays of policies that stay hold the client back as they did.
-        """
+        """The delays of policies that stay hold the client back as they did."""
         recording = serve(
             {"client-bytes": "client-bytes:produce=1M", "request-time": "request-time:percent=2"},
             population(2, 2),
@@ -340,10 +310,7 @@ class ClosedLoopTests(SynchronousTestCase):
             self.assertEqual(row["held_us"], max(row["delay_us"], held[row["seq"]]))
 
     def test_refusals(self) -> None:
-        """
-        Refused requests hold their connection back as the answer says, and the
-        same policy refuses the same.
-        """
+        """Refused requests hold their connection back as the answer says, and the same policy refuses the same."""
 
         def steps(client: Client) -> Iterator[Step]:
             random = Random(client.number)
@@ -393,9 +360,7 @@ class ClosedLoopTests(SynchronousTestCase):
         self.assertGreater(max(row["policy_delays_us"][0] for row in recording.rows), SECOND)
 
     def test_connections(self) -> None:
-        """
-        A connection that is throttled sends its first request so much later.
-        """
+        """A connection that is throttled sends its first request so much later."""
 
         def steps(client: Client) -> Iterator[Step]:
             yield Step(1, 0, 0, 0, CONNECTION)
@@ -414,9 +379,7 @@ class ClosedLoopTests(SynchronousTestCase):
         )
 
     def test_requestTime(self) -> None:
-        """
-        Less time for each client: exact, too.
-        """
+        """Less time for each client: exact, too."""
         clients, steps = population(2, 3), steadySteps(thinkMs=15)
         recording = serve({"request-time": "request-time:percent=4"}, clients, steps, 10 * SECOND)
         candidate = "request-time:percent=2"
@@ -427,9 +390,7 @@ class ClosedLoopTests(SynchronousTestCase):
         self.assertEqual(summed(closed), truth.throttledUs())
 
     def test_gaps(self) -> None:
-        """
-        Everything after a missing event is marked.
-        """
+        """Everything after a missing event is marked."""
         recording = serve(IN_FORCE, population(2, 2), self.steps(), 5 * SECOND)
         [run] = recording.runs()
         middle = recording.rows[50]
@@ -441,10 +402,7 @@ class ClosedLoopTests(SynchronousTestCase):
             self.assertEqual(row["is_poisoned"], row["seq"] >= middle["seq"])
 
     def test_spilled(self) -> None:
-        """
-        A component that does not fit into memory is replayed from a file, with
-        the same decisions.
-        """
+        """A component that does not fit into memory is replayed from a file, with the same decisions."""
         recording = serve(IN_FORCE, population(2, 2), self.steps(), 5 * SECOND)
         trials = trialsOf(recording, "a=client-bytes:produce=500k", "b=producer-ids:rate=5")
         inMemory = closedLoop(recording, trials, 64)
@@ -452,9 +410,7 @@ class ClosedLoopTests(SynchronousTestCase):
         self.assertEqual(closedLoop(recording, trials, 64), inMemory)
 
     def test_unsorted(self) -> None:
-        """
-        Rows that are not sorted by connection and arrival are refused.
-        """
+        """Rows that are not sorted by connection and arrival are refused."""
         recording = serve(IN_FORCE, population(1, 2), self.steps(), SECOND)
         trials = trialsOf(recording, "client-bytes:produce=500k")
         table = pa.Table.from_batches(closedInput(recording, trials)).sort_by(
@@ -465,7 +421,5 @@ class ClosedLoopTests(SynchronousTestCase):
         self.assertIn("component 1: the row with conn_id", str(error))
 
     def steps(self) -> Steps:
-        """
-        What most clients of these tests do.
-        """
+        """What most clients of these tests do."""
         return steadySteps(thinkMs=15, sizeBytes=20_000)

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.offline.simulate.component}.
-"""
+"""Tests for L{admission.offline.simulate.component}."""
 
 from __future__ import annotations
 
@@ -17,9 +15,7 @@ ROW = np.dtype([("a", "i8"), ("b", "u1")])
 
 
 def rowsFrom(start: int, stop: int) -> object:
-    """
-    Rows that tell where they are.
-    """
+    """Rows that tell where they are."""
     rows = np.zeros(stop - start, ROW)
     rows["a"] = np.arange(start, stop)
     rows["b"] = np.arange(start, stop) % 251
@@ -27,9 +23,7 @@ def rowsFrom(start: int, stop: int) -> object:
 
 
 class PackedRowsTests(SynchronousTestCase):
-    """
-    L{PackedRows} gives back what it was given.
-    """
+    """L{PackedRows} gives back what it was given."""
 
     @given(
         st.lists(st.integers(0, 40), max_size=8),
@@ -39,10 +33,7 @@ class PackedRowsTests(SynchronousTestCase):
         st.integers(1, 50),
     )
     def test_read(self, sizes: list[int], maxInMemory: int, start: int, stop: int, chunkRows: int) -> None:
-        """
-        Whether rows are in memory or in a file, and however they came, any of
-        them can be read in any chunks.
-        """
+        """Whether rows are in memory or in a file, and however they came, any of them can be read in any chunks."""
         packed = PackedRows(ROW, maxInMemory)
         bounds = np.cumsum([0, *sizes]).tolist()
         for begin, end in pairwise(bounds):
@@ -57,9 +48,7 @@ class PackedRowsTests(SynchronousTestCase):
         packed.close()
 
     def test_file(self) -> None:
-        """
-        The file exists while it is needed, has no name, and is gone after.
-        """
+        """The file exists while it is needed, has no name, and is gone after."""
 
         def descriptors() -> set[str]:
             links = set()

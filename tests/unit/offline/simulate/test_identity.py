@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.offline.simulate.identity}.
-"""
+"""Tests for L{admission.offline.simulate.identity}."""
 
 from __future__ import annotations
 
@@ -28,9 +26,7 @@ SECOND = 1_000_000
 
 
 def throttled(seconds: int = 60, **policies: str) -> Recording:
-    """
-    Clients of which more than a thousand requests are throttled.
-    """
+    """Clients of which more than a thousand requests are throttled."""
     named = {name.replace("_", "-"): text for name, text in policies.items()}
     return serve(
         named or {"client-bytes": "client-bytes:produce=1M"},
@@ -42,9 +38,7 @@ def throttled(seconds: int = 60, **policies: str) -> Recording:
 
 
 class GateTests(SynchronousTestCase):
-    """
-    Whether answers can be trusted.
-    """
+    """Whether answers can be trusted."""
 
     def test_same(self) -> None:
         """
@@ -61,9 +55,7 @@ class GateTests(SynchronousTestCase):
             self.assertNotIn("cannot be trusted", each.inWords())
 
     def test_otherWindows(self) -> None:
-        """
-        One window less than the server had, and nothing can be trusted.
-        """
+        """One window less than the server had, and nothing can be trusted."""
         for each in gate(throttled(), lambda run: evolve(run, quotaWindows=10)):
             self.assertGreater(each.throttled, 1000)
             self.assertLess(each.matchShare, 0.999)
@@ -72,9 +64,7 @@ class GateTests(SynchronousTestCase):
             self.assertIn("99.9% are needed", each.inWords())
 
     def test_missingLimit(self) -> None:
-        """
-        The same if a limit that was set while the server ran is not known.
-        """
+        """The same if a limit that was set while the server ran is not known."""
         for each in gate(throttled(), lambda run: evolve(run, changes=[])):
             self.assertFalse(each.isTrusted)
 
@@ -91,9 +81,7 @@ class GateTests(SynchronousTestCase):
         self.assertAlmostEqual(opened.meanErrorMs, 5 * opened.throttled / opened.compared, places=6)
 
     def test_everyPolicy(self) -> None:
-        """
-        Each policy is judged for itself, shadow policies, too.
-        """
+        """Each policy is judged for itself, shadow policies, too."""
         recording = throttled(
             30,
             client_bytes="client-bytes:produce=1M",
@@ -114,9 +102,7 @@ class GateTests(SynchronousTestCase):
         self.assertTrue(idle.inWords().endswith("with nobody throttled that proves little"), idle.inWords())
 
     def test_refusals(self) -> None:
-        """
-        Refusals are compared as well.
-        """
+        """Refusals are compared as well."""
 
         def steps(client: Client) -> Iterator[Step]:
             number = 0
@@ -130,16 +116,12 @@ class GateTests(SynchronousTestCase):
         self.assertFalse(any(each.isTrusted for each in other))
 
     def test_gaps(self) -> None:
-        """
-        The verdict tells of missing events.
-        """
+        """The verdict tells of missing events."""
         for each in gate(throttled(10), lambda run: evolve(run, gaps=[Gap(5, 1), Gap(9, 2)])):
             self.assertIn("events are missing in 2 places", each.inWords())
 
     def test_missing(self) -> None:
-        """
-        Requests that the replay did not come to count against it.
-        """
+        """Requests that the replay did not come to count against it."""
         complete = Fidelity("a", "closed", "1", "boot", 1000, 1.0, 0.0, 10, 0, 0, 0)
         self.assertTrue(complete.isTrusted)
         self.assertTrue(evolve(complete, missing=1).isTrusted)
@@ -148,18 +130,13 @@ class GateTests(SynchronousTestCase):
         self.assertIn("2 recorded requests did not come up in the replay", partial.inWords())
 
     def test_nothing(self) -> None:
-        """
-        Where nothing can be compared nothing can be trusted.
-        """
+        """Where nothing can be compared nothing can be trusted."""
         nothing = Fidelity("a", "open", "1", "boot", 0, 0.0, 0.0, 0, 0, 0, 0)
         self.assertFalse(nothing.isTrusted)
         self.assertIn("told of no request that could be compared", nothing.inWords())
 
     def test_tolerance(self) -> None:
-        """
-        A millisecond is the same, more is not; nor is being throttled by a
-        microsecond the same as not at all.
-        """
+        """A millisecond is the same, more is not; nor is being throttled by a microsecond the same as not at all."""
         table = pa.table(
             {
                 "candidate": ["a"] * 5,

@@ -1,6 +1,4 @@
-"""
-Replays of policies that want to know which requests are under way.
-"""
+"""Replays of policies that want to know which requests are under way."""
 
 from __future__ import annotations
 
@@ -34,25 +32,19 @@ CLIENTS = population(2, 4)
 
 
 def steps(client: Client) -> Iterator[Step]:
-    """
-    Requests that take their time.
-    """
+    """Requests that take their time."""
     random = Random(client.number)
     while True:
         yield Step(random.randrange(1, 20_000), 100, random.randrange(100, 9000), random.randrange(100, 9000))
 
 
 def recorded(horizonUs: int = 5 * SECOND) -> Recording:
-    """
-    Clients whom nobody throttles.
-    """
+    """Clients whom nobody throttles."""
     return serve({"per-second": "per-second:1000000"}, CLIENTS, steps, horizonUs)
 
 
 def openTruth(recording: Recording, most: int) -> set[tuple[int, bool]]:
-    """
-    Which of the recorded requests would have been too many.
-    """
+    """Which of the recorded requests would have been too many."""
     said = set()
     ends: dict[str, list[int]] = defaultdict(list)
     for row in sorted(recording.rows, key=lambda row: (row["mono_us"], row["seq"])):
@@ -65,10 +57,7 @@ def openTruth(recording: Recording, most: int) -> set[tuple[int, bool]]:
 
 
 def closedTruth(recording: Recording, most: int, horizonUs: int) -> set[tuple[int, int, bool]]:
-    """
-    What becomes of the clients where so many requests are allowed at a time;
-    they have no more than was recorded.
-    """
+    """What becomes of the clients where so many requests are allowed at a time; they have no more than was recorded."""
     counts: dict[int, int] = defaultdict(int)
     for row in recording.rows:
         counts[row["conn_id"]] += 1
@@ -97,26 +86,18 @@ def closedTruth(recording: Recording, most: int, horizonUs: int) -> set[tuple[in
 
 
 class LifecycleTests(SynchronousTestCase):
-    """
-    A limit of how many requests each client may have under way.
-    """
+    """A limit of how many requests each client may have under way."""
 
     def setUp(self) -> None:
-        """
-        Let there be one.
-        """
+        """Let there be one."""
         install(self)
 
     def trials(self, recording: Recording, *descriptions: str) -> dict[TrialKey, Trial]:
-        """
-        Candidates.
-        """
+        """Candidates."""
         return planTrials([candidate(each) for each in descriptions], recording.runs())
 
     def check(self, policy: AtMost, admitted: int) -> None:
-        """
-        It was told of all that it admitted, in order, and of their ends once.
-        """
+        """It was told of all that it admitted, in order, and of their ends once."""
         moments = [now for _, _, now, _ in policy.told]
         self.assertEqual(moments, sorted(moments))
         self.assertEqual(sum(hasBegun for hasBegun, _, _, _ in policy.told), admitted)
@@ -124,17 +105,13 @@ class LifecycleTests(SynchronousTestCase):
         self.assertEqual(set(policy.underWay.values()), {0})
 
     def replayed(self) -> AtMost:
-        """
-        Of all that were made for one thing or another, the one that was replayed.
-        """
+        """Of all that were made for one thing or another, the one that was replayed."""
         [policy] = [each for each in AtMost.made if each.told]
         AtMost.made.clear()
         return policy
 
     def test_open(self) -> None:
-        """
-        Open loop it counts the requests that were under way when each began.
-        """
+        """Open loop it counts the requests that were under way when each began."""
         recording = recorded()
         for most in (1, 2, 3):
             decisions = openLoop(recording, self.trials(recording, f"at-most:{most}")).to_pylist()
@@ -145,9 +122,7 @@ class LifecycleTests(SynchronousTestCase):
             self.check(self.replayed(), admitted)
 
     def test_closed(self) -> None:
-        """
-        Closed loop those that are refused come later, and others meet them.
-        """
+        """Closed loop those that are refused come later, and others meet them."""
         recording = recorded()
         [run] = recording.runs()
         for most in (1, 2, 3):
@@ -159,10 +134,7 @@ class LifecycleTests(SynchronousTestCase):
             self.check(self.replayed(), admitted)
 
     def test_parked(self) -> None:
-        """
-        A policy that does not count parked requests is told that one has ended
-        when the work on it was done.
-        """
+        """A policy that does not count parked requests is told that one has ended when the work on it was done."""
         recording = recorded(SECOND)
         rows = {row["seq"]: row for row in recording.rows}
         for parked, moment in (("yes", "sent_mono_us"), ("no", "decided_mono_us")):
@@ -194,9 +166,7 @@ class LifecycleTests(SynchronousTestCase):
             self.assertIsNone(trial.horizonSeconds)
 
     def test_shipped(self) -> None:
-        """
-        The limit that comes with us is replayed as this one is, in one place or by client; one that adapts, too.
-        """
+        """The limit that comes with us is replayed as this one is, in one place or by client; one that adapts, too."""
         recording = recorded()
         for description, key in (("concurrency:limit=2", "(None, 'client 0')"), ("concurrency:limit=2:total=99", "()")):
             trials = planTrials([resolveCandidate(description)], recording.runs())
@@ -212,10 +182,7 @@ class LifecycleTests(SynchronousTestCase):
             self.assertEqual(any(row["is_refused"] for row in decisions), isRefusing)
 
     def test_sharing(self) -> None:
-        """
-        A policy that follows requests sees other moments than others do, so
-        they do not share arrivals.
-        """
+        """A policy that follows requests sees other moments than others do, so they do not share arrivals."""
         recording = recorded(SECOND)
         trials = self.trials(recording, "at-most:2", "at-most:3", "per-second:5")
         [plan] = planReplays(trials, ["open"], clientsIn(recording.rows, trials))
@@ -225,9 +192,7 @@ class LifecycleTests(SynchronousTestCase):
         )
 
     def test_labelled(self) -> None:
-        """
-        Results say which of them are approximate.
-        """
+        """Results say which of them are approximate."""
         recording = recorded(SECOND)
         trials = self.trials(recording, "at-most:2", "per-second:5")
         minutes = mergeTimes(countTimes(openLoop(recording, trials).to_batches()))
@@ -238,9 +203,7 @@ class LifecycleTests(SynchronousTestCase):
             self.assertEqual(said, expected)
 
     def test_recorded(self) -> None:
-        """
-        One that was in force is replayed so, too.
-        """
+        """One that was in force is replayed so, too."""
         recording = serve({"at-most": "at-most:1"}, CLIENTS, steps, SECOND)
         AtMost.made.clear()
         [trial] = planRecorded(recording.runs()).values()
@@ -248,28 +211,20 @@ class LifecycleTests(SynchronousTestCase):
 
 
 class LiveTests(SynchronousTestCase):
-    """
-    L{LivePolicy} tells a policy what begins and ends.
-    """
+    """L{LivePolicy} tells a policy what begins and ends."""
 
     def live(self, policy: Following, *changes: LimitChange) -> LivePolicy:
-        """
-        Put one to work.
-        """
+        """Put one to work."""
         policy.configure(ALICE, {"scripted_rate": 1.0}, 0.0)
         return LivePolicy(policy, 0, changes, 10**9)
 
     def ask(self, live: LivePolicy, atUs: int, answerUs: int, kind: str = "Produce") -> None:
-        """
-        Put one request to it.
-        """
+        """Put one request to it."""
         request, usage = Request(kind, "alice", "app", "peer", 100), Usage(100, 20, 0.0015)
         live.answer(atUs, request, usage, 0, 1500, answerUs)
 
     def test_outcome(self) -> None:
-        """
-        It is told of service, and takes the rest for being parked.
-        """
+        """It is told of service, and takes the rest for being parked."""
         for countsParked, expected in (
             (True, [(0.001, Outcome(True, 0.0015, 0.0)), (0.004, Outcome(True, 0.0015, 0.0025))]),
             (False, [(0.001, Outcome(True, 0.0015, 0.0)), (0.0015, Outcome(True, 0.0015, 0.0))]),
@@ -284,10 +239,7 @@ class LiveTests(SynchronousTestCase):
             self.assertEqual(len(policy.endedAt), 2)
 
     def test_order(self) -> None:
-        """
-        What ends at the moment of a decision has ended before it; what ends
-        later has not.
-        """
+        """What ends at the moment of a decision has ended before it; what ends later has not."""
         policy = Following(True)
         live = self.live(policy)
         for atUs, answerUs, ended in ((0, 5000, 0), (4999, 10, 0), (5000, 9, 1), (5009, 100, 3)):
@@ -295,9 +247,7 @@ class LiveTests(SynchronousTestCase):
             self.assertEqual(len(policy.endedAt), ended)
 
     def test_unanswered(self) -> None:
-        """
-        It is not told of connections.
-        """
+        """It is not told of connections."""
         policy = Following(True)
         self.ask(self.live(policy), 0, 10, CONNECTION)
         self.assertEqual(policy.begunAt, [])
@@ -319,9 +269,7 @@ class LiveTests(SynchronousTestCase):
         self.assertEqual([now for now, _ in policy.endedAt], [0.002, 0.01])
 
     def test_shadow(self) -> None:
-        """
-        A shadow policy that is judged as if it had a say follows requests, too.
-        """
+        """A shadow policy that is judged as if it had a say follows requests, too."""
         policy = Following(True)
         policy.isShadow = True
         live = self.live(policy)

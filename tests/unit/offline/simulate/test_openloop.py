@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.offline.simulate.openloop} and L{admission.offline.simulate.ordered}.
-"""
+"""Tests for L{admission.offline.simulate.openloop} and L{admission.offline.simulate.ordered}."""
 
 from __future__ import annotations
 
@@ -38,28 +36,20 @@ IN_FORCE = {"client-bytes": "client-bytes:produce=100k"}
 
 
 def trialsOf(recording: Recording, *texts: str) -> dict[TrialKey, Trial]:
-    """
-    Candidates on what was recorded.
-    """
+    """Candidates on what was recorded."""
     return planTrials(resolveCandidates(texts), recording.runs())
 
 
 def recorded(seconds: int = 30) -> Recording:
-    """
-    A few clients that are throttled.
-    """
+    """A few clients that are throttled."""
     return serve(IN_FORCE, population(3, 2), steadySteps(thinkMs=100, sizeBytes=12_000), seconds * SECOND)
 
 
 class OpenLoopTests(SynchronousTestCase):
-    """
-    L{replayOpenLoop} puts requests to candidates when they came.
-    """
+    """L{replayOpenLoop} puts requests to candidates when they came."""
 
     def assertDelays(self, recording: Recording, policy: int = 0) -> None:
-        """
-        The policies in force, replayed, ask for the delays that they did.
-        """
+        """The policies in force, replayed, ask for the delays that they did."""
         [trial] = [each for each in planRecorded(recording.runs()).values() if list(each.replaced) == [policy]]
         decisions = openLoop(recording, {trial.key: trial})
         replayed = dict(zip(decisions["seq"].to_pylist(), decisions["delay_us"].to_pylist(), strict=True))
@@ -67,18 +57,13 @@ class OpenLoopTests(SynchronousTestCase):
         self.assertEqual(replayed, expected)
 
     def test_same(self) -> None:
-        """
-        The same policy says the same to every single request.
-        """
+        """The same policy says the same to every single request."""
         recording = recorded()
         self.assertGreater(recording.throttledUs()[1], 100)
         self.assertDelays(recording)
 
     def test_severalPolicies(self) -> None:
-        """
-        Each of several policies does, shadow policies included, under limits
-        that change.
-        """
+        """Each of several policies does, shadow policies included, under limits that change."""
         user = QuotaEntity(user="user")
         recording = serve(
             {
@@ -100,9 +85,7 @@ class OpenLoopTests(SynchronousTestCase):
             self.assertDelays(recording, policy)
 
     def test_connections(self) -> None:
-        """
-        Connections are throttled as they were.
-        """
+        """Connections are throttled as they were."""
 
         def steps(client: Client) -> Iterator[Step]:
             yield Step(1, 0, 0, 0, CONNECTION)
@@ -115,9 +98,7 @@ class OpenLoopTests(SynchronousTestCase):
         self.assertDelays(recording)
 
     def test_producerIds(self) -> None:
-        """
-        New producer ids are refused as they were; another limit refuses others.
-        """
+        """New producer ids are refused as they were; another limit refuses others."""
 
         def steps(client: Client) -> Iterator[Step]:
             number = 0
@@ -141,10 +122,7 @@ class OpenLoopTests(SynchronousTestCase):
         self.assertGreater(len(found["less"]), len(refused))
 
     def test_held(self) -> None:
-        """
-        A client is throttled for as long as the strictest of the candidate and
-        the policies that stay asks for.
-        """
+        """A client is throttled for as long as the strictest of the candidate and the policies that stay asks for."""
         policies = {**IN_FORCE, "request-time": "request-time:percent=0.4"}
         recording = serve(policies, population(2, 2), steadySteps(thinkMs=100, sizeBytes=12_000), 20 * SECOND)
         decisions = openLoop(recording, trialsOf(recording, "client-bytes:produce=90k"))
@@ -156,10 +134,7 @@ class OpenLoopTests(SynchronousTestCase):
         self.assertEqual(whose, {(True, False), (False, True), (False, False)})
 
     def test_barred(self) -> None:
-        """
-        What another policy refused stays refused, and costs the candidate's
-        client nothing.
-        """
+        """What another policy refused stays refused, and costs the candidate's client nothing."""
         recording = recorded(5)
         for row in recording.rows:
             row.update(policy_delays_us=[], decision="reject", policy="producer-ids", throttle_ms=7, is_counted=None)
@@ -171,17 +146,13 @@ class OpenLoopTests(SynchronousTestCase):
     @settings(max_examples=10, deadline=None)
     @given(st.integers(1, 300))
     def test_batching(self, batchRows: int) -> None:
-        """
-        However rows are cut into batches, the decisions are the same.
-        """
+        """However rows are cut into batches, the decisions are the same."""
         recording = recorded(4)
         trials = trialsOf(recording, "a=client-bytes:produce=50k", "b=client-bytes:produce=50k:algorithm=bucket")
         self.assertEqual(openLoop(recording, trials, batchRows), openLoop(recording, trials, 10**6))
 
     def test_keysAreApart(self) -> None:
-        """
-        A key is replayed as if there were no other.
-        """
+        """A key is replayed as if there were no other."""
         recording = recorded(8)
         trials = trialsOf(recording, "client-bytes:produce=50k")
         together = {row["seq"]: row for row in openLoop(recording, trials).to_pylist()}
@@ -190,10 +161,7 @@ class OpenLoopTests(SynchronousTestCase):
             self.assertEqual(row, together[row["seq"]])
 
     def test_unnoticed(self) -> None:
-        """
-        Requests that the candidate takes no notice of are let through, in
-        whatever order they come.
-        """
+        """Requests that the candidate takes no notice of are let through, in whatever order they come."""
         recording = recorded(3)
         for row in recording.rows:
             row["kind"] = "Metadata"
@@ -202,10 +170,7 @@ class OpenLoopTests(SynchronousTestCase):
         self.assertEqual(summed(decisions), (len(recording.rows), 0, 0))
 
     def test_gaps(self) -> None:
-        """
-        What comes after missing events is marked, for as long as the policy
-        remembers.
-        """
+        """What comes after missing events is marked, for as long as the policy remembers."""
         recording = recorded(30)
         [run] = recording.runs()
         middle = recording.rows[len(recording.rows) // 3]
@@ -223,9 +188,7 @@ class OpenLoopTests(SynchronousTestCase):
         )
 
     def test_shuffled(self) -> None:
-        """
-        Rows that are not sorted are refused, by their key and the row.
-        """
+        """Rows that are not sorted are refused, by their key and the row."""
         recording = recorded(3)
         trials = trialsOf(recording, "client-bytes:produce=50k")
         batches = sortedBy(arrivalsOf(recording, trials), (*OPEN_GROUP, "seq", "at_us"), 10)
@@ -238,14 +201,10 @@ class OpenLoopTests(SynchronousTestCase):
 
 
 class OrderedTests(SynchronousTestCase):
-    """
-    L{Ordered} finds groups and refuses disorder.
-    """
+    """L{Ordered} finds groups and refuses disorder."""
 
     def feed(self, rows: list[tuple[str | None, int, int]], cut: int) -> list[tuple[str | None, bool, int]]:
-        """
-        The group, whether it was new, and the size of each run.
-        """
+        """The group, whether it was new, and the size of each run."""
         ordered = Ordered(["group"], ["at", "seq"])
         found = []
         for begin in range(0, len(rows), cut):
@@ -259,18 +218,13 @@ class OrderedTests(SynchronousTestCase):
         return found
 
     def test_runs(self) -> None:
-        """
-        Groups go on over batches.
-        """
+        """Groups go on over batches."""
         rows = [("a", 1, 1), ("a", 1, 2), ("a", 2, 1), ("b", 0, 1), (None, 0, 1)]
         self.assertEqual(self.feed(rows, 2), [("a", True, 2), ("a", False, 1), ("b", True, 1), (None, True, 1)])
         self.assertEqual(self.feed(rows, 9), [("a", True, 3), ("b", True, 1), (None, True, 1)])
 
     def test_refused(self) -> None:
-        """
-        Rows out of order, rows that come twice and groups in two places are
-        refused, within a batch and across.
-        """
+        """Rows out of order, rows that come twice and groups in two places are refused, within a batch and across."""
         for rows, complaint in [
             ([("a", 1, 2), ("a", 1, 1)], "group 'a': the row with at 1, seq 1 comes after at 1, seq 2"),
             ([("a", 2, 1), ("a", 1, 9)], "the row with at 1, seq 9 comes after at 2, seq 1"),
@@ -287,9 +241,7 @@ class OrderedTests(SynchronousTestCase):
         st.integers(1, 5),
     )
     def test_anyRows(self, rows: list[tuple[str | None, int, int]], cut: int) -> None:
-        """
-        Sorted rows pass, all others do not.
-        """
+        """Sorted rows pass, all others do not."""
         order = list(dict.fromkeys(group for group, _, _ in rows))
         if rows == sorted(set(rows), key=lambda row: (order.index(row[0]), *row[1:])):
             runs = self.feed(rows, cut)
@@ -300,15 +252,10 @@ class OrderedTests(SynchronousTestCase):
 
 
 class LimitsTests(SynchronousTestCase):
-    """
-    Candidates and the limits that were set while the server ran.
-    """
+    """Candidates and the limits that were set while the server ran."""
 
     def test_dynamic(self) -> None:
-        """
-        A limit that was set for a user at some time holds for a candidate from
-        then on.
-        """
+        """A limit that was set for a user at some time holds for a candidate from then on."""
         user = QuotaEntity(user="user")
         recording = serve(
             {"client-bytes": "client-bytes"},
@@ -327,10 +274,7 @@ class LimitsTests(SynchronousTestCase):
         self.assertGreater(sum(row["delay_us"] > 0 for row in described if row["at_us"] < 10 * SECOND), 20)
 
     def test_default(self) -> None:
-        """
-        Who is limited by the recorded description only is not limited by a
-        candidate that says nothing of it.
-        """
+        """Who is limited by the recorded description only is not limited by a candidate that says nothing of it."""
         recording = recorded(5)
         self.assertEqual(summed(openLoop(recording, trialsOf(recording, "client-bytes:fetch=1k")))[1], 0)
         self.assertEqual(QuotaEntity(clientId=DEFAULT), recording.runs()[0].changes[0].entity)

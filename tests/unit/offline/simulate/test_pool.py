@@ -1,6 +1,4 @@
-"""
-L{admission.offline.simulate.pool}.
-"""
+"""L{admission.offline.simulate.pool}."""
 
 from __future__ import annotations
 
@@ -86,9 +84,7 @@ class Replayed:
 
 @cache
 def candidateFor(description: str) -> Candidate:
-    """
-    Looking for plug-ins takes longer than replaying a small recording.
-    """
+    """Looking for plug-ins takes longer than replaying a small recording."""
     return resolveCandidate(description, IMemoryPoolFactory)
 
 
@@ -98,9 +94,7 @@ def replay(
     horizons: Mapping[tuple[str, str], int] | None = None,
     stepUs: int = MINUTE_US,
 ) -> Replayed:
-    """
-    Put rows to a pool.
-    """
+    """Put rows to a pool."""
     candidate = candidateFor(description)
     rows = [row for batch in replayPools(batches, [candidate], horizons, ORDER, stepUs) for row in batch.to_pylist()]
     found = {part: [row[part] for row in rows if row[part]] for part in ("total", "step", "client")}
@@ -109,9 +103,7 @@ def replay(
 
 
 class PoolTests(SynchronousTestCase):
-    """
-    Small recordings of which one can say what comes out.
-    """
+    """Small recordings of which one can say what comes out."""
 
     def test_queue(self) -> None:
         """
@@ -140,9 +132,7 @@ class PoolTests(SynchronousTestCase):
         self.assertEqual([each["span_us"] for each in replayed.steps], [60 * SECOND, 60 * SECOND, 40 * SECOND])
 
     def test_steps(self) -> None:
-        """
-        In shorter steps the same is told, and no time of it is lost.
-        """
+        """In shorter steps the same is told, and no time of it is lost."""
         request = {"request_bytes": 100, "pool_hold_us": 50 * SECOND}
         rows = rowsOf(request, *({**request, "mono_us": 2 * SECOND} for _ in range(2)))
         horizons = {("0", "boot"): 160 * SECOND}
@@ -153,9 +143,7 @@ class PoolTests(SynchronousTestCase):
         self.assertEqual(steps.steps[-1]["begin"].timestamp() * SECOND - WALL_US, 155 * SECOND)
 
     def test_oneMore(self) -> None:
-        """
-        A single byte that is left is enough for a request, unless the pool is strict.
-        """
+        """A single byte that is left is enough for a request, unless the pool is strict."""
         rows = rowsOf(*({"request_bytes": 90, "pool_hold_us": 5 * SECOND} for _ in range(2)))
         self.assertEqual(replay("bounded:100B", rows).total["waits"], 0)
         self.assertEqual(replay("bounded:100B", rows).steps[0]["available_min_bytes"], -80)
@@ -183,10 +171,7 @@ class PoolTests(SynchronousTestCase):
         self.assertEqual(replay("unbounded", withWait).total["waits"], 0)
 
     def test_unknownHold(self) -> None:
-        """
-        Where it is not known how long memory was held, it was while the
-        request was worked on.
-        """
+        """Where it is not known how long memory was held, it was while the request was worked on."""
         rows = rowsOf(
             {"pool_hold_us": None, "service_us": 5 * SECOND}, {"pool_hold_us": 0, "service_us": 5 * SECOND}, {}
         )
@@ -205,9 +190,7 @@ class PoolTests(SynchronousTestCase):
         self.assertEqual((total["oversized"], total["waits"], total["requests"], total["peak_bytes"]), (2, 0, 4, 100))
 
     def test_charges(self) -> None:
-        """
-        What the recorded pool was charged besides requests is charged again.
-        """
+        """What the recorded pool was charged besides requests is charged again."""
         rows = rowsOf(
             {"request_bytes": 200, "pool_hold_us": 9 * SECOND, "pool_used_bytes": 500},
             {"request_bytes": 200, "pool_hold_us": 9 * SECOND, "pool_used_bytes": 700},
@@ -220,9 +203,7 @@ class PoolTests(SynchronousTestCase):
         self.assertEqual(replay("bounded:1100B", rows).total["waits"], 0)
 
     def test_fair(self) -> None:
-        """
-        With a fair pool who comes with one request waits for nobody who comes with many.
-        """
+        """With a fair pool who comes with one request waits for nobody who comes with many."""
         large = {"request_bytes": 100, "pool_hold_us": SECOND, "sent_mono_us": 2 * SECOND}
         many = [{"mono_us": 0, "conn_id": place, **large} for place in range(1, 11)]
         one = {"mono_us": 1000, "conn_id": 99, "principal": "bob", **large}
@@ -234,10 +215,7 @@ class PoolTests(SynchronousTestCase):
         self.assertEqual(waits["fair:1000B"], (0, 5))
 
     def test_horizon(self) -> None:
-        """
-        What would come behind the end does not count, and who waits at the end
-        has waited until then.
-        """
+        """What would come behind the end does not count, and who waits at the end has waited until then."""
         rows = rowsOf(*({"request_bytes": 100, "pool_hold_us": 50 * SECOND} for _ in range(4)))
         replayed = replay("bounded:100B", rows, horizons={("0", "boot"): 2 * SECOND})
         total = replayed.total
@@ -246,9 +224,7 @@ class PoolTests(SynchronousTestCase):
         self.assertEqual(replayed.clients["client 3"]["requests"], 0)
 
     def test_starved(self) -> None:
-        """
-        With far too little memory some client waits for most of the time.
-        """
+        """With far too little memory some client waits for most of the time."""
         requests = [
             {"conn_id": place % 9, "request_bytes": 100, "pool_hold_us": 20 * SECOND, "mono_us": place * 10_000}
             for place in range(9)
@@ -258,18 +234,14 @@ class PoolTests(SynchronousTestCase):
         self.assertEqual((replayed.total["unserved"], replayed.total["depleted_share"]), (3, 1.0))
 
     def test_exhausted(self) -> None:
-        """
-        A connection that is done more than a second early might have sent more.
-        """
+        """A connection that is done more than a second early might have sent more."""
         waited = {"conn_id": 1, "pool_wait_us": 3 * SECOND}
         rows = rowsOf(waited, {"conn_id": 1, "mono_us": 5 * SECOND}, {"conn_id": 2, "mono_us": 6 * SECOND})
         total = replay("unbounded", rows).total
         self.assertEqual((total["connections"], total["exhausted_connections"]), (2, 1))
 
     def test_runs(self) -> None:
-        """
-        Each run of each server is for itself, and so is each candidate.
-        """
+        """Each run of each server is for itself, and so is each candidate."""
         requests = [{"request_bytes": 100, "pool_hold_us": 50 * SECOND} for _ in range(3)]
         runs = [rowsOf(*({**each, "boot_id": run} for each in requests[:count])) for run, count in (("a", 1), ("b", 3))]
         both = pa.Table.from_batches(runs).combine_chunks().to_batches()
@@ -281,17 +253,13 @@ class PoolTests(SynchronousTestCase):
         )
 
     def test_outOfOrder(self) -> None:
-        """
-        Rows that are not sorted are refused.
-        """
+        """Rows that are not sorted are refused."""
         rows = rowsOf({"mono_us": 2 * SECOND}, {"mono_us": SECOND})
         candidates = [candidateFor("unbounded")]
         self.assertRaises(OutOfOrder, list, replayPools([rows], candidates))
 
     def test_nothing(self) -> None:
-        """
-        Of nothing comes nothing, and one request is enough.
-        """
+        """Of nothing comes nothing, and one request is enough."""
         candidates = [candidateFor("unbounded")]
         self.assertEqual(list(replayPools([], candidates)), [])
         self.assertEqual(list(replayPools([rowsOf()], candidates)), [])
@@ -299,18 +267,14 @@ class PoolTests(SynchronousTestCase):
         self.assertEqual((replayed.total["requests"], replayed.total["wait_max_us"], len(replayed.steps)), (1, None, 1))
 
     def test_pickled(self) -> None:
-        """
-        All of it can be sent to another machine.
-        """
+        """All of it can be sent to another machine."""
         candidates = [candidateFor("bounded:100B")]
         sent = pickle.loads(pickle.dumps(partial(replayPools, candidates=candidates, order=ORDER)))
         (batch,) = sent([rowsOf({})])
         self.assertEqual(batch.schema, RESULTS)
 
     def test_anyPool(self) -> None:
-        """
-        A candidate is whatever has a label and builds a pool.
-        """
+        """A candidate is whatever has a label and builds a pool."""
 
         class Plain:
             label = "mine"
@@ -371,9 +335,7 @@ traces = st.lists(
 
 
 class AnyTraceTests(SynchronousTestCase):
-    """
-    What holds for every recording.
-    """
+    """What holds for every recording."""
 
     @given(traces, st.sampled_from(["bounded:100B", "bounded:50B:strict=yes", "bounded:1k:max=60B", "fair:100B"]))
     def test_conserved(self, requests: Sequence[Mapping[str, Any]], pool: str) -> None:
@@ -391,9 +353,7 @@ class AnyTraceTests(SynchronousTestCase):
 
     @given(traces)
     def test_unlimited(self, requests: Sequence[Mapping[str, Any]]) -> None:
-        """
-        Without a bound nobody ever waits.
-        """
+        """Without a bound nobody ever waits."""
         total = replay("unbounded", rowsOf(*requests)).total
         self.assertEqual(
             (total["waits"], total["muted_us"], total["depleted_share"], total["oversized"]), (0, 0, 0.0, 0)
@@ -401,9 +361,7 @@ class AnyTraceTests(SynchronousTestCase):
 
     @given(traces, st.integers(1, 30), st.integers(1, 7))
     def test_batches(self, requests: Sequence[Mapping[str, Any]], rowCount: int, chunkRows: int) -> None:
-        """
-        How rows are cut into batches, and read back, makes no difference.
-        """
+        """How rows are cut into batches, and read back, makes no difference."""
         rows = rowsOf(*requests)
         whole = replay("bounded:100B", rows)
         parts = [rows.slice(start, rowCount) for start in range(0, rows.num_rows, rowCount)]
@@ -416,14 +374,10 @@ class AnyTraceTests(SynchronousTestCase):
 
 
 class SyntheticTests(SynchronousTestCase):
-    """
-    Replayed, a recording is what it was.
-    """
+    """Replayed, a recording is what it was."""
 
     def record(self, pool: str) -> pa.Table:
-        """
-        What a small population did with a pool.
-        """
+        """What a small population did with a pool."""
         directory = self.mktemp()
         population = Population(seed=13, clients=12, connections=3, seconds=60.0, requests=3000, largestBytes=256 << 10)
         recordSynthetic(directory, SyntheticServer(population, ["client-bytes:produce=200k:fetch=1M"], pool))
@@ -431,10 +385,7 @@ class SyntheticTests(SynchronousTestCase):
         return table.sort_by([("mono_us", "ascending"), ("seq", "ascending")])
 
     def test_recordedPool(self) -> None:
-        """
-        With the pool that it was recorded with, each client waits as often and
-        as long as it did.
-        """
+        """With the pool that it was recorded with, each client waits as often and as long as it did."""
         table = self.record("bounded:400KiB")
         horizons = {("synthetic", "synthetic-13"): 60 * SECOND}
         replayed = replay("bounded:400KiB", *table.to_batches(500), horizons=horizons)
@@ -452,7 +403,8 @@ class SyntheticTests(SynchronousTestCase):
 
     def test_otherPools(self) -> None:
         """
-        Less of what was left makes more connections wait, more of it fewer, and then connections run out of requests.
+        Less of what was left makes more connections wait, more of it fewer, and then connections
+        run out of requests.
         """
         table = self.record("bounded:400KiB")
         smaller, same, larger = (
@@ -464,9 +416,7 @@ class SyntheticTests(SynchronousTestCase):
 
 
 def _waitsIn(table: Iterable[Any] | pa.Table) -> Iterator[tuple[str, int]]:
-    """
-    Who had to wait, and for how long.
-    """
+    """Who had to wait, and for how long."""
     for clientId, waitUs in zip(table["client_id"].to_pylist(), table["pool_wait_us"].to_pylist(), strict=True):
         if waitUs:
             yield clientId, waitUs

@@ -1,6 +1,4 @@
-"""
-Replays of requests that can be refused in different ways.
-"""
+"""Replays of requests that can be refused in different ways."""
 
 from __future__ import annotations
 
@@ -26,9 +24,7 @@ Row = dict[str, Any]
 
 
 def steps(client: Client, kinds: Sequence[str] = tuple(REFUSALS)) -> Iterator[Step]:
-    """
-    Requests of all three kinds, or of some.
-    """
+    """Requests of all three kinds, or of some."""
     random = Random(client.number)
     while True:
         kind = random.choice(kinds)
@@ -36,16 +32,12 @@ def steps(client: Client, kinds: Sequence[str] = tuple(REFUSALS)) -> Iterator[St
 
 
 def served(description: str, horizonUs: int = 20 * SECOND) -> Recording:
-    """
-    Clients of a server with one policy.
-    """
+    """Clients of a server with one policy."""
     return serve({"per-second": description}, population(2, 3), steps, horizonUs, refusals=REFUSALS)
 
 
 def decided(recording: Recording) -> set[tuple[Any, ...]]:
-    """
-    What was decided when.
-    """
+    """What was decided when."""
     return {
         (row["conn_id"], row["decided_mono_us"], row["kind"], row["policy_delays_us"][0], row["decision"] == "reject")
         for row in recording.rows
@@ -53,29 +45,20 @@ def decided(recording: Recording) -> set[tuple[Any, ...]]:
 
 
 def replayed(decisions: pa.Table) -> set[tuple[Any, ...]]:
-    """
-    The same of a replay.
-    """
+    """The same of a replay."""
     names = ("conn_id", "at_us", "kind", "delay_us", "is_refused")
     return {tuple(row[name] for name in names) for row in decisions.to_pylist()}
 
 
 class RefusalTests(SynchronousTestCase):
-    """
-    A policy that refuses whatever comes too often, whether or not it can be
-    told.
-    """
+    """A policy that refuses whatever comes too often, whether or not it can be told."""
 
     def setUp(self) -> None:
-        """
-        Let there be one.
-        """
+        """Let there be one."""
         install(self)
 
     def trials(self, recording: Recording, description: str) -> dict[TrialKey, Trial]:
-        """
-        One candidate.
-        """
+        """One candidate."""
         return planTrials([candidate(description)], recording.runs())
 
     def test_recording(self) -> None:
@@ -96,19 +79,14 @@ class RefusalTests(SynchronousTestCase):
         )
 
     def test_same(self) -> None:
-        """
-        The same policy says the same, open loop and closed loop.
-        """
+        """The same policy says the same, open loop and closed loop."""
         recording = served("per-second:12")
         trials = self.trials(recording, "per-second:12")
         self.assertEqual(replayed(openLoop(recording, trials)), decided(recording))
         self.assertEqual(replayed(closedLoop(recording, trials)), decided(recording))
 
     def test_stricter(self) -> None:
-        """
-        Closed loop a refusal that becomes a delay moves all that follows, as
-        it does on a server.
-        """
+        """Closed loop a refusal that becomes a delay moves all that follows, as it does on a server."""
         recording = served("per-second:12")
         [run] = recording.runs()
         truth = served("per-second:9", run.horizonUs)
@@ -139,9 +117,7 @@ class RefusalTests(SynchronousTestCase):
                     self.assertGreater(fidelity.throttled, 50)
 
     def test_unlimited(self) -> None:
-        """
-        Candidates refuse as they could have, also where nobody was limited.
-        """
+        """Candidates refuse as they could have, also where nobody was limited."""
         recording = serve({}, population(2, 3), steps, 20 * SECOND, refusals=REFUSALS)
         decisions = closedLoop(recording, self.trials(recording, "per-second:9")).to_pylist()
         rejected = [row for row in decisions if row["is_refused"]]

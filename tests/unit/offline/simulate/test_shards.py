@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.offline.simulate.shards}.
-"""
+"""Tests for L{admission.offline.simulate.shards}."""
 
 from __future__ import annotations
 
@@ -40,24 +38,17 @@ Trials = Mapping[TrialKey, Trial]
 
 
 def recorded(clients: Sequence[Client] = tuple(population(3, 2)), seconds: int = 8) -> Recording:
-    """
-    Clients that are throttled.
-    """
+    """Clients that are throttled."""
     return serve({"client-bytes": "client-bytes:produce=500k"}, clients, steadySteps(thinkMs=40), seconds * SECOND)
 
 
 def plansFor(recording: Recording, trials: Trials, modes: Sequence[str] = MODES, workers: int = 1) -> list[ReplayPlan]:
-    """
-    The plan of each mode.
-    """
+    """The plan of each mode."""
     return planReplays(trials, modes, clientsIn(recording.rows, trials), workers)
 
 
 def replayed(recording: Recording, plans: Sequence[ReplayPlan], maxRows: int = 500, partitions: int = 3) -> pa.Table:
-    """
-    Decisions about requests that were shuffled to partitions and sorted there,
-    as Spark does it.
-    """
+    """Decisions about requests that were shuffled to partitions and sorted there, as Spark does it."""
     rows = list(recording.rows)
     Random(1).shuffle(rows)
     decisions = []
@@ -72,31 +63,21 @@ def replayed(recording: Recording, plans: Sequence[ReplayPlan], maxRows: int = 5
 
 
 class SharedReplayTests(SynchronousTestCase):
-    """
-    Arrivals that several trials share are decided as if each trial had its
-    own.
-    """
+    """Arrivals that several trials share are decided as if each trial had its own."""
 
     def trials(self, recording: Recording, *texts: str) -> dict[TrialKey, Trial]:
-        """
-        Candidates, and the policy in force.
-        """
+        """Candidates, and the policy in force."""
         runs = recording.runs()
         return {**planRecorded(runs), **planTrials(resolveCandidates(texts), runs)}
 
     def sharing(self, plans: Sequence[ReplayPlan]) -> list[tuple[str, list[str]]]:
-        """
-        The mode and the candidates of each shared replay.
-        """
+        """The mode and the candidates of each shared replay."""
         return [
             (plan.mode, [trial.candidate.label for trial in each.trials]) for plan in plans for each in plan.replays
         ]
 
     def test_shared(self) -> None:
-        """
-        Candidates that group requests alike share arrivals with the policy in
-        force.
-        """
+        """Candidates that group requests alike share arrivals with the policy in force."""
         recording = recorded()
         trials = self.trials(recording, "client-bytes:produce=1M", "less=client-bytes:produce=200k")
         together = ["recorded client-bytes", "client-bytes:produce=1M", "less"]
@@ -115,9 +96,7 @@ class SharedReplayTests(SynchronousTestCase):
         self.assertEqual(sorted(len(labels) for _, labels in found), [1, 1, 1, 1])
 
     def test_otherTimes(self) -> None:
-        """
-        Trials that have the same keys but not at the same times do not share.
-        """
+        """Trials that have the same keys but not at the same times do not share."""
         recording = recorded()
         [trial] = self.trials(recording).values()
         alice = QuotaEntity(user="user")
@@ -177,9 +156,7 @@ class SharedReplayTests(SynchronousTestCase):
         self.assertEqual(rowsOf(replayed(recording, plans, maxRows, partitions)), rowsOf(expected))
 
     def test_twoBoots(self) -> None:
-        """
-        Runs of servers are apart, even with connections of the same numbers.
-        """
+        """Runs of servers are apart, even with connections of the same numbers."""
         recording = recorded(population(2, 1), 3)
         rows = [*recording.rows, *({**row, "boot_id": "other"} for row in recording.rows)]
         [run] = recording.runs()
@@ -191,9 +168,7 @@ class SharedReplayTests(SynchronousTestCase):
         self.assertEqual(rowsOf(found), rowsOf(pa.concat_tables([alone, others])))
 
     def test_nothing(self) -> None:
-        """
-        Without requests there are no arrivals, and without these no decisions.
-        """
+        """Without requests there are no arrivals, and without these no decisions."""
         recording = recorded()
         for plan in plansFor(recording, self.trials(recording)):
             self.assertEqual(list(plan.shard([])), [])
@@ -201,10 +176,7 @@ class SharedReplayTests(SynchronousTestCase):
             self.assertEqual(list(plan.replay([pa.RecordBatch.from_pylist([], SHARDED)])), [])
 
     def test_shardKeys(self) -> None:
-        """
-        A key has the same number in every batch and another than others; rows
-        without one have any.
-        """
+        """A key has the same number in every batch and another than others; rows without one have any."""
         rows = [{"seq": number, "replay_key": f"client {number}", "slice": 0} for number in range(500)]
         batch = pa.RecordBatch.from_pylist([*rows, {"seq": 500, "slice": 0}], ARRIVALS)
         keys = shardKeys(batch)

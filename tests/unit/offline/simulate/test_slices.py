@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.offline.simulate.slices}.
-"""
+"""Tests for L{admission.offline.simulate.slices}."""
 
 from __future__ import annotations
 
@@ -22,9 +20,7 @@ SECOND = 1_000_000
 
 
 def pausing(pauseSeconds: float, every: int = 40) -> Recording:
-    """
-    A client that sends fast, and now and then nothing for a while.
-    """
+    """A client that sends fast, and now and then nothing for a while."""
 
     def steps(client: Client) -> Iterator[Step]:
         random = Random(5)
@@ -37,9 +33,7 @@ def pausing(pauseSeconds: float, every: int = 40) -> Recording:
 
 
 class SlicesTests(SynchronousTestCase):
-    """
-    A key is cut only where that changes nothing.
-    """
+    """A key is cut only where that changes nothing."""
 
     def replay(self, recording: Recording, *texts: str, minRequests: int = 1) -> dict[str, tuple[pa.Table, int]]:
         """
@@ -65,33 +59,24 @@ class SlicesTests(SynchronousTestCase):
         return found
 
     def test_windows(self) -> None:
-        """
-        Sampled windows are cut where the client was idle for their horizon,
-        without a single other decision.
-        """
+        """Sampled windows are cut where the client was idle for their horizon, without a single other decision."""
         recording = pausing(18.0)
         decisions, slices = self.replay(recording, "client-bytes:produce=20k")["client-bytes:produce=20k"]
         self.assertGreater(slices, 5)
         self.assertGreater(sum(delay > 0 for delay in decisions["delay_us"].to_pylist()), 200)
 
     def test_bucket(self) -> None:
-        """
-        A bucket may owe for ever, so it is never cut.
-        """
+        """A bucket may owe for ever, so it is never cut."""
         text = "client-bytes:produce=20k:algorithm=bucket"
         self.assertEqual(self.replay(pausing(60.0), text)[text][1], 1)
 
     def test_busy(self) -> None:
-        """
-        A client that is never idle for long enough is not cut.
-        """
+        """A client that is never idle for long enough is not cut."""
         text = "client-bytes:produce=20k"
         self.assertEqual(self.replay(pausing(6.0), text)[text][1], 1)
 
     def test_minRequests(self) -> None:
-        """
-        Slices are not smaller than they are to be.
-        """
+        """Slices are not smaller than they are to be."""
         recording = pausing(18.0)
         text = "client-bytes:produce=20k"
         slices = self.replay(recording, text, minRequests=len(recording.rows) // 3)[text][1]
@@ -100,9 +85,7 @@ class SlicesTests(SynchronousTestCase):
     @settings(max_examples=8, deadline=None)
     @given(st.floats(8.0, 30.0), st.integers(5, 60), st.sampled_from(["5", "11"]))
     def test_exact(self, pauseSeconds: float, every: int, windows: str) -> None:
-        """
-        Whenever the client pauses, slices decide what the whole decides.
-        """
+        """Whenever the client pauses, slices decide what the whole decides."""
         self.replay(pausing(pauseSeconds, every), f"client-bytes:produce=20k:windows={windows}")
 
     def test_whyNotEarlier(self) -> None:
@@ -130,8 +113,6 @@ class SlicesTests(SynchronousTestCase):
         self.assertGreater(sum(abs(whole[at] - part[at]) > 0.001 for at in later), len(later) // 10)
 
     def test_nothing(self) -> None:
-        """
-        Without requests there are no spans and no cuts.
-        """
+        """Without requests there are no spans and no cuts."""
         self.assertEqual(findCuts([], {}), pa.RecordBatch.from_pylist([], CUTS))
         self.assertEqual(findCuts([pa.RecordBatch.from_pylist([], SPANS)], {}), pa.RecordBatch.from_pylist([], CUTS))

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.offline.simulate.totals}.
-"""
+"""Tests for L{admission.offline.simulate.totals}."""
 
 from __future__ import annotations
 
@@ -27,9 +25,7 @@ MINUTE_US = 60_000_000
 
 
 def decision(**changes: Any) -> dict[str, Any]:
-    """
-    What became of a request.
-    """
+    """What became of a request."""
     return {
         "candidate": "a",
         "mode": "closed",
@@ -57,9 +53,7 @@ def decision(**changes: Any) -> dict[str, Any]:
 
 
 def randomDecisions(seed: int, count: int) -> list[dict[str, Any]]:
-    """
-    Decisions of all sorts.
-    """
+    """Decisions of all sorts."""
     random = Random(seed)
     return [
         decision(
@@ -83,22 +77,16 @@ def randomDecisions(seed: int, count: int) -> list[dict[str, Any]]:
 
 
 def minutesOf(rows: list[dict[str, Any]], batchRows: int = 100) -> pa.RecordBatch:
-    """
-    Count decisions.
-    """
+    """Count decisions."""
     batches = pa.Table.from_pylist(rows, DECISIONS).to_batches(batchRows)
     return mergeTimes(countTimes(batches))
 
 
 class MinutesTests(SynchronousTestCase):
-    """
-    L{countTimes} and L{mergeTimes}.
-    """
+    """L{countTimes} and L{mergeTimes}."""
 
     def test_one(self) -> None:
-        """
-        A minute of a client, in which refusals are counted, and their delays are no time throttled.
-        """
+        """A minute of a client, in which refusals are counted, and their delays are no time throttled."""
         rows = [
             decision(is_first=True),
             decision(delay_us=1000, held_us=2000, wall_us=91 * MINUTE_US - 1),
@@ -132,10 +120,7 @@ class MinutesTests(SynchronousTestCase):
     @settings(max_examples=30, deadline=None)
     @given(st.integers(0, 10**6), st.integers(0, 120), st.integers(1, 50), st.integers(1, 4))
     def test_merging(self, seed: int, count: int, batchRows: int, parts: int) -> None:
-        """
-        However decisions are spread over batches and tasks, the sums are those
-        of a plain count.
-        """
+        """However decisions are spread over batches and tasks, the sums are those of a plain count."""
         rows = randomDecisions(seed, count)
         merged = mergeTimes(minutesOf(rows[part::parts], batchRows) for part in range(parts))
         found = {(*(row[name] for name in PLACE[:-1]), row["begin"].timestamp()): row for row in merged.to_pylist()}
@@ -160,17 +145,13 @@ class MinutesTests(SynchronousTestCase):
             self.assertEqual(row["exhausted_from_us"], min(ends, default=None))
 
     def test_nothing(self) -> None:
-        """
-        Nothing comes to nothing.
-        """
+        """Nothing comes to nothing."""
         self.assertEqual(mergeTimes([]).schema, TIMES)
         self.assertEqual(list(countTimes([])), [])
 
 
 class TotalTests(SynchronousTestCase):
-    """
-    L{addUp}.
-    """
+    """L{addUp}."""
 
     def test_forecast(self) -> None:
         """
@@ -213,16 +194,12 @@ class TotalTests(SynchronousTestCase):
             self.assertEqual({row["is_forecast"] for row in clients.values()}, {isForecast})
 
     def test_otherThreshold(self) -> None:
-        """
-        How many are too many can be said.
-        """
+        """How many are too many can be said."""
         rows = [decision(is_first=True, is_exhausted=number < 3) for number in range(40)]
         self.assertEqual(addUp(minutesOf(rows), [], maxExhaustedShare=0.1)["is_forecast"].to_pylist(), [True])
 
     def test_columns(self) -> None:
-        """
-        Times are in seconds, and everything that is told apart comes first.
-        """
+        """Times are in seconds, and everything that is told apart comes first."""
         rows = [decision(delay_us=1_500_000, held_us=2_000_000), decision(candidate="b")]
         totals = addUp(minutesOf(rows), ["candidate", "replay_key"])
         self.assertEqual(totals.column_names, ["candidate", "mode", "replay_key", *(name for name, _ in TOTAL_COLUMNS)])
@@ -232,10 +209,7 @@ class TotalTests(SynchronousTestCase):
 
     @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=200))
     def test_percentiles(self, delays: list[int]) -> None:
-        """
-        A percentile is no less than the exact one, and no more than a range
-        above it.
-        """
+        """A percentile is no less than the exact one, and no more than a range above it."""
         [total] = addUp(minutesOf([decision(held_us=delay) for delay in delays]), []).to_pylist()
         for name, share in (("p50_throttle_s", 0.5), ("p99_throttle_s", 0.99)):
             exact = sorted(delays)[ceil(share * len(delays)) - 1]

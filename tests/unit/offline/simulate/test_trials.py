@@ -30,47 +30,35 @@ FETCHED = "consumer_byte_rate"
 
 
 def runWith(*descriptions: str, changes: Sequence[LimitChange] = (), names: Sequence[str] | None = None) -> Run:
-    """
-    A run with these policies in force.
-    """
+    """A run with these policies in force."""
     if names is None:
         names = [description.partition(":")[0] for description in descriptions]
     return Run("1", "boot", 10**9, names, descriptions, changes=changes)
 
 
 def trialOf(description: str, run: Run) -> Trial:
-    """
-    One candidate in one run.
-    """
+    """One candidate in one run."""
     [trial] = planTrials([resolveCandidate(description)], [run]).values()
     return trial
 
 
 def limitsAt(trial: Trial, atUs: int) -> dict[QuotaEntity, dict[str, float]]:
-    """
-    The limits in force at some moment of a trial.
-    """
+    """The limits in force at some moment of a trial."""
     live = trial.begin(0)
     live.advance(atUs)
     return {entity: dict(values) for entity, values in live.policy.limits.items()}
 
 
 def start(value: float, entity: QuotaEntity = CLIENTS, name: str = RATE) -> LimitChange:
-    """
-    A limit that the server was started with.
-    """
+    """A limit that the server was started with."""
     return LimitChange(0, entity, name, value, isStart=True)
 
 
 class RunTests(SynchronousTestCase):
-    """
-    What is known of runs.
-    """
+    """What is known of runs."""
 
     def test_limits(self) -> None:
-        """
-        Limits come in the order of their events, those of the start marked.
-        """
+        """Limits come in the order of their events, those of the start marked."""
         rows = [
             {"mono_us": 9, "seq": 5, "user": "alice", "limit_name": RATE, "value": None, "changed_by": "admin"},
             {"mono_us": 9, "seq": 4, "user": "alice", "limit_name": RATE, "value": 2.0, "changed_by": "admin"},
@@ -88,10 +76,7 @@ class RunTests(SynchronousTestCase):
         )
 
     def test_gaps(self) -> None:
-        """
-        Missing numbers are found within a run, across batches too, and its
-        beginning is none.
-        """
+        """Missing numbers are found within a run, across batches too, and its beginning is none."""
         numbers = [("a", 5), ("a", 6), ("a", 9), ("a", 10), ("b", 3), ("b", 4), ("b", 6)]
         table = pa.table(
             {
@@ -109,9 +94,7 @@ class RunTests(SynchronousTestCase):
         self.assertEqual(run.gaps, [Gap(9, 90, 2)])
 
     def test_otherVersion(self) -> None:
-        """
-        Policies without descriptions are refused in words.
-        """
+        """Policies without descriptions are refused in words."""
         run = runWith(names=["client-bytes"])
         limits, gaps = tableOf([], LIMIT_COLUMNS), tableOf([], GAPS.names)
         error = self.assertRaises(TraceError, withHistory, [run], limits, gaps)
@@ -119,23 +102,17 @@ class RunTests(SynchronousTestCase):
 
 
 class LimitTests(SynchronousTestCase):
-    """
-    Which limits hold for a candidate.
-    """
+    """Which limits hold for a candidate."""
 
     def test_descriptionWins(self) -> None:
-        """
-        What the candidate's description sets stays, whatever was recorded.
-        """
+        """What the candidate's description sets stays, whatever was recorded."""
         changes = [start(1e6), LimitChange(5, CLIENTS, RATE, 7e6), LimitChange(9, CLIENTS, RATE, None)]
         trial = trialOf("client-bytes:produce=4M", runWith("client-bytes:produce=1M", changes=changes))
         for atUs in (0, 5, 9):
             self.assertEqual(limitsAt(trial, atUs), {CLIENTS: {RATE: 4e6}})
 
     def test_othersHold(self) -> None:
-        """
-        All other limits hold when they did.
-        """
+        """All other limits hold when they did."""
         changes = [start(1e6), start(2e6, ALICE), LimitChange(5, ALICE, RATE, 7e6), LimitChange(9, ALICE, RATE, None)]
         trial = trialOf("client-bytes:produce=4M", runWith("client-bytes:produce=1M", changes=changes))
         self.assertEqual(limitsAt(trial, 4), {CLIENTS: {RATE: 4e6}, ALICE: {RATE: 2e6}})
@@ -154,17 +131,13 @@ class LimitTests(SynchronousTestCase):
         self.assertEqual(limitsAt(trial, 9), {CLIENTS: {FETCHED: 4e6}})
 
     def test_unknown(self) -> None:
-        """
-        Limits that the candidate does not know do not concern it.
-        """
+        """Limits that the candidate does not know do not concern it."""
         changes = [start(50.0, ALICE, "request_percentage")]
         trial = trialOf("client-bytes:produce=4M", runWith("request-time", changes=changes))
         self.assertEqual(limitsAt(trial, 0), {CLIENTS: {RATE: 4e6}})
 
     def test_recorded(self) -> None:
-        """
-        The policy in force is rebuilt with its description and all limits.
-        """
+        """The policy in force is rebuilt with its description and all limits."""
         changes = [start(1e6), start(2e6, ALICE), LimitChange(5, CLIENTS, RATE, 7e6)]
         [trial] = planRecorded([runWith("client-bytes:produce=1M", changes=changes)]).values()
         self.assertEqual(trial.candidate.label, "recorded client-bytes")
@@ -187,32 +160,23 @@ class LimitTests(SynchronousTestCase):
         self.assertEqual(limitsAt(shadow, 0), {CLIENTS: {RATE: 3e6}})
 
     def test_refusedLimit(self) -> None:
-        """
-        A recorded limit that a candidate does not take is refused before
-        anything is replayed.
-        """
+        """A recorded limit that a candidate does not take is refused before anything is replayed."""
         changes = [start(5.0, QuotaEntity(clientId="app"), "producer_ids_rate")]
         error = self.assertRaises(PolicyError, trialOf, "producer-ids:rate=5", runWith(changes=changes))
         self.assertIn("'producer-ids:rate=5' does not take a limit of boot boot of broker 1", str(error))
 
     def test_notInstalled(self) -> None:
-        """
-        A policy in force that is not installed is told of in words.
-        """
+        """A policy in force that is not installed is told of in words."""
         error = self.assertRaises(PolicyError, trialOf, "client-bytes", runWith("foreign:1"))
         self.assertIn("a policy that was in force cannot be built again", str(error))
         self.assertIn("no quota policy is called 'foreign'", str(error))
 
 
 class PlaceTests(SynchronousTestCase):
-    """
-    Whose place a candidate takes.
-    """
+    """Whose place a candidate takes."""
 
     def test_replaced(self) -> None:
-        """
-        It replaces who has its name and a say; other policies with a say stay.
-        """
+        """It replaces who has its name and a say; other policies with a say stay."""
         run = runWith(
             "request-time:percent=10",
             "client-bytes:produce=1M",
@@ -227,9 +191,7 @@ class PlaceTests(SynchronousTestCase):
         self.assertTrue(trialOf("client-bytes:shadow=yes", run).hasSay)
 
     def test_recorded(self) -> None:
-        """
-        A policy in force replaces itself alone; as a shadow it has no say.
-        """
+        """A policy in force replaces itself alone; as a shadow it has no say."""
         run = runWith("client-bytes", "client-bytes:shadow=yes", names=["client-bytes", "client-bytes-#2"])
         inForce, shadow = planRecorded([run]).values()
         self.assertEqual((inForce.replaced, inForce.retained, inForce.hasSay), ([0], [], True))
@@ -237,24 +199,18 @@ class PlaceTests(SynchronousTestCase):
         self.assertEqual(shadow.decisive, [0])
 
     def test_pickled(self) -> None:
-        """
-        Trials reach other processes.
-        """
+        """Trials reach other processes."""
         trial = trialOf("client-bytes:produce=4M", runWith("request-time", changes=[start(5.0, ALICE)]))
         self.assertEqual(pickle.loads(pickle.dumps(trial)), trial)
 
     def test_horizon(self) -> None:
-        """
-        A trial says how long its policy remembers.
-        """
+        """A trial says how long its policy remembers."""
         self.assertEqual(trialOf("client-bytes:windows=5:window=2s", runWith()).horizonSeconds, 12.0)
         self.assertIsNone(trialOf("client-bytes:algorithm=bucket", runWith()).horizonSeconds)
 
     @given(st.lists(st.tuples(st.sampled_from("ab"), st.booleans()), max_size=12), st.booleans())
     def test_unlimited(self, events: list[tuple[str, bool]], hasStart: bool) -> None:
-        """
-        Nobody was asked anything while there was no limit at all.
-        """
+        """Nobody was asked anything while there was no limit at all."""
         changes = [start(1.0, QuotaEntity(user="a"))] if hasStart else []
         present = {"a"} if hasStart else set[str]()
         expected = {0: not present}
@@ -267,40 +223,28 @@ class PlaceTests(SynchronousTestCase):
 
 
 class Plain(QuotaPolicy):
-    """
-    Says nothing of replays.
-    """
+    """Says nothing of replays."""
 
     def decide(self, request: Request, now: float) -> Decision:
-        """
-        Admit everything.
-        """
+        """Admit everything."""
         return ADMITTED
 
     def record(self, request: Request, usage: Usage, now: float) -> float:
-        """
-        Take no notice.
-        """
+        """Take no notice."""
         return 0.0
 
 
 class LiveTests(SynchronousTestCase):
-    """
-    L{LivePolicy} asks as a server does.
-    """
+    """L{LivePolicy} asks as a server does."""
 
     def setUp(self) -> None:
-        """
-        Make a policy that limits somebody and remembers what it is asked.
-        """
+        """Make a policy that limits somebody and remembers what it is asked."""
         self.policy = ScriptedQuota()
         self.policy.configure(ALICE, {"scripted_rate": 1.0}, 0.0)
         self.policy.moments.clear()
 
     def live(self, changes: Sequence[LimitChange] = (), maxDelayUs: int = 10**9) -> LivePolicy:
-        """
-        Put it to work.
-        """
+        """Put it to work."""
         return LivePolicy(self.policy, 0, changes, maxDelayUs)
 
     def ask(
@@ -311,17 +255,13 @@ class LiveTests(SynchronousTestCase):
         isCounted: bool = True,
         refusal: Refusal = Refusal.ERROR,
     ) -> tuple[int, bool]:
-        """
-        Put one request to it.
-        """
+        """Put one request to it."""
         usage = Usage(100, 20, 0.0015) if isCounted else NOTHING
         request = Request(kind, "alice", "app", "peer", 100, (7,))
         return live.answer(atUs, request, usage, REFUSALS.index(refusal), 1500, 2500)
 
     def test_record(self) -> None:
-        """
-        The policy is told what the server told it, at that time.
-        """
+        """The policy is told what the server told it, at that time."""
         self.policy.delaySeconds = 0.25
         self.assertEqual(self.ask(self.live()), (250_000, False))
         [(request, usage)] = self.policy.recorded
@@ -330,24 +270,18 @@ class LiveTests(SynchronousTestCase):
         self.assertEqual(self.policy.moments, [5e-6])
 
     def test_nothing(self) -> None:
-        """
-        Where the policies were told of nothing, it is told of nothing.
-        """
+        """Where the policies were told of nothing, it is told of nothing."""
         self.ask(self.live(), isCounted=False)
         self.assertEqual(self.policy.recorded[0][1], NOTHING)
 
     def test_refused(self) -> None:
-        """
-        A refused request is not recorded.
-        """
+        """A refused request is not recorded."""
         self.policy.decision = Decision(False, 0.0123)
         self.assertEqual(self.ask(self.live()), (12_300, True))
         self.assertEqual(self.policy.recorded, [])
 
     def test_cannotBeRefused(self) -> None:
-        """
-        Requests about which no policy is asked are not put to decide.
-        """
+        """Requests about which no policy is asked are not put to decide."""
         self.policy.decision = Decision(False, 1.0)
         self.assertEqual(self.ask(self.live(), refusal=Refusal.NEVER), (0, False))
         self.assertEqual(len(self.policy.recorded), 1)
@@ -364,17 +298,13 @@ class LiveTests(SynchronousTestCase):
         self.assertEqual(len(self.policy.recorded), 2)
 
     def test_clamped(self) -> None:
-        """
-        Delays are made safe as the server makes them.
-        """
+        """Delays are made safe as the server makes them."""
         for delaySeconds, expected in [(-1.0, 0), (float("nan"), 0), (float("inf"), 2000), (0.5, 2000), (0.001, 1000)]:
             self.policy.delaySeconds = delaySeconds
             self.assertEqual(self.ask(self.live(maxDelayUs=2000)), (expected, False))
 
     def test_notLimiting(self) -> None:
-        """
-        While nobody has a limit the policy is not asked; a change lets it be.
-        """
+        """While nobody has a limit the policy is not asked; a change lets it be."""
         self.policy.configure(ALICE, {"scripted_rate": None}, 0.0)
         live = self.live([LimitChange(10, ALICE, "scripted_rate", 2.0), LimitChange(20, ALICE, "scripted_rate", None)])
         for atUs, asked in [(9, 0), (10, 1), (19, 2), (20, 2)]:
@@ -382,9 +312,7 @@ class LiveTests(SynchronousTestCase):
             self.assertEqual(len(self.policy.recorded), asked)
 
     def test_swept(self) -> None:
-        """
-        It is swept now and then, and not for every request.
-        """
+        """It is swept now and then, and not for every request."""
         live = self.live()
         for second in range(0, 100, 4):
             self.ask(live, second * 10**6)
@@ -404,17 +332,13 @@ class LiveTests(SynchronousTestCase):
         self.assertEqual(self.ask(without), (250_000, False))
 
     def test_times(self) -> None:
-        """
-        Limits change and sweeps happen at their own moments.
-        """
+        """Limits change and sweeps happen at their own moments."""
         live = self.live([LimitChange(7_000_000, ALICE, "scripted_rate", 2.0)])
         self.ask(live, 12_000_000)
         self.assertEqual(self.policy.moments, [7.0, 12.0, 12.0])
 
     def test_keys(self) -> None:
-        """
-        A policy that does not say who influences whom has one key for everything.
-        """
+        """A policy that does not say who influences whom has one key for everything."""
         requesters = [(kind, user, "app", "peer") for kind in ("Produce", "connection") for user in ("alice", "bob")]
         self.assertEqual(len({self.live().keyOf(each) for each in requesters}), 2)
         live = LivePolicy(Plain(), 0, (), 10**9)

@@ -1,7 +1,4 @@
-"""
-Tests for L{admission.kafka.broker.api.authorization}, and for what only super
-users may do.
-"""
+"""Tests for L{admission.kafka.broker.api.authorization}, and for what only super users may do."""
 
 from __future__ import annotations
 
@@ -101,16 +98,12 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 
 class AuthorizationTests(BrokerTestCase):
-    """
-    A broker with a super user.
-    """
+    """A broker with a super user."""
 
     properties = {"super.users": "User:root"}
 
     def setUp(self) -> None:
-        """
-        There is a topic, a group with an offset, and a policy.
-        """
+        """There is a topic, a group with an offset, and a policy."""
         super().setUp()
         policies = [("clients", TablePolicy(LimitTable((RATE,), CLIENT_KINDS)))]
         self.broker.control = AdmissionControl(policies, 20.0)
@@ -120,17 +113,13 @@ class AuthorizationTests(BrokerTestCase):
         self.client.ask("OffsetCommit", 8, **REQUESTS["OffsetCommit"])
 
     def connectAs(self, principal: str) -> Client:
-        """
-        The connection of a client that has logged in.
-        """
+        """The connection of a client that has logged in."""
         client = self.connect()
         client.protocol.principal = principal
         return client
 
     def state(self) -> Any:
-        """
-        Everything that super users can change.
-        """
+        """Everything that super users can change."""
         return (
             {name: (len(topic.partitions), dict(topic.configs)) for name, topic in self.log.topics.items()},
             dict(self.broker.limits.describe({}, strict=False)),
@@ -138,16 +127,12 @@ class AuthorizationTests(BrokerTestCase):
         )
 
     def test_everyApi(self) -> None:
-        """
-        It is decided for every API who may use it.
-        """
+        """It is decided for every API who may use it."""
         self.assertEqual(set(OF_SUPER_USERS), {name for name, api in SERVED.items() if api.forbid is not None})
         self.assertEqual(OF_EVERYBODY, set(SERVED) - set(OF_SUPER_USERS))
 
     def test_refused(self) -> None:
-        """
-        In every version others get Kafka's error, and nothing changes.
-        """
+        """In every version others get Kafka's error, and nothing changes."""
         before = self.state()
         for api, apiVersion in everyVersion():
             if api.name in OF_SUPER_USERS:
@@ -158,9 +143,7 @@ class AuthorizationTests(BrokerTestCase):
                 self.assertEqual(self.state(), before)
 
     def test_allowed(self) -> None:
-        """
-        Super users change things.
-        """
+        """Super users change things."""
         root = self.connectAs("root")
         for name in ("AlterClientQuotas", "CreatePartitions", "CreateTopics", "IncrementalAlterConfigs"):
             before = self.state()
@@ -173,18 +156,14 @@ class AuthorizationTests(BrokerTestCase):
             self.assertNotEqual(self.state(), before)
 
     def test_accessControlLists(self) -> None:
-        """
-        Who asks for access control lists is told that there are none, and what there is instead.
-        """
+        """Who asks for access control lists is told that there are none, and what there is instead."""
         for apiVersion in (1, 2, 3):
             answer = self.client.ask("DescribeAcls", apiVersion, resource_type_filter=1, operation=1, permission_type=1)
             self.assertEqual((answer.error_code, answer.resources), (ErrorCode.security_disabled, ()))
             self.assertIn("super.users", answer.error_message)
 
     def test_sentence(self) -> None:
-        """
-        Where the protocol has room for it, the client is told the setting and the remedy.
-        """
+        """Where the protocol has room for it, the client is told the setting and the remedy."""
         for name, apiVersion, part in (
             ("AlterClientQuotas", 1, "entries"),
             ("CreatePartitions", 1, "results"),
@@ -196,17 +175,13 @@ class AuthorizationTests(BrokerTestCase):
             self.assertIn("add 'User:alice' to super.users of the broker", only.error_message)
 
     def test_broker(self) -> None:
-        """
-        To change the settings of the broker takes an administrator of the cluster.
-        """
+        """To change the settings of the broker takes an administrator of the cluster."""
         resources = [{"resource_type": 4, "resource_name": "1", "configs": []}]
         answer = self.client.ask("IncrementalAlterConfigs", 1, resources=resources)
         self.assertEqual(codes(answer.responses), [ErrorCode.cluster_authorization_failed])
 
     def test_manyParts(self) -> None:
-        """
-        The answer to a request of many parts has the reason once, and is hardly larger than the request.
-        """
+        """The answer to a request of many parts has the reason once, and is hardly larger than the request."""
         topics = [{"name": f"t{index:05}", "num_partitions": 1, "replication_factor": 1} for index in range(10_000)]
         self.client.send("CreateTopics", 7, topics=topics)
         sizeBytes = len(self.client.transport.received)
@@ -215,9 +190,7 @@ class AuthorizationTests(BrokerTestCase):
         self.assertEqual([reason is None for reason in reasons], [False] + [True] * 9_999)
 
     def test_anything(self) -> None:
-        """
-        Whatever is forbidden is answered with what kio decodes.
-        """
+        """Whatever is forbidden is answered with what kio decodes."""
         for api, apiVersion in everyVersion():
             if api.name in OF_SUPER_USERS:
                 self._checkAnything(api.name, apiVersion)
@@ -235,9 +208,7 @@ class AuthorizationTests(BrokerTestCase):
         self.assertEqual(self.state(), before)
 
     def test_charged(self) -> None:
-        """
-        A request that is forbidden counts against its client's limits, as any other.
-        """
+        """A request that is forbidden counts against its client's limits, as any other."""
         policy = ScriptedQuota()
         self.broker.control = AdmissionControl([("scripted", policy)], 20.0)
         self.broker.control.configure(QuotaEntity(user="alice"), {"scripted_rate": 1.0}, 0.0)
@@ -247,9 +218,7 @@ class AuthorizationTests(BrokerTestCase):
         self.assertGreater(usage.requestBytes, 0)
 
     def test_work(self) -> None:
-        """
-        Who is no super user can produce to a new topic, read it, and commit offsets, as clients rely on it.
-        """
+        """Who is no super user can produce to a new topic, read it, and commit offsets, as clients rely on it."""
         self.client.ask("Metadata", 9, topics=[{"name": "mine"}], allow_auto_topic_creation=True)
         self.assertEqual(self.client.produce("mine", batchOf(b"value")).error_code, ErrorCode.none)
         topic = self.log.topics["mine"]
@@ -260,14 +229,10 @@ class AuthorizationTests(BrokerTestCase):
 
 
 class NamesTests(BrokerTestCase):
-    """
-    When super users count.
-    """
+    """When super users count."""
 
     def test_nobodyHasName(self) -> None:
-        """
-        Without logins, certificates and super users everybody may do everything.
-        """
+        """Without logins, certificates and super users everybody may do everything."""
         client = self.connect()
         self.assertEqual(client.protocol.principal, BrokerSession.principal)
         answer = client.ask("CreateTopics", 4, **CHANGES["CreateTopics"])

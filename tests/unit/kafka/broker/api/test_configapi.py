@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.broker.api.configapi} and L{admission.kafka.broker.api.topicconfigs}.
-"""
+"""Tests for L{admission.kafka.broker.api.configapi} and L{admission.kafka.broker.api.topicconfigs}."""
 
 from __future__ import annotations
 
@@ -25,14 +23,10 @@ SUBTRACT = 3
 
 
 class CheckConfigsTests(SynchronousTestCase):
-    """
-    L{checkConfigs} accepts what the log and the broker obey.
-    """
+    """L{checkConfigs} accepts what the log and the broker obey."""
 
     def test_accepted(self) -> None:
-        """
-        Values that make sense come back as they are.
-        """
+        """Values that make sense come back as they are."""
         configs: dict[str, str | None] = {
             "cleanup.policy": "delete",
             "compression.gzip.level": "9",
@@ -76,9 +70,7 @@ class CheckConfigsTests(SynchronousTestCase):
             self.assertEqual(checkConfigs({config.name: inForce}), {config.name: inForce})
 
     def test_refused(self) -> None:
-        """
-        Everything else is refused, and the reason names the setting.
-        """
+        """Everything else is refused, and the reason names the setting."""
         for name, value in (
             ("cleanup.policy", "compact"),
             ("cleanup.policy", "compact,delete"),
@@ -108,9 +100,7 @@ class CheckConfigsTests(SynchronousTestCase):
             self.assertIn(name, str(error))
 
     def test_promises(self) -> None:
-        """
-        What would promise more than one broker keeps is refused with the reason.
-        """
+        """What would promise more than one broker keeps is refused with the reason."""
         for name, value, why in (
             ("cleanup.policy", "compact", "does not compact"),
             ("min.insync.replicas", "2", "there is one broker"),
@@ -120,17 +110,13 @@ class CheckConfigsTests(SynchronousTestCase):
             self.assertIn(why, str(error))
 
     def test_documentation(self) -> None:
-        """
-        C{docs/configuration.md} has the table as the code has it.
-        """
+        """C{docs/configuration.md} has the table as the code has it."""
         page = ROOT.joinpath("docs", "configuration.md").read_text(encoding="utf-8")
         self.assertIn(f"\n\n{topicConfigTable()}\n", page)
 
 
 class DescribeConfigsTests(BrokerTestCase):
-    """
-    DescribeConfigs tells what is in force, and since when.
-    """
+    """DescribeConfigs tells what is in force, and since when."""
 
     properties = {"log.retention.hours": "2", "fetch.max.bytes": "1MiB"}
 
@@ -147,9 +133,7 @@ class DescribeConfigsTests(BrokerTestCase):
         return self.connect().ask("DescribeConfigs", apiVersion, resources=asked, **others).results
 
     def test_topic(self) -> None:
-        """
-        A topic's settings are its own, or the broker's, in every version.
-        """
+        """A topic's settings are its own, or the broker's, in every version."""
         self.topic("events", 1, {"max.message.bytes": "5"})
         for apiVersion in range(1, 5):
             (result,) = self.describe((TOPIC, "events"), apiVersion=apiVersion)
@@ -162,9 +146,7 @@ class DescribeConfigsTests(BrokerTestCase):
             self.assertFalse(any(config.read_only for config in result.configs))
 
     def test_broker(self) -> None:
-        """
-        The broker's settings are those of the command line or defaults, and cannot be changed.
-        """
+        """The broker's settings are those of the command line or defaults, and cannot be changed."""
         for name in ("1", ""):
             (result,) = self.describe((BROKER, name))
             told = {config.name: (config.value, config.config_source) for config in result.configs}
@@ -176,9 +158,7 @@ class DescribeConfigsTests(BrokerTestCase):
             self.assertTrue(all(config.read_only for config in result.configs))
 
     def test_synonyms(self) -> None:
-        """
-        Who asks is told what would be in force without a setting, and what each is for.
-        """
+        """Who asks is told what would be in force without a setting, and what each is for."""
         self.topic("events", 1, {"retention.ms": "5", "preallocate": "true"})
         for resource, name, wanted in (
             (
@@ -200,16 +180,12 @@ class DescribeConfigsTests(BrokerTestCase):
                 self.assertEqual(bool(config.documentation), isAsked)
 
     def test_advertisedListeners(self) -> None:
-        """
-        Tools look there for where the client finds the broker.
-        """
+        """Tools look there for where the client finds the broker."""
         (result,) = self.describe((BROKER, "1"), keys=["advertised.listeners"])
         self.assertRegex(result.configs[0].value, r"^PLAINTEXT://[^:]+:\d+$")
 
     def test_keys(self) -> None:
-        """
-        Only the keys that are asked for are told; asking for none is asking for all.
-        """
+        """Only the keys that are asked for are told; asking for none is asking for all."""
         self.topic("events")
         (result,) = self.describe((TOPIC, "events"), keys=["retention.ms", "no.such.key"])
         self.assertEqual([config.name for config in result.configs], ["retention.ms"])
@@ -218,9 +194,7 @@ class DescribeConfigsTests(BrokerTestCase):
             self.assertEqual(len(result.configs), len(TOPIC_CONFIGS))
 
     def test_unknown(self) -> None:
-        """
-        Resources that are not there are told, each for itself.
-        """
+        """Resources that are not there are told, each for itself."""
         self.topic("events")
         results = self.describe((TOPIC, "none"), (BROKER, "2"), (8, ""), (99, "x"), (TOPIC, "events"))
         self.assertEqual(
@@ -231,9 +205,7 @@ class DescribeConfigsTests(BrokerTestCase):
         self.assertEqual([len(result.configs) for result in results[:4]], [0] * 4)
 
     def test_repeated(self) -> None:
-        """
-        A resource that is named twice is refused, or small requests would have huge responses.
-        """
+        """A resource that is named twice is refused, or small requests would have huge responses."""
         results = self.describe((BROKER, "1"), (TOPIC, "none"), (BROKER, "1"))
         self.assertEqual(
             codes(results),
@@ -242,14 +214,10 @@ class DescribeConfigsTests(BrokerTestCase):
 
 
 class IncrementalAlterConfigsTests(BrokerTestCase):
-    """
-    IncrementalAlterConfigs changes the settings of topics.
-    """
+    """IncrementalAlterConfigs changes the settings of topics."""
 
     def setUp(self) -> None:
-        """
-        Make a topic with a setting of its own.
-        """
+        """Make a topic with a setting of its own."""
         super().setUp()
         self.topic("events", 1, {"retention.ms": "1000"})
 
@@ -265,15 +233,11 @@ class IncrementalAlterConfigsTests(BrokerTestCase):
         return result
 
     def configs(self) -> dict[str, str]:
-        """
-        The topic's own settings.
-        """
+        """The topic's own settings."""
         return dict(self.log.topic("events").configs)
 
     def test_everyVersion(self) -> None:
-        """
-        A setting is changed in every version.
-        """
+        """A setting is changed in every version."""
         for apiVersion in (0, 1):
             change = {"name": "max.message.bytes", "config_operation": SET, "value": f"10{apiVersion}"}
             resource = {"resource_type": TOPIC, "resource_name": "events", "configs": [change]}
@@ -282,9 +246,7 @@ class IncrementalAlterConfigsTests(BrokerTestCase):
             self.assertEqual(maxMessageBytes(self.broker, self.log.topic("events")), 100 + apiVersion)
 
     def test_setAndDelete(self) -> None:
-        """
-        What is set is added to what there is, and what is deleted has its default again.
-        """
+        """What is set is added to what there is, and what is deleted has its default again."""
         self.assertEqual(self.alter((SET, "retention.bytes", "5")).error_code, 0)
         self.assertEqual(self.configs(), {"retention.ms": "1000", "retention.bytes": "5"})
         self.assertEqual(self.alter((DELETE, "retention.ms", None), (SET, "retention.bytes", "6")).error_code, 0)
@@ -293,9 +255,7 @@ class IncrementalAlterConfigsTests(BrokerTestCase):
         self.assertEqual(self.alter((DELETE, "retention.ms", None)).error_code, 0)
 
     def test_refusals(self) -> None:
-        """
-        What makes no sense changes nothing, whatever comes with it.
-        """
+        """What makes no sense changes nothing, whatever comes with it."""
         for change in (
             (SET, "retention.ms", "soon"),
             (SET, "retention.ms", None),
@@ -312,9 +272,7 @@ class IncrementalAlterConfigsTests(BrokerTestCase):
         self.assertEqual(self.configs(), {"retention.ms": "1000"})
 
     def test_lists(self) -> None:
-        """
-        Lists are appended to and subtracted from; nothing is in one twice.
-        """
+        """Lists are appended to and subtracted from; nothing is in one twice."""
         name = "leader.replication.throttled.replicas"
         for operation, value, left in (
             (APPEND, "0:1,1:1", "0:1,1:1"),
@@ -329,33 +287,25 @@ class IncrementalAlterConfigsTests(BrokerTestCase):
         self.assertEqual(self.configs()["cleanup.policy"], "delete")
 
     def test_validateOnly(self) -> None:
-        """
-        What is only validated is judged and not done.
-        """
+        """What is only validated is judged and not done."""
         self.assertEqual(self.alter((SET, "retention.ms", "5"), validate_only=True).error_code, 0)
         refused = self.alter((SET, "retention.ms", "soon"), validate_only=True)
         self.assertEqual(refused.error_code, ErrorCode.invalid_config)
         self.assertEqual(self.configs(), {"retention.ms": "1000"})
 
     def test_keyTwice(self) -> None:
-        """
-        A setting that is changed twice is not.
-        """
+        """A setting that is changed twice is not."""
         result = self.alter((SET, "retention.ms", "1"), (SET, "retention.ms", "2"))
         self.assertEqual(result.error_code, ErrorCode.invalid_request)
         self.assertEqual(self.configs(), {"retention.ms": "1000"})
 
     def test_unknownTopic(self) -> None:
-        """
-        A topic that is not there has no settings.
-        """
+        """A topic that is not there has no settings."""
         result = self.alter((SET, "retention.ms", "1"), name="none")
         self.assertEqual(result.error_code, ErrorCode.unknown_topic_or_partition)
 
     def test_otherResources(self) -> None:
-        """
-        Nothing but topics can be changed, and a topic that is named twice is not.
-        """
+        """Nothing but topics can be changed, and a topic that is named twice is not."""
         change = [{"name": "retention.ms", "config_operation": SET, "value": "5"}]
         named = [(BROKER, "1"), (TOPIC, "events"), (TOPIC, "events")]
         resources = [{"resource_type": each, "resource_name": name, "configs": change} for each, name in named]
@@ -364,21 +314,15 @@ class IncrementalAlterConfigsTests(BrokerTestCase):
         self.assertEqual(self.configs(), {"retention.ms": "1000"})
 
     def test_producing(self) -> None:
-        """
-        Without a setting of its own, a topic takes what the broker takes.
-        """
+        """Without a setting of its own, a topic takes what the broker takes."""
         self.assertEqual(maxMessageBytes(self.broker, self.log.topic("events")), self.broker.settings.messageMaxBytes)
 
 
 class AlterConfigsTests(BrokerTestCase):
-    """
-    AlterConfigs, which older tools use, replaces all settings of a topic.
-    """
+    """AlterConfigs, which older tools use, replaces all settings of a topic."""
 
     def test_replaced(self) -> None:
-        """
-        What is not named has its default again, in every version.
-        """
+        """What is not named has its default again, in every version."""
         for apiVersion in (0, 1, 2):
             self.log.topics.get("events") and self.log.deleteTopic("events")
             self.topic("events", 1, {"retention.ms": "1000"})
@@ -395,9 +339,7 @@ class AlterConfigsTests(BrokerTestCase):
                 self.assertEqual(self.log.topic("events").configs, left)
 
     def test_refused(self) -> None:
-        """
-        Nothing changes where a setting makes no sense, is named twice, or belongs to nothing here.
-        """
+        """Nothing changes where a setting makes no sense, is named twice, or belongs to nothing here."""
         self.topic("events", 1, {"retention.ms": "1000"})
         good = {"name": "retention.bytes", "value": "5"}
         for resourceType, name, configs, errorCode in (
@@ -413,14 +355,10 @@ class AlterConfigsTests(BrokerTestCase):
 
 
 class ListConfigResourcesTests(BrokerTestCase):
-    """
-    ListConfigResources tells what has settings.
-    """
+    """ListConfigResources tells what has settings."""
 
     def test_types(self) -> None:
-        """
-        Topics and the broker have; version 0 asks for something else.
-        """
+        """Topics and the broker have; version 0 asks for something else."""
         self.topic("events")
         broker, events = (BROKER, "1"), (TOPIC, "events")
         for apiVersion, types, wanted in (

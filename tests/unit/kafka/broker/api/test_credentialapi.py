@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.broker.api.credentialapi}.
-"""
+"""Tests for L{admission.kafka.broker.api.credentialapi}."""
 
 from __future__ import annotations
 
@@ -23,9 +21,7 @@ SALT = b"salt"
 
 
 def upsertion(name: str, mechanism: int = SHA_256, iterations: int = 4096, **others: Any) -> dict[str, Any]:
-    """
-    What a client sends of a new password.
-    """
+    """What a client sends of a new password."""
     hashName = {SHA_256: "sha256"}.get(mechanism, "sha512")
     salted = hashlib.pbkdf2_hmac(hashName, b"secret", SALT, 4096)
     return {
@@ -39,16 +35,12 @@ def upsertion(name: str, mechanism: int = SHA_256, iterations: int = 4096, **oth
 
 
 class CredentialTestCase(BrokerTestCase):
-    """
-    A broker whose file knows alice.
-    """
+    """A broker whose file knows alice."""
 
     properties = {"super.users": "User:root"}
 
     def setUp(self) -> None:
-        """
-        Make the file; threads are done at once.
-        """
+        """Make the file; threads are done at once."""
         super().setUp()
         self.path = self.mktemp()
         changeUsers(self.path, lambda users: users.setPassword("alice", "wonderland", 4096), mayCreate=True)
@@ -61,29 +53,21 @@ class CredentialTestCase(BrokerTestCase):
         self.client.protocol.principal = "root"
 
     def describe(self, *names: str) -> Any:
-        """
-        Ask for users, or for all of them.
-        """
+        """Ask for users, or for all of them."""
         users = [{"name": name} for name in names] if names else None
         return self.client.ask("DescribeUserScramCredentials", 0, users=users).results
 
     def alter(self, *upsertions: dict[str, Any], deletions: Any = ()) -> Any:
-        """
-        Change users.
-        """
+        """Change users."""
         asked = [{"name": name, "mechanism": mechanism} for name, mechanism in deletions]
         return self.client.ask("AlterUserScramCredentials", 0, deletions=asked, upsertions=upsertions).results
 
 
 class DescribeTests(CredentialTestCase):
-    """
-    DescribeUserScramCredentials tells who is in the file.
-    """
+    """DescribeUserScramCredentials tells who is in the file."""
 
     def test_described(self) -> None:
-        """
-        Mechanisms and iterations are told, secrets are not.
-        """
+        """Mechanisms and iterations are told, secrets are not."""
         for names in ((), ("alice",)):
             (alice,) = self.describe(*names)
             self.assertEqual((alice.user, alice.error_code), ("alice", ErrorCode.none))
@@ -91,17 +75,13 @@ class DescribeTests(CredentialTestCase):
             self.assertEqual(told, [(SHA_256, 4096), (SHA_512, 4096)])
 
     def test_refused(self) -> None:
-        """
-        Who is not there, or is named twice, is told so.
-        """
+        """Who is not there, or is named twice, is told so."""
         results = self.describe("bob", "alice", "alice")
         self.assertEqual([each.user for each in results], ["bob", "alice"])
         self.assertEqual(codes(results), [ErrorCode.resource_not_found, ErrorCode.duplicate_resource])
 
     def test_withoutFile(self) -> None:
-        """
-        Without a file nobody is there, and the remedy is told.
-        """
+        """Without a file nobody is there, and the remedy is told."""
         self.broker.portal = None
         self.assertEqual(self.describe(), ())
         (alice,) = self.describe("alice")
@@ -113,14 +93,10 @@ class DescribeTests(CredentialTestCase):
 
 
 class AlterTests(CredentialTestCase):
-    """
-    AlterUserScramCredentials changes the file.
-    """
+    """AlterUserScramCredentials changes the file."""
 
     def test_upserted(self) -> None:
-        """
-        A new user is added, with the password that the client has hashed; another mechanism comes besides.
-        """
+        """A new user is added, with the password that the client has hashed; another mechanism comes besides."""
         self.assertEqual(codes(self.alter(upsertion("bob"))), [ErrorCode.none])
         self.assertTrue(readUsers(self.path).secretsByName["bob"]["SCRAM-SHA-256"].isPassword(b"secret"))
         self.assertEqual(codes(self.alter(upsertion("bob", SHA_512))), [ErrorCode.none])
@@ -130,18 +106,14 @@ class AlterTests(CredentialTestCase):
         self.assertEqual(len(self.describe()), 2)
 
     def test_deleted(self) -> None:
-        """
-        A user without any mechanism is gone.
-        """
+        """A user without any mechanism is gone."""
         self.assertEqual(codes(self.alter(deletions=[("alice", SHA_256)])), [ErrorCode.none])
         self.assertEqual(list(readUsers(self.path).secretsByName["alice"]), ["SCRAM-SHA-512"])
         self.assertEqual(codes(self.alter(deletions=[("alice", SHA_512)])), [ErrorCode.none])
         self.assertEqual(readUsers(self.path).secretsByName, {})
 
     def test_refused(self) -> None:
-        """
-        What cannot be is refused, the user stays as it is, and others are changed all the same.
-        """
+        """What cannot be is refused, the user stays as it is, and others are changed all the same."""
         before = readUsers(self.path).secretsByName["alice"]
         for wrong, errorCode in (
             (upsertion("alice", 3), ErrorCode.unsupported_sasl_mechanism),
@@ -162,9 +134,7 @@ class AlterTests(CredentialTestCase):
         self.assertEqual(readUsers(self.path).secretsByName["alice"], before)
 
     def test_unwritable(self) -> None:
-        """
-        A file that somebody else is changing stays as it is, and the client is told.
-        """
+        """A file that somebody else is changing stays as it is, and the client is told."""
         open(f"{os.path.realpath(self.path)}.new", "wb").close()
         (refused,) = self.alter(upsertion("bob"))
         self.assertEqual(refused.error_code, ErrorCode.kafka_storage_error)

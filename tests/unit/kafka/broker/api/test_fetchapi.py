@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.broker.api.fetchapi}.
-"""
+"""Tests for L{admission.kafka.broker.api.fetchapi}."""
 
 from __future__ import annotations
 
@@ -22,23 +20,17 @@ from tests.kit.workedclock import WorkedClock
 
 
 class FetchTests(BrokerTestCase):
-    """
-    A fetch that is satisfied is answered at once.
-    """
+    """A fetch that is satisfied is answered at once."""
 
     def setUp(self) -> None:
-        """
-        Make a topic of two partitions and connect.
-        """
+        """Make a topic of two partitions and connect."""
         super().setUp()
         self.events = self.topic("events", 2)
         self.first, self.second = self.events.partitions
         self.client = self.connect()
 
     def test_everyVersion(self) -> None:
-        """
-        Stored batches come back as they are stored, in every version.
-        """
+        """Stored batches come back as they are stored, in every version."""
         stored = self.store(self.first, b"1") + self.store(self.first, b"2", b"3")
         for apiVersion in range(4, 18):
             (fetched,) = self.client.fetch(self.events, 0, apiVersion=apiVersion)
@@ -47,34 +39,26 @@ class FetchTests(BrokerTestCase):
             self.assertEqual(fetched.records, stored)
 
     def test_fromTheMiddle(self) -> None:
-        """
-        A batch is whole even if the offset is within it.
-        """
+        """A batch is whole even if the offset is within it."""
         self.store(self.first, b"1")
         second = self.store(self.first, b"2", b"3")
         self.assertEqual(self.client.fetch(self.events, 2)[0].records, second)
 
     def test_end(self) -> None:
-        """
-        At the end there is nothing, and no error.
-        """
+        """At the end there is nothing, and no error."""
         self.store(self.first, b"1")
         (fetched,) = self.client.fetch(self.events, 1)
         self.assertEqual((fetched.error_code, fetched.records, fetched.high_watermark), (0, b"", 1))
 
     def test_outOfRange(self) -> None:
-        """
-        Offsets before the start and behind the end are out of range, which is told at once.
-        """
+        """Offsets before the start and behind the end are out of range, which is told at once."""
         self.store(self.first, b"1")
         for offset in (-1, 2, 2**62):
             fetched = self.client.fetch(self.events, offset, maxWaitMs=1000)
             self.assertEqual(codes(fetched), [ErrorCode.offset_out_of_range])
 
     def test_unknown(self) -> None:
-        """
-        Topics and partitions that are not there are told at once, together with what the others have.
-        """
+        """Topics and partitions that are not there are told at once, together with what the others have."""
         stored = self.store(self.second, b"1")
         partitions = [{"partition": index, "partition_max_bytes": 1000} for index in (-1, 1, 2)]
         topics = [{"topic": "events", "partitions": partitions}, {"topic": "none", "partitions": partitions[:1]}]
@@ -88,9 +72,7 @@ class FetchTests(BrokerTestCase):
         self.assertEqual((unknown.topic, codes(unknown.partitions)), ("none", [ErrorCode.unknown_topic_or_partition]))
 
     def test_unknownId(self) -> None:
-        """
-        An id that no topic has, the one of all zeros among them, is answered with an error of its own.
-        """
+        """An id that no topic has, the one of all zeros among them, is answered with an error of its own."""
         for topicId in (uuid4(), None):
             topics = [{"topic_id": topicId, "partitions": [{"partition": 0}]}]
             for apiVersion in (13, 17):
@@ -117,9 +99,7 @@ class FetchTests(BrokerTestCase):
             self.assertEqual(codes(listed.topics[0].partitions), [errorCode])
 
     def test_endOfEpoch(self) -> None:
-        """
-        OffsetForLeaderEpoch tells where the records of an epoch end.
-        """
+        """OffsetForLeaderEpoch tells where the records of an epoch end."""
         (partition,) = self.topic("epochs").partitions
         for epoch in (0, 2):
             self.log.leaderEpoch = epoch
@@ -142,9 +122,7 @@ class FetchTests(BrokerTestCase):
         self.assertEqual(ends(4, (0, 0), (0, 0)), [(ErrorCode.invalid_request, -1, -1)] * 2)
 
     def test_sessionsDeclined(self) -> None:
-        """
-        Who wants a session gets none, and who claims to have one learns that it is not known.
-        """
+        """Who wants a session gets none, and who claims to have one learns that it is not known."""
         self.store(self.first, b"1")
         fields = fetchFields(self.events, 0)
         for apiVersion in (7, 12, 17):
@@ -155,18 +133,14 @@ class FetchTests(BrokerTestCase):
             self.assertEqual((claimed.session_id, claimed.responses), (0, ()))
 
     def test_nothingAsked(self) -> None:
-        """
-        A fetch of no partitions waits like any other that finds nothing.
-        """
+        """A fetch of no partitions waits like any other that finds nothing."""
         self.client.send("Fetch", 12, max_wait=500, min_bytes=1, topics=[])
         self.assertEqual(self.client.waiting(), 0)
         self.clock.advance(0.5)
         self.assertEqual(self.client.receive().responses, ())
 
     def test_maxBytes(self) -> None:
-        """
-        No batch is added that would exceed what all partitions may return together.
-        """
+        """No batch is added that would exceed what all partitions may return together."""
         batches = [self.store(self.first, bytes(100)), self.store(self.first, bytes(100))]
         self.store(self.second, bytes(100))
         sizeBytes = len(batches[0])
@@ -178,9 +152,7 @@ class FetchTests(BrokerTestCase):
         self.assertEqual((len(first.records), len(second.records)), (2 * sizeBytes, sizeBytes))
 
     def test_partitionMaxBytes(self) -> None:
-        """
-        Nor is one that would exceed what a partition may return.
-        """
+        """Nor is one that would exceed what a partition may return."""
         batch = self.store(self.first, bytes(100))
         self.store(self.first, bytes(100))
         self.store(self.second, bytes(100))
@@ -188,9 +160,7 @@ class FetchTests(BrokerTestCase):
         self.assertEqual((first.records, second.records), (batch, batch))
 
     def test_firstBatchWhole(self) -> None:
-        """
-        The first batch that is found comes whole whatever the limits say, and only that one.
-        """
+        """The first batch that is found comes whole whatever the limits say, and only that one."""
         batch = self.store(self.second, bytes(1000))
         self.store(self.second, bytes(10))
         for limits in ({"maxBytes": 1}, {"partitionMaxBytes": 1}, {"maxBytes": 0}, {"partitionMaxBytes": -5}):
@@ -198,18 +168,14 @@ class FetchTests(BrokerTestCase):
             self.assertEqual((first.records, second.records), (b"", batch), limits)
 
     def test_onlyFirstIsWhole(self) -> None:
-        """
-        A second partition whose batch is too large for what is left has to wait for its turn.
-        """
+        """A second partition whose batch is too large for what is left has to wait for its turn."""
         batch = self.store(self.first, bytes(1000))
         self.store(self.second, bytes(1000))
         first, second = self.client.fetch(self.events, 0, 0, maxBytes=10)
         self.assertEqual((first.records, second.records), (batch, b""))
 
     def test_askedTwice(self) -> None:
-        """
-        A partition that is asked for twice is read once, or small requests could be much work.
-        """
+        """A partition that is asked for twice is read once, or small requests could be much work."""
         batch = self.store(self.first, b"1")
         topic = {"topic": "events", "partitions": [{"partition": 0, "partition_max_bytes": 1000}] * 2}
         answer = self.client.ask("Fetch", 12, max_wait=500, min_bytes=1000, max_bytes=1000, topics=[topic, topic])
@@ -218,9 +184,7 @@ class FetchTests(BrokerTestCase):
         self.assertEqual(codes(partitions), [ErrorCode.none, *[ErrorCode.invalid_request] * 3])
 
     def test_largestResponse(self) -> None:
-        """
-        One response stays within a quarter of the pool, however much the client would take.
-        """
+        """One response stays within a quarter of the pool, however much the client would take."""
         for _ in range(5):
             self.store(self.first, bytes(600_000))
         (fetched,) = self.client.fetch(self.events, 0, maxBytes=2**31 - 1, partitionMaxBytes=2**31 - 1)
@@ -228,9 +192,7 @@ class FetchTests(BrokerTestCase):
         self.assertLess(len(fetched.records), POOL_BYTES // 4)
 
     def test_shortMemory(self) -> None:
-        """
-        When memory is short, so are responses.
-        """
+        """When memory is short, so are responses."""
         for _ in range(5):
             self.store(self.first, bytes(300_000))
         hoard = self.pool.charge(POOL_BYTES, "hoard")
@@ -240,46 +202,34 @@ class FetchTests(BrokerTestCase):
         self.assertLess(len(fetched.records), _MIN_READ_BYTES)
 
     def test_closedLog(self) -> None:
-        """
-        A log that cannot be read is an error of each partition.
-        """
+        """A log that cannot be read is an error of each partition."""
         self.successResultOf(self.log.close())
         self.assertEqual(codes(self.client.fetch(self.events, 0, 0)), [ErrorCode.kafka_storage_error] * 2)
 
 
 class WaitingTests(BrokerTestCase):
-    """
-    A fetch that is not satisfied waits.
-    """
+    """A fetch that is not satisfied waits."""
 
     def setUp(self) -> None:
-        """
-        Make a topic of two partitions and connect.
-        """
+        """Make a topic of two partitions and connect."""
         super().setUp()
         self.events = self.topic("events", 2)
         self.first, self.second = self.events.partitions
         self.client = self.connect()
 
     def wait(self, client: Client, *offsets: int, apiVersion: int = 12, **others: Any) -> None:
-        """
-        Send a fetch that must wait.
-        """
+        """Send a fetch that must wait."""
         waiting = self.purgatory.watched
         client.send("Fetch", apiVersion, **fetchFields(self.events, *offsets, **{"maxWaitMs": 500, **others}))
         self.assertEqual(client.waiting(), 0)
         self.assertEqual(self.purgatory.watched, waiting + 1)
 
     def fetched(self, client: Client) -> list[bytes]:
-        """
-        The records of the response that must be there, by partition.
-        """
+        """The records of the response that must be there, by partition."""
         return [each.records for each in client.receive().responses[0].partitions]
 
     def test_expires(self) -> None:
-        """
-        After C{max_wait} a fetch is answered with what there is.
-        """
+        """After C{max_wait} a fetch is answered with what there is."""
         self.wait(self.client, 0)
         self.clock.advance(0.499)
         self.assertEqual(self.client.waiting(), 0)
@@ -287,17 +237,13 @@ class WaitingTests(BrokerTestCase):
         self.assertEqual(self.fetched(self.client), [b""])
 
     def test_append(self) -> None:
-        """
-        The append that satisfies a fetch completes it, in the turn of its commit.
-        """
+        """The append that satisfies a fetch completes it, in the turn of its commit."""
         self.wait(self.client, 0, 0)
         batch = self.store(self.second, b"1")
         self.assertEqual(self.fetched(self.client), [b"", batch])
 
     def test_notBeforeCommit(self) -> None:
-        """
-        An append that is not committed satisfies nothing.
-        """
+        """An append that is not committed satisfies nothing."""
         self.wait(self.client, 0)
         producer = self.connect()
         producer.deliver("Produce", 9, **produceFields("events", batchOf(b"1")))
@@ -307,9 +253,7 @@ class WaitingTests(BrokerTestCase):
         self.assertEqual((self.client.waiting(), producer.waiting()), (1, 1))
 
     def test_minBytes(self) -> None:
-        """
-        A fetch waits until all of its partitions together have as many bytes as it wants.
-        """
+        """A fetch waits until all of its partitions together have as many bytes as it wants."""
         sizeBytes = len(batchOf(bytes(100)))
         self.wait(self.client, 0, 0, minBytes=2 * sizeBytes + 1)
         batches = [self.store(partition, bytes(100)) for partition in self.events.partitions]
@@ -318,9 +262,7 @@ class WaitingTests(BrokerTestCase):
         self.assertEqual(self.fetched(self.client), [batches[0], batches[1] + more])
 
     def test_minBytesGrowing(self) -> None:
-        """
-        What a partition had when it was looked at before is not counted again.
-        """
+        """What a partition had when it was looked at before is not counted again."""
         sizeBytes = len(batchOf(bytes(100)))
         self.wait(self.client, 0, minBytes=3 * sizeBytes)
         for expected in (0, 0, 1):
@@ -328,18 +270,14 @@ class WaitingTests(BrokerTestCase):
             self.assertEqual(self.client.waiting(), expected)
 
     def test_minBytesOfSome(self) -> None:
-        """
-        What a partition may not return does not count towards what is wanted.
-        """
+        """What a partition may not return does not count towards what is wanted."""
         self.store(self.first, bytes(1000))
         self.wait(self.client, 0, 0, minBytes=200, partitionMaxBytes=100)
         self.store(self.second, bytes(1000))
         self.assertEqual(len(self.fetched(self.client)[0]), len(batchOf(bytes(1000))))
 
     def test_onlyTheChanged(self) -> None:
-        """
-        When one partition has changed, the others that a fetch waits for are not looked at.
-        """
+        """When one partition has changed, the others that a fetch waits for are not looked at."""
         counted: list[int] = []
         count = PartitionsFetch._count
 
@@ -354,9 +292,7 @@ class WaitingTests(BrokerTestCase):
         self.assertEqual((counted, self.client.waiting()), ([1, 1, 0], 0))
 
     def test_maxWait(self) -> None:
-        """
-        Nobody waits for longer than the broker allows.
-        """
+        """Nobody waits for longer than the broker allows."""
         self.wait(self.client, 0, maxWaitMs=2**31 - 1)
         self.clock.advance(59)
         self.assertEqual(self.client.waiting(), 0)
@@ -381,9 +317,7 @@ class WaitingTests(BrokerTestCase):
         self.assertEqual((self.purgatory.watched, self.pool.usedBytesByPurpose.get(PARKED, 0)), (0, 0))
 
     def test_givenUp(self) -> None:
-        """
-        When others need the memory, the largest fetches that wait get empty answers, and no more than it takes.
-        """
+        """When others need the memory, the largest fetches that wait get empty answers, and no more than it takes."""
         self.patch(fetchapi, "_MANY_PARTITIONS", 2)
         topics = [self.topic(name, partitionCount) for name, partitionCount in (("a", 1), ("b", 2), ("c", 4))]
         clients = [self.connect() for _ in topics]
@@ -425,9 +359,7 @@ class WaitingTests(BrokerTestCase):
             self.assertEqual(len(self.fetched(client)[0]), len(batchOf(bytes(sizeBytes))))
 
     def test_manyWoken(self) -> None:
-        """
-        If one batch wakes many, so many go on in a turn as others can wait for; who wants more holds up nobody.
-        """
+        """If one batch wakes many, so many go on in a turn as others can wait for; who wants more holds up nobody."""
         self.patch(self.broker, "clock", WorkedClock(self.clock, SLICE_SECONDS / 10))
         greedy = [self.connect() for _ in range(11)]
         for client in greedy:
@@ -450,9 +382,7 @@ class WaitingTests(BrokerTestCase):
         self.assertEqual(self.purgatory.watched, len(greedy))
 
     def test_manyDrained(self) -> None:
-        """
-        When the broker drains, all go on at once.
-        """
+        """When the broker drains, all go on at once."""
         self.patch(self.broker, "clock", WorkedClock(self.clock, SLICE_SECONDS))
         clients = [self.connect() for _ in range(5)]
         for client in clients:
@@ -484,9 +414,7 @@ class WaitingTests(BrokerTestCase):
         self.assertEqual(self.fetched(self.client), [b"".join(batches[1:])])
 
     def test_impossibleMinBytes(self) -> None:
-        """
-        A fetch that wants more than the broker would send is satisfied by as much as that.
-        """
+        """A fetch that wants more than the broker would send is satisfied by as much as that."""
         self.wait(self.client, 0, minBytes=2**31 - 1, maxBytes=2**31 - 1, partitionMaxBytes=2**31 - 1)
         for _ in range(3):
             self.store(self.first, bytes(POOL_BYTES // 12))
@@ -494,17 +422,13 @@ class WaitingTests(BrokerTestCase):
         self.assertEqual(self.purgatory.watched, 0)
 
     def test_noWaiting(self) -> None:
-        """
-        Without time to wait, or without anything wanted, a fetch is answered at once.
-        """
+        """Without time to wait, or without anything wanted, a fetch is answered at once."""
         for limits in ({"maxWaitMs": 0}, {"maxWaitMs": -1}, {"maxWaitMs": 500, "minBytes": 0}):
             self.assertEqual(self.client.fetch(self.events, 0, **limits)[0].records, b"")
         self.assertEqual(self.purgatory.watched, 0)
 
     def test_deleted(self) -> None:
-        """
-        When a topic is deleted, who waits for it hears of it at once.
-        """
+        """When a topic is deleted, who waits for it hears of it at once."""
         for apiVersion in (12, 17):
             client = self.connect()
             self.wait(client, 0, 0, apiVersion=apiVersion)
@@ -515,9 +439,7 @@ class WaitingTests(BrokerTestCase):
             self.events = self.topic("events", 2)
 
     def test_recreated(self) -> None:
-        """
-        Whoever waited for a deleted topic is not answered with the records of its successor.
-        """
+        """Whoever waited for a deleted topic is not answered with the records of its successor."""
         self.wait(self.client, 0)
         self.log.deleteTopic("events")
         successor = self.topic("events")
@@ -526,9 +448,7 @@ class WaitingTests(BrokerTestCase):
         self.assertEqual(codes(answer.partitions), [ErrorCode.unknown_topic_or_partition])
 
     def test_disconnect(self) -> None:
-        """
-        A client that hangs up waits no longer, and its memory comes back.
-        """
+        """A client that hangs up waits no longer, and its memory comes back."""
         self.wait(self.client, 0)
         self.client.disconnect()
         self.assertEqual(self.purgatory.watched, 0)
@@ -548,9 +468,7 @@ class WaitingTests(BrokerTestCase):
         self.assertEqual(self.fetched(self.client), [b"", b""])
 
     def test_pipelined(self) -> None:
-        """
-        Requests behind a fetch that waits are answered after it, in their order.
-        """
+        """Requests behind a fetch that waits are answered after it, in their order."""
         self.wait(self.client, 0)
         self.client.send("Metadata", 12, topics=[])
         self.client.send("Produce", 9, **produceFields("events", batchOf(b"own"), partition=1))
@@ -564,9 +482,7 @@ class WaitingTests(BrokerTestCase):
         self.assertEqual(self.client.receive().error_code, 0)
 
     def test_pipelinedFetches(self) -> None:
-        """
-        A fetch behind a fetch begins to wait when the first is answered.
-        """
+        """A fetch behind a fetch begins to wait when the first is answered."""
         self.wait(self.client, 0)
         self.client.send("Fetch", 12, **fetchFields(self.events, 1, maxWaitMs=500))
         first = self.store(self.first, b"1")
@@ -576,9 +492,7 @@ class WaitingTests(BrokerTestCase):
         self.assertEqual(self.fetched(self.client), [second])
 
     def test_failure(self) -> None:
-        """
-        A fetch that fails when it is looked at again closes its connection, and the others are answered.
-        """
+        """A fetch that fails when it is looked at again closes its connection, and the others are answered."""
         other = self.connect()
         self.wait(self.client, 0)
         self.wait(other, 0)
@@ -601,9 +515,7 @@ class WaitingTests(BrokerTestCase):
         self.assertEqual(self.fetched(other), [batch])
 
     def test_unencodable(self) -> None:
-        """
-        A fetch whose answer cannot be written closes its connection rather than leave it waiting for ever.
-        """
+        """A fetch whose answer cannot be written closes its connection rather than leave it waiting for ever."""
         self.wait(self.client, 0)
         self.client.protocol.respond = None  # type: ignore[method-assign, assignment]
         self.clock.advance(0.5)
@@ -612,14 +524,10 @@ class WaitingTests(BrokerTestCase):
 
 
 class ListOffsetsTests(BrokerTestCase):
-    """
-    ListOffsets finds where to begin.
-    """
+    """ListOffsets finds where to begin."""
 
     def setUp(self) -> None:
-        """
-        Store records of the seconds 1 to 4 in three batches.
-        """
+        """Store records of the seconds 1 to 4 in three batches."""
         super().setUp()
         self.events = self.topic("events", 2)
         self.client = self.connect()
@@ -637,71 +545,51 @@ class ListOffsetsTests(BrokerTestCase):
         return [(each.error_code, each.offset, each.timestamp) for each in answer.topics[0].partitions]
 
     def test_ends(self) -> None:
-        """
-        -1 is the end and -2 the start, in every version.
-        """
+        """-1 is the end and -2 the start, in every version."""
         for apiVersion in range(1, 11):
             self.assertEqual(self.offsets(apiVersion, (0, -1)), [(0, 4, -1)])
             self.assertEqual(self.offsets(apiVersion, (0, -2)), [(0, 0, -1)])
 
     def test_maxTimestamp(self) -> None:
-        """
-        -3 is the first record with the largest timestamp.
-        """
+        """-3 is the first record with the largest timestamp."""
         self.assertEqual(self.offsets(7, (0, -3)), [(0, 1, 3000)])
 
     def test_tiers(self) -> None:
-        """
-        -4 is the start, since everything is local, and -5 nothing, since nothing is elsewhere.
-        """
+        """-4 is the start, since everything is local, and -5 nothing, since nothing is elsewhere."""
         self.assertEqual(self.offsets(9, (0, -4)), [(0, 0, -1)])
         self.assertEqual(self.offsets(9, (0, -5)), [(0, -1, -1)])
 
     def test_byTime(self) -> None:
-        """
-        A time is answered with the first record that is not older.
-        """
+        """A time is answered with the first record that is not older."""
         for timestampMs, expected in ((0, (0, 0, 1000)), (1001, (0, 1, 3000)), (3000, (0, 1, 3000))):
             self.assertEqual(self.offsets(5, (0, timestampMs)), [expected])
 
     def test_beyondTheEnd(self) -> None:
-        """
-        A time after the last record is answered with no offset, and without an error.
-        """
+        """A time after the last record is answered with no offset, and without an error."""
         self.assertEqual(self.offsets(5, (0, 3001)), [(0, -1, -1)])
 
     def test_otherNegativeTimes(self) -> None:
-        """
-        Any other negative number is a time before all records.
-        """
+        """Any other negative number is a time before all records."""
         self.assertEqual(self.offsets(5, (0, -100)), [(0, 0, 1000)])
 
     def test_emptyPartition(self) -> None:
-        """
-        An empty partition begins and ends at 0 and has no record of any time.
-        """
+        """An empty partition begins and ends at 0 and has no record of any time."""
         for timestampMs, offset in ((-1, 0), (-2, 0), (-3, -1), (0, -1)):
             self.assertEqual(self.offsets(7, (1, timestampMs)), [(0, offset, -1)])
 
     def test_leaderEpoch(self) -> None:
-        """
-        From version 4 on an offset that was found carries the leader epoch.
-        """
+        """From version 4 on an offset that was found carries the leader epoch."""
         partitions = [{"partition_index": 0, "timestamp": -1}, {"partition_index": 1, "timestamp": 5}]
         answer = self.client.ask("ListOffsets", 4, topics=[{"name": "events", "partitions": partitions}])
         self.assertEqual([each.leader_epoch for each in answer.topics[0].partitions], [0, -1])
 
     def test_unknown(self) -> None:
-        """
-        Topics and partitions that are not there are told.
-        """
+        """Topics and partitions that are not there are told."""
         missing = (ErrorCode.unknown_topic_or_partition, -1, -1)
         self.assertEqual(self.offsets(5, (2, -1), (-1, -1)), [missing, missing])
         self.assertEqual(self.offsets(5, (0, -1), name="none"), [missing])
 
     def test_repeated(self) -> None:
-        """
-        A partition that is named twice is refused both times: searching takes long, and requests are small.
-        """
+        """A partition that is named twice is refused both times: searching takes long, and requests are small."""
         refused = (ErrorCode.invalid_request, -1, -1)
         self.assertEqual(self.offsets(5, (0, 0), (1, -1), (0, 5)), [refused, (0, 0, -1), refused])

@@ -24,25 +24,19 @@ PROTOCOLS = [{"name": "range", "metadata": b"all"}]
 
 
 def subscription(*topicNames: str) -> bytes:
-    """
-    What a consumer says of itself.
-    """
+    """What a consumer says of itself."""
     names = [name.encode() for name in topicNames]
     encoded = b"".join(struct.pack(">h", len(name)) + name for name in names)
     return struct.pack(">hi", 1, len(names)) + encoded + struct.pack(">i", -1) + b"owned partitions"
 
 
 class GroupsApiTestCase(BrokerTestCase):
-    """
-    A test with a broker and clients that join groups.
-    """
+    """A test with a broker and clients that join groups."""
 
     properties = {"group.initial.rebalance.delay.ms": "1s"}
 
     def join(self, client: Client, apiVersion: int, memberId: str = "", **others: Any) -> None:
-        """
-        Send a JoinGroup request.
-        """
+        """Send a JoinGroup request."""
         fields: dict[str, Any] = {
             "group_id": "readers",
             "session_timeout": 10_000,
@@ -68,17 +62,13 @@ class GroupsApiTestCase(BrokerTestCase):
         return str(told.member_id)
 
     def pass_(self, seconds: float) -> None:
-        """
-        Let time pass.
-        """
+        """Let time pass."""
         for _ in range(int(seconds * 4)):
             self.clock.advance(0.25)
         self.clock.advance(0)
 
     def stable(self, apiVersion: int = 9, **others: Any) -> tuple[Client, Any]:
-        """
-        A client that is the one member of a stable group, and its answer.
-        """
+        """A client that is the one member of a stable group, and its answer."""
         client = self.connect()
         self.joinWithId(client, apiVersion, **others)
         self.pass_(1.25)
@@ -97,9 +87,7 @@ class GroupsApiTestCase(BrokerTestCase):
         return client, joined
 
     def member(self, joined: Any, **others: Any) -> dict[str, Any]:
-        """
-        The fields by which a member is known.
-        """
+        """The fields by which a member is known."""
         return {
             "group_id": "readers",
             "generation_id": joined.generation_id,
@@ -110,14 +98,10 @@ class GroupsApiTestCase(BrokerTestCase):
 
 
 class MemberTests(GroupsApiTestCase):
-    """
-    JoinGroup, SyncGroup, Heartbeat and LeaveGroup.
-    """
+    """JoinGroup, SyncGroup, Heartbeat and LeaveGroup."""
 
     def test_everyVersion(self) -> None:
-        """
-        Every version of the four APIs takes a member through its life.
-        """
+        """Every version of the four APIs takes a member through its life."""
         for apiVersion in range(10):
             client = self.connect()
             groupId = f"group-{apiVersion}"
@@ -146,9 +130,7 @@ class MemberTests(GroupsApiTestCase):
             self.assertEqual(gone.error_code, ErrorCode.unknown_member_id)
 
     def test_oldAndNew(self) -> None:
-        """
-        A member of the first version and one of the last are in one group; both lead in their turn.
-        """
+        """A member of the first version and one of the last are in one group; both lead in their turn."""
         old, new = self.connect(), self.connect()
         self.join(old, 0)
         newId = self.joinWithId(new, 9)
@@ -168,9 +150,7 @@ class MemberTests(GroupsApiTestCase):
         self.assertEqual([each.member_id for each in new.receive().members], [newId])
 
     def test_timeouts(self) -> None:
-        """
-        Version 0 has one timeout for silence and for joining; later ones have two, and none at all is the first.
-        """
+        """Version 0 has one timeout for silence and for joining; later ones have two, and none at all is the first."""
         for apiVersion, rebalanceMs, expectedSeconds in (
             (0, 60_000, 10.0),
             (3, 60_000, 60.0),
@@ -184,9 +164,7 @@ class MemberTests(GroupsApiTestCase):
             self.assertEqual((member.sessionSeconds, member.rebalanceSeconds), (10.0, expectedSeconds))
 
     def test_refusals(self) -> None:
-        """
-        Refusals are told in every version.
-        """
+        """Refusals are told in every version."""
         client = self.connect()
         for apiVersion in range(10):
             self.join(client, apiVersion, session_timeout=1)
@@ -206,18 +184,14 @@ class MemberTests(GroupsApiTestCase):
             self.assertEqual(left.error_code, ErrorCode.invalid_group_id)
 
     def test_leaveOnce(self) -> None:
-        """
-        A member that a request names twice is removed and answered once.
-        """
+        """A member that a request names twice is removed and answered once."""
         client, joined = self.stable()
         named = {"member_id": joined.member_id, "group_instance_id": None}
         left = client.ask("LeaveGroup", 5, group_id="readers", members=[named, named])
         self.assertEqual(codes(left.members), [ErrorCode.none])
 
     def test_static(self) -> None:
-        """
-        A static member that comes back leads without assigning, and its former self is fenced.
-        """
+        """A static member that comes back leads without assigning, and its former self is fenced."""
         client, joined = self.stable(group_instance_id="a")
         again = self.connect()
         self.join(again, 9, group_instance_id="a")
@@ -228,9 +202,7 @@ class MemberTests(GroupsApiTestCase):
         self.assertEqual(fenced.error_code, ErrorCode.fenced_instance_id)
 
     def test_connectionsNotKept(self) -> None:
-        """
-        A client that was told its id and hung up is waited for, but its connection is not kept.
-        """
+        """A client that was told its id and hung up is waited for, but its connection is not kept."""
         client = self.connect()
         self.join(client, 4, session_timeout=1_800_000)
         self.assertEqual(client.receive().error_code, ErrorCode.member_id_required)
@@ -243,9 +215,7 @@ class MemberTests(GroupsApiTestCase):
         self.assertIsNone(participant.connection)
 
     def test_hangsUp(self) -> None:
-        """
-        A client that hangs up while its join waits takes nothing with it; its place is free after its session.
-        """
+        """A client that hangs up while its join waits takes nothing with it; its place is free after its session."""
         client, _ = self.stable()
         other = self.connect()
         self.joinWithId(other, 9)
@@ -258,9 +228,7 @@ class MemberTests(GroupsApiTestCase):
         self.assertFalse(client.isClosed)
 
     def test_throttled(self) -> None:
-        """
-        A client that is not read from, being over a quota, does not lose its place because of that.
-        """
+        """A client that is not read from, being over a quota, does not lose its place because of that."""
         client, joined = self.stable()
         client.protocol.throttle(20.0)
         self.pass_(20.0)
@@ -269,9 +237,7 @@ class MemberTests(GroupsApiTestCase):
         self.assertEqual(client.ask("Heartbeat", 4, **self.member(joined)).error_code, ErrorCode.unknown_member_id)
 
     def test_restart(self) -> None:
-        """
-        What another coordinator finds in the log is what there was.
-        """
+        """What another coordinator finds in the log is what there was."""
         client, joined = self.stable()
         self.topic("events")
         topics = [{"name": "events", "partitions": [{"partition_index": 0, "committed_offset": 7}]}]
@@ -290,14 +256,10 @@ class MemberTests(GroupsApiTestCase):
 
 
 class OffsetTests(GroupsApiTestCase):
-    """
-    OffsetCommit, OffsetFetch and OffsetDelete.
-    """
+    """OffsetCommit, OffsetFetch and OffsetDelete."""
 
     def setUp(self) -> None:
-        """
-        Make a topic of two partitions.
-        """
+        """Make a topic of two partitions."""
         super().setUp()
         self.events = self.topic("events", 2)
         self.client = self.connect()
@@ -315,9 +277,7 @@ class OffsetTests(GroupsApiTestCase):
         return codes(answer.topics[0].partitions)
 
     def fetched(self, apiVersion: int, topics: Any, groupId: str = "readers") -> Any:
-        """
-        The topics of an OffsetFetch response about one group.
-        """
+        """The topics of an OffsetFetch response about one group."""
         group = {"group_id": groupId, "topics": topics}
         answer = self.client.ask("OffsetFetch", apiVersion, groups=[group], **group)
         if apiVersion >= 8:
@@ -327,9 +287,7 @@ class OffsetTests(GroupsApiTestCase):
         return answer.topics
 
     def test_everyVersion(self) -> None:
-        """
-        What one version commits all versions fetch.
-        """
+        """What one version commits all versions fetch."""
         for apiVersion in range(2, 10):
             offset = 100 + apiVersion
             partition = {"partition_index": 1, "committed_offset": offset, "committed_metadata": "more"}
@@ -341,9 +299,7 @@ class OffsetTests(GroupsApiTestCase):
                 self.assertEqual(found.error_code, ErrorCode.none)
 
     def test_epoch(self) -> None:
-        """
-        The leader epoch that a client gives is kept; metadata that is null is empty.
-        """
+        """The leader epoch that a client gives is kept; metadata that is null is empty."""
         partition = {
             "partition_index": 0,
             "committed_offset": 1,
@@ -355,9 +311,7 @@ class OffsetTests(GroupsApiTestCase):
         self.assertEqual((found.committed_leader_epoch, found.metadata), (3, ""))
 
     def test_missing(self) -> None:
-        """
-        What was never committed has no offset, which is no error, whether it is there or not.
-        """
+        """What was never committed has no offset, which is no error, whether it is there or not."""
         self.commit(8, {"partition_index": 0, "committed_offset": 1})
         wanted = [{"name": "events", "partition_indexes": [1, 9, -1]}, {"name": "none", "partition_indexes": [0]}]
         for groupId in ("readers", "nobody"):
@@ -366,9 +320,7 @@ class OffsetTests(GroupsApiTestCase):
                 self.assertEqual((each.committed_offset, each.metadata, each.error_code), (-1, "", ErrorCode.none))
 
     def test_all(self) -> None:
-        """
-        Who asks for no topics in particular gets all.
-        """
+        """Who asks for no topics in particular gets all."""
         self.topic("others")
         self.commit(8, {"partition_index": 0, "committed_offset": 1}, {"partition_index": 1, "committed_offset": 2})
         self.commit(8, {"partition_index": 0, "committed_offset": 3}, topicName="others")
@@ -384,9 +336,7 @@ class OffsetTests(GroupsApiTestCase):
         self.assertEqual(self.fetched(9, None, "nobody"), ())
 
     def test_several(self) -> None:
-        """
-        Offsets of several groups come in one answer, each group, topic and partition once.
-        """
+        """Offsets of several groups come in one answer, each group, topic and partition once."""
         self.commit(8, {"partition_index": 0, "committed_offset": 1})
         topics = [{"name": "events", "partition_indexes": [0, 0]}, {"name": "events", "partition_indexes": [0, 1]}]
         groups = [{"group_id": each, "topics": topics} for each in ("readers", "readers", "nobody")]
@@ -397,9 +347,7 @@ class OffsetTests(GroupsApiTestCase):
             self.assertEqual((first.partition_index, second.partition_index), (0, 1))
 
     def test_refusedAlone(self) -> None:
-        """
-        A partition that is not there and metadata that are too long are refused for themselves.
-        """
+        """A partition that is not there and metadata that are too long are refused for themselves."""
         partitions = [
             {"partition_index": 0, "committed_offset": 1, "committed_metadata": "x" * 4096},
             {"partition_index": 1, "committed_offset": 1, "committed_metadata": "ö" * 2049},
@@ -413,9 +361,7 @@ class OffsetTests(GroupsApiTestCase):
         self.assertEqual(unknown, [ErrorCode.unknown_topic_or_partition])
 
     def test_refusedAltogether(self) -> None:
-        """
-        What the group refuses is told for each partition; what is refused for itself keeps its own error.
-        """
+        """What the group refuses is told for each partition; what is refused for itself keeps its own error."""
         _, joined = self.stable()
         partitions = [{"partition_index": index, "committed_offset": 1} for index in (0, 5)]
         stale = self.member(joined, generation_id_or_member_epoch=9)
@@ -424,25 +370,19 @@ class OffsetTests(GroupsApiTestCase):
         )
 
     def test_failingCommit(self) -> None:
-        """
-        An offset that cannot be stored is not confirmed.
-        """
+        """An offset that cannot be stored is not confirmed."""
         self.failCommits(storageError(errno.ENOSPC))
         self.assertEqual(self.commit(8, {"partition_index": 0, "committed_offset": 1}), [ErrorCode.not_coordinator])
         self.failCommits(None)
         self.assertEqual(self.commit(8, {"partition_index": 0, "committed_offset": 1}), [ErrorCode.none])
 
     def delete(self, *partitionIndexes: int, groupId: str = "readers", topicName: str = "events") -> Any:
-        """
-        Send an OffsetDelete request.
-        """
+        """Send an OffsetDelete request."""
         topics = [{"name": topicName, "partitions": [{"partition_index": each} for each in partitionIndexes]}]
         return self.client.ask("OffsetDelete", 0, group_id=groupId, topics=topics)
 
     def test_delete(self) -> None:
-        """
-        Offsets of an empty group are deleted; those that are not there need not be.
-        """
+        """Offsets of an empty group are deleted; those that are not there need not be."""
         self.commit(8, {"partition_index": 0, "committed_offset": 1}, {"partition_index": 1, "committed_offset": 2})
         answer = self.delete(0, 2)
         self.assertEqual(answer.error_code, ErrorCode.none)
@@ -452,9 +392,7 @@ class OffsetTests(GroupsApiTestCase):
         self.assertEqual(self.delete(0, groupId="nobody").error_code, ErrorCode.group_id_not_found)
 
     def test_deleteSubscribed(self) -> None:
-        """
-        Those that a consumer reads are not; those that none of them reads are.
-        """
+        """Those that a consumer reads are not; those that none of them reads are."""
         others = self.topic("others")
         self.commit(8, {"partition_index": 0, "committed_offset": 1})
         self.commit(8, {"partition_index": 0, "committed_offset": 1}, topicName="others")
@@ -467,9 +405,7 @@ class OffsetTests(GroupsApiTestCase):
         self.assertNotIn(others.partitions[0], group.offsets)
 
     def test_deleteUnreadable(self) -> None:
-        """
-        Who says nothing that can be understood reads nothing; members of other types may read anything.
-        """
+        """Who says nothing that can be understood reads nothing; members of other types may read anything."""
         self.commit(8, {"partition_index": 0, "committed_offset": 1})
         for groupId, protocolType, metadata, errorCode in (
             ("a", "consumer", b"", ErrorCode.none),
@@ -482,14 +418,10 @@ class OffsetTests(GroupsApiTestCase):
 
 
 class AdminTests(GroupsApiTestCase):
-    """
-    DescribeGroups, ListGroups and DeleteGroups.
-    """
+    """DescribeGroups, ListGroups and DeleteGroups."""
 
     def test_describe(self) -> None:
-        """
-        A stable group is described with its members and what they have.
-        """
+        """A stable group is described with its members and what they have."""
         client, joined = self.stable(group_instance_id="a")
         for apiVersion in range(7):
             (group,) = client.ask("DescribeGroups", apiVersion, groups=["readers", "readers"]).groups
@@ -502,9 +434,7 @@ class AdminTests(GroupsApiTestCase):
             self.assertEqual(getattr(member, "group_instance_id", "a"), "a")
 
     def test_describeRebalancing(self) -> None:
-        """
-        While members join, nothing is said of what they say and have.
-        """
+        """While members join, nothing is said of what they say and have."""
         client, _ = self.stable()
         self.joinWithId(self.connect(), 9)
         (group,) = client.ask("DescribeGroups", 5, groups=["readers"]).groups
@@ -512,9 +442,7 @@ class AdminTests(GroupsApiTestCase):
         self.assertEqual([each.member_metadata + each.member_assignment for each in group.members], [b"", b""])
 
     def test_describeMissing(self) -> None:
-        """
-        A group that is not there is dead; newer versions say so as an error.
-        """
+        """A group that is not there is dead; newer versions say so as an error."""
         for apiVersion in range(7):
             (group,) = self.connect().ask("DescribeGroups", apiVersion, groups=["none"]).groups
             self.assertEqual((group.group_id, group.group_state, group.members), ("none", "Dead", ()))
@@ -522,9 +450,7 @@ class AdminTests(GroupsApiTestCase):
             self.assertEqual(group.error_code, expected)
 
     def test_list(self) -> None:
-        """
-        All groups are listed, or those in the states and of the types that are wanted.
-        """
+        """All groups are listed, or those in the states and of the types that are wanted."""
         client, _ = self.stable()
         self.topic("events")
         topics = [{"name": "events", "partitions": [{"partition_index": 0, "committed_offset": 1}]}]
@@ -543,9 +469,7 @@ class AdminTests(GroupsApiTestCase):
         self.assertEqual((group.group_state, group.group_type), ("Stable", "classic"))
 
     def test_delete(self) -> None:
-        """
-        Groups without members are deleted, each for itself.
-        """
+        """Groups without members are deleted, each for itself."""
         client, joined = self.stable()
         for apiVersion in range(3):
             answer = client.ask("DeleteGroups", apiVersion, groups_names=["readers", "none", "readers"])
@@ -556,9 +480,7 @@ class AdminTests(GroupsApiTestCase):
         self.assertEqual(list(self.broker.groups.all), [])
 
     def test_deleteFails(self) -> None:
-        """
-        A group that cannot be deleted from the log is not said to be.
-        """
+        """A group that cannot be deleted from the log is not said to be."""
         client, joined = self.stable()
         client.ask("LeaveGroup", 0, **self.member(joined))
         self.failCommits(storageError(errno.ENOSPC))

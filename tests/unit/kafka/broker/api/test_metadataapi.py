@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.broker.api.metadataapi}.
-"""
+"""Tests for L{admission.kafka.broker.api.metadataapi}."""
 
 from __future__ import annotations
 
@@ -21,14 +19,10 @@ from tests.kit.brokerfixture import (
 
 
 class ApiVersionsTests(BrokerTestCase):
-    """
-    Clients are told what is served.
-    """
+    """Clients are told what is served."""
 
     def test_table(self) -> None:
-        """
-        The whole table is told, in the first version and in the last.
-        """
+        """The whole table is told, in the first version and in the last."""
         expected = [(api.apiKey, api.advertisedMinVersion, api.maxVersion) for api in APIS]
         for apiVersion in (0, 4):
             answer = self.connect().ask("ApiVersions", apiVersion)
@@ -36,9 +30,7 @@ class ApiVersionsTests(BrokerTestCase):
             self.assertEqual(told, expected)
 
     def test_tooNew(self) -> None:
-        """
-        A client that asks in a version from the future is answered in version 0 and may ask again.
-        """
+        """A client that asks in a version from the future is answered in version 0 and may ask again."""
         client = self.connect()
         frame = bytearray(client.frame(requestOf("ApiVersions", 4)))
         frame[6:8] = (99).to_bytes(2, "big")
@@ -50,41 +42,31 @@ class ApiVersionsTests(BrokerTestCase):
 
 
 class MetadataTests(BrokerTestCase):
-    """
-    Metadata tells of the broker and of topics.
-    """
+    """Metadata tells of the broker and of topics."""
 
     def test_broker(self) -> None:
-        """
-        The one broker is where the client has reached it, and controls the cluster.
-        """
+        """The one broker is where the client has reached it, and controls the cluster."""
         answer = self.connect().ask("Metadata", 9, topics=[])
         (broker,) = answer.brokers
         self.assertEqual((broker.node_id, broker.host, broker.port, broker.rack), (1, "192.0.2.2", 9092, None))
         self.assertEqual((answer.cluster_id, answer.controller_id), (self.log.clusterId, 1))
 
     def test_advertised(self) -> None:
-        """
-        An advertised address goes before the one that the client has reached.
-        """
+        """An advertised address goes before the one that the client has reached."""
         client = self.connect()
         client.protocol.advertised = Address("broker.example", 19092)
         (broker,) = client.ask("Metadata", 9, topics=[]).brokers
         self.assertEqual((broker.host, broker.port), ("broker.example", 19092))
 
     def test_hostless(self) -> None:
-        """
-        A client that came through a UNIX socket is told something, too.
-        """
+        """A client that came through a UNIX socket is told something, too."""
         client = self.connect()
         client.transport.getHost = lambda: UNIXAddress("/tmp/broker")  # type: ignore[method-assign]
         (broker,) = client.ask("Metadata", 9, topics=[]).brokers
         self.assertEqual((broker.host, broker.port), ("localhost", -1))
 
     def test_partitions(self) -> None:
-        """
-        Each partition is led by the broker, which is its only replica.
-        """
+        """Each partition is led by the broker, which is its only replica."""
         topic = self.topic("events", 3)
         (answer,) = self.connect().ask("Metadata", 12, topics=[{"name": "events"}]).topics
         self.assertEqual((answer.error_code, answer.name, answer.topic_id), (0, "events", topic.topicId))
@@ -95,9 +77,7 @@ class MetadataTests(BrokerTestCase):
             self.assertEqual(each.error_code, ErrorCode.none)
 
     def test_allOrNone(self) -> None:
-        """
-        Version 0 asks for all topics with an empty list; later an empty list is none and null is all.
-        """
+        """Version 0 asks for all topics with an empty list; later an empty list is none and null is all."""
         self.topic("a")
         self.topic("b")
         client = self.connect()
@@ -111,9 +91,7 @@ class MetadataTests(BrokerTestCase):
             self.assertEqual(named(apiVersion, None), {"a", "b"})
 
     def test_creates(self) -> None:
-        """
-        A topic that is asked for is created, with C{num.partitions} partitions.
-        """
+        """A topic that is asked for is created, with C{num.partitions} partitions."""
         for apiVersion in (0, 3, 4, 13):
             name = f"fresh-{apiVersion}"
             (answer,) = self.connect().ask("Metadata", apiVersion, topics=[{"name": name}]).topics
@@ -121,24 +99,18 @@ class MetadataTests(BrokerTestCase):
             self.assertIn(name, self.log.topics)
 
     def test_clientForbidsCreation(self) -> None:
-        """
-        A client that does not want topics created hears that there is none.
-        """
+        """A client that does not want topics created hears that there is none."""
         answer = self.connect().ask("Metadata", 4, topics=[{"name": "x"}], allow_auto_topic_creation=False)
         self.assertEqual(codes(answer.topics), [ErrorCode.unknown_topic_or_partition])
         self.assertEqual(self.log.topics, {})
 
     def test_invalidName(self) -> None:
-        """
-        A topic that cannot be created because of its name is refused by that name.
-        """
+        """A topic that cannot be created because of its name is refused by that name."""
         (answer,) = self.connect().ask("Metadata", 12, topics=[{"name": "no spaces"}]).topics
         self.assertEqual((answer.error_code, answer.name), (ErrorCode.invalid_topic_exception, "no spaces"))
 
     def test_byId(self) -> None:
-        """
-        Topics are found by id, and an id that is not there is answered with its own error.
-        """
+        """Topics are found by id, and an id that is not there is answered with its own error."""
         topic, unknown = self.topic("events"), uuid4()
         # Java's clients send an empty name.  kio's versions 10 and 11 know null names although the protocol does not;
         # no client sends them.
@@ -151,86 +123,64 @@ class MetadataTests(BrokerTestCase):
             )
 
     def test_neitherNameNorId(self) -> None:
-        """
-        A topic without a name and with the id of all zeros is none.
-        """
+        """A topic without a name and with the id of all zeros is none."""
         answer = self.connect().ask("Metadata", 12, topics=[{"name": None, "topic_id": None}])
         self.assertEqual(codes(answer.topics), [ErrorCode.unknown_topic_id])
 
     def test_emptyName(self) -> None:
-        """
-        An empty name without an id is no name for a topic, in all versions, with and without ids.
-        """
+        """An empty name without an id is no name for a topic, in all versions, with and without ids."""
         for apiVersion in range(14):
             (answer,) = self.connect().ask("Metadata", apiVersion, topics=[{"name": ""}]).topics
             self.assertEqual((answer.error_code, answer.name), (ErrorCode.invalid_topic_exception, ""))
 
     def test_once(self) -> None:
-        """
-        A topic that a request repeats is described once, or small requests would have huge responses.
-        """
+        """A topic that a request repeats is described once, or small requests would have huge responses."""
         self.topic("events", 3)
         asked = [{"name": "events", "topic_id": UUID(int=number)} for number in range(1000)]
         self.assertEqual(len(self.connect().ask("Metadata", 12, topics=asked).topics), 1)
 
     def test_failingLog(self) -> None:
-        """
-        Where the log cannot create the topic, its error is told.
-        """
+        """Where the log cannot create the topic, its error is told."""
         self.successResultOf(self.log.close())
         answer = self.connect().ask("Metadata", 9, topics=[{"name": "x"}])
         self.assertEqual(codes(answer.topics), [ErrorCode.kafka_storage_error])
 
 
 class NoCreationTests(BrokerTestCase):
-    """
-    C{auto.create.topics.enable=false}.
-    """
+    """C{auto.create.topics.enable=false}."""
 
     properties = {"auto.create.topics.enable": "false"}
 
     def test_unknown(self) -> None:
-        """
-        Nothing is created, whatever the client says.
-        """
+        """Nothing is created, whatever the client says."""
         answer = self.connect().ask("Metadata", 4, topics=[{"name": "x"}], allow_auto_topic_creation=True)
         self.assertEqual(codes(answer.topics), [ErrorCode.unknown_topic_or_partition])
         self.assertEqual(self.log.topics, {})
 
 
 class CreationLimitTests(BrokerTestCase):
-    """
-    Automatic creation obeys the limits.
-    """
+    """Automatic creation obeys the limits."""
 
     properties = {"max.topics": "2", "num.partitions": "2", "max.partitions": "3"}
 
     def test_topics(self) -> None:
-        """
-        There are no more topics than C{max.topics}.
-        """
+        """There are no more topics than C{max.topics}."""
         self.topic("a")
         self.topic("b")
         answer = self.connect().ask("Metadata", 9, topics=[{"name": "c"}])
         self.assertEqual(codes(answer.topics), [ErrorCode.policy_violation])
 
     def test_partitions(self) -> None:
-        """
-        There are no more partitions than C{max.partitions}.
-        """
+        """There are no more partitions than C{max.partitions}."""
         answer = self.connect().ask("Metadata", 9, topics=[{"name": "a"}, {"name": "b"}])
         self.assertEqual(codes(answer.topics), [ErrorCode.none, ErrorCode.invalid_partitions])
 
 
 class DescribeClusterTests(BrokerTestCase):
-    """
-    The cluster is one broker.
-    """
+    """The cluster is one broker."""
 
     def test_brokers(self) -> None:
-        """
-        The one broker is described.
-        """
+        """The one broker is described."""
         answer = self.connect().ask("DescribeCluster", 1, endpoint_type=1)
         (broker,) = answer.brokers
         self.assertEqual((broker.broker_id, broker.host, broker.port), (1, "192.0.2.2", 9092))
@@ -239,9 +189,7 @@ class DescribeClusterTests(BrokerTestCase):
         self.assertEqual(answer.cluster_authorized_operations, -(2**31))
 
     def test_controllers(self) -> None:
-        """
-        There are no controllers to be described, and no endpoints of other types.
-        """
+        """There are no controllers to be described, and no endpoints of other types."""
         client = self.connect()
         answers = [client.ask("DescribeCluster", 2, endpoint_type=each) for each in (2, 3)]
         self.assertEqual(codes(answers), [ErrorCode.mismatched_endpoint_type, ErrorCode.unsupported_endpoint_type])
@@ -249,22 +197,16 @@ class DescribeClusterTests(BrokerTestCase):
 
 
 class FindCoordinatorTests(BrokerTestCase):
-    """
-    The broker coordinates all groups, and nothing else.
-    """
+    """The broker coordinates all groups, and nothing else."""
 
     def test_single(self) -> None:
-        """
-        Until version 3 one group is asked for.
-        """
+        """Until version 3 one group is asked for."""
         for apiVersion in (0, 1, 3):
             answer = self.connect().ask("FindCoordinator", apiVersion, key="group", key_type=0)
             self.assertEqual((answer.error_code, answer.node_id, answer.host, answer.port), (0, 1, "192.0.2.2", 9092))
 
     def test_several(self) -> None:
-        """
-        From version 4 on several are, and each is answered by its name.
-        """
+        """From version 4 on several are, and each is answered by its name."""
         for apiVersion in (4, 6):
             answer = self.connect().ask("FindCoordinator", apiVersion, key_type=0, coordinator_keys=["a", "b"])
             found = [(each.key, each.error_code, each.node_id, each.host, each.port) for each in answer.coordinators]
@@ -287,14 +229,10 @@ class FindCoordinatorTests(BrokerTestCase):
 
 
 class AddressTests(BrokerTestCase):
-    """
-    Each client is told the address that it can use.
-    """
+    """Each client is told the address that it can use."""
 
     def test_perConnection(self) -> None:
-        """
-        Two clients that reached the broker by different addresses are told different ones.
-        """
+        """Two clients that reached the broker by different addresses are told different ones."""
         first, second = self.connect(), self.connect()
         second.transport.getHost = lambda: IPv4Address("TCP", "198.51.100.7", 9094)  # type: ignore[method-assign]
         hosts = [client.ask("Metadata", 9, topics=[]).brokers[0].host for client in (first, second)]
@@ -302,9 +240,7 @@ class AddressTests(BrokerTestCase):
 
 
 class DescribeTopicPartitionsTests(BrokerTestCase):
-    """
-    DescribeTopicPartitions tells of topics page by page.
-    """
+    """DescribeTopicPartitions tells of topics page by page."""
 
     def pages(self, limit: int, *names: str) -> list[list[tuple[str, list[int]]]]:
         """
@@ -330,9 +266,7 @@ class DescribeTopicPartitionsTests(BrokerTestCase):
             }
 
     def test_pages(self) -> None:
-        """
-        A page has no more partitions than wanted, but one at least; topics come by name, and once.
-        """
+        """A page has no more partitions than wanted, but one at least; topics come by name, and once."""
         for name, partitionCount in (("b", 3), ("a", 2), ("c", 1)):
             self.topic(name, partitionCount)
         self.assertEqual(self.pages(2000), [[("a", [0, 1]), ("b", [0, 1, 2]), ("c", [0])]])
@@ -341,9 +275,7 @@ class DescribeTopicPartitionsTests(BrokerTestCase):
         self.assertEqual(self.pages(9, "c", "none", "a", "c"), [[("a", [0, 1]), ("c", [0]), ("none", [])]])
 
     def test_described(self) -> None:
-        """
-        A partition is described as in Metadata; a topic that is not there has an error.
-        """
+        """A partition is described as in Metadata; a topic that is not there has an error."""
         topic = self.topic("events")
         asked = [{"name": "events"}, {"name": "none"}]
         answer = self.connect().ask("DescribeTopicPartitions", 0, topics=asked, response_partition_limit=9, cursor=None)
@@ -356,16 +288,12 @@ class DescribeTopicPartitionsTests(BrokerTestCase):
 
 
 class AuthorizedOperationsTests(BrokerTestCase):
-    """
-    Clients that ask are told what they may do.
-    """
+    """Clients that ask are told what they may do."""
 
     properties = {"super.users": "User:root"}
 
     def test_operations(self) -> None:
-        """
-        Others than super users may not create, change or delete; who does not ask is told nothing.
-        """
+        """Others than super users may not create, change or delete; who does not ask is told nothing."""
         self.topic("events")
         everything, nothing = [], -(2**31)
         for principal in ("root", "alice"):

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.broker.api.produceapi}, and for when Produce is answered.
-"""
+"""Tests for L{admission.kafka.broker.api.produceapi}, and for when Produce is answered."""
 
 from __future__ import annotations
 
@@ -20,29 +18,21 @@ DISK_FULL = storageError(errno.ENOSPC)
 
 
 def withFlag(batch: bytes, attributes: int) -> bytes:
-    """
-    C{batch}, made anew with these attributes.
-    """
+    """C{batch}, made anew with these attributes."""
     return batchOf(*(record.value or b"" for record in decodeRecords(batch)), attributes=attributes)
 
 
 class ProduceTests(BrokerTestCase):
-    """
-    Produce appends batches.
-    """
+    """Produce appends batches."""
 
     def setUp(self) -> None:
-        """
-        Make a topic and connect.
-        """
+        """Make a topic and connect."""
         super().setUp()
         self.events = self.topic("events", 2)
         self.client = self.connect()
 
     def test_everyVersion(self) -> None:
-        """
-        Batches are stored one after another, in every version that is served.
-        """
+        """Batches are stored one after another, in every version that is served."""
         for offset, apiVersion in enumerate(range(3, 13)):
             result = self.client.produce("events", batchOf(b"%d" % apiVersion), apiVersion=apiVersion)
             self.assertEqual((result.error_code, result.base_offset), (0, offset))
@@ -52,15 +42,11 @@ class ProduceTests(BrokerTestCase):
         self.assertEqual((record.value, record.offset), (b"12", 9))
 
     def test_logStartOffset(self) -> None:
-        """
-        From version 5 on the start of the log is told.
-        """
+        """From version 5 on the start of the log is told."""
         self.assertEqual(self.client.produce("events", batchOf(b"1"), apiVersion=5).log_start_offset, 0)
 
     def test_compressed(self) -> None:
-        """
-        Every compression that there is passes through as it is, and one that is not there is refused.
-        """
+        """Every compression that there is passes through as it is, and one that is not there is refused."""
         for compression in range(5):
             batch = withFlag(batchOf(b"not really compressed"), compression)
             result = self.client.produce("events", batch)
@@ -71,9 +57,7 @@ class ProduceTests(BrokerTestCase):
         self.assertEqual(refused.error_code, ErrorCode.unsupported_compression_type)
 
     def assertRefusal(self, records: bytes | None, errorCode: ErrorCode, *words: str, **others: Any) -> None:
-        """
-        A batch is refused in these words, and the connection stays.
-        """
+        """A batch is refused in these words, and the connection stays."""
         result = self.client.produce("events", records, **others)
         self.assertEqual((result.error_code, result.base_offset), (errorCode, -1))
         for word in words:
@@ -82,57 +66,43 @@ class ProduceTests(BrokerTestCase):
         self.assertFalse(self.client.isClosed)
 
     def test_noRecords(self) -> None:
-        """
-        Null and empty records are invalid, which no client retries.
-        """
+        """Null and empty records are invalid, which no client retries."""
         for records in (None, b""):
             self.assertRefusal(records, ErrorCode.invalid_record, "there are no records")
 
     def test_corrupt(self) -> None:
-        """
-        A batch that was damaged on its way is corrupt, which clients retry.
-        """
+        """A batch that was damaged on its way is corrupt, which clients retry."""
         batch = bytearray(batchOf(b"value"))
         batch[-2] ^= 1
         self.assertRefusal(bytes(batch), ErrorCode.corrupt_message, "checksum")
         self.assertRefusal(bytes(batch[:40]), ErrorCode.corrupt_message)
 
     def test_twoBatches(self) -> None:
-        """
-        A partition gets one batch in a request.
-        """
+        """A partition gets one batch in a request."""
         self.assertRefusal(batchOf(b"1") + batchOf(b"2"), ErrorCode.invalid_record, "one batch")
 
     def test_tooLarge(self) -> None:
-        """
-        A batch over C{max.message.bytes} is refused, by the topic's own limit if it has one.
-        """
+        """A batch over C{max.message.bytes} is refused, by the topic's own limit if it has one."""
         self.assertRefusal(batchOf(bytes(1_048_589)), ErrorCode.message_too_large, "max.message.bytes")
         self.log.setTopicConfigs("events", {"max.message.bytes": "100"})
         self.assertRefusal(batchOf(bytes(100)), ErrorCode.message_too_large, "100 are allowed")
         self.assertEqual(self.client.produce("events", batchOf(bytes(10))).error_code, 0)
 
     def test_transactions(self) -> None:
-        """
-        There are no transactions: neither batches nor markers of them, nor requests within one.
-        """
+        """There are no transactions: neither batches nor markers of them, nor requests within one."""
         for attributes in (0x10, 0x20):
             self.assertRefusal(withFlag(batchOf(b"1"), attributes), ErrorCode.invalid_record, "no transactions")
         self.assertRefusal(batchOf(b"1"), ErrorCode.invalid_request, "no transactions", transactionalId="t")
 
     def test_acks(self) -> None:
-        """
-        There are three kinds of acknowledgement.
-        """
+        """There are three kinds of acknowledgement."""
         for acks in (-2, 2):
             self.assertRefusal(batchOf(b"1"), ErrorCode.invalid_required_acks, f"acks is {acks}", acks=acks)
         for acks in (1, -1):
             self.assertEqual(self.client.produce("events", batchOf(b"1"), acks=acks).error_code, 0)
 
     def test_future(self) -> None:
-        """
-        A timestamp may be an hour ahead of the broker's clock, and no more, unless the topic says otherwise.
-        """
+        """A timestamp may be an hour ahead of the broker's clock, and no more, unless the topic says otherwise."""
         nowMs = int(self.wallSeconds * 1000)
         late = batchOf(b"1", timestampMs=nowMs + 3_600_001)
         self.assertRefusal(late, ErrorCode.invalid_timestamp, "message.timestamp.after.max")
@@ -157,18 +127,14 @@ class ProduceTests(BrokerTestCase):
         self.assertEqual([[record.timestampMs for record in records] for records in stored], [[nowMs, nowMs]] * 3)
 
     def test_unknown(self) -> None:
-        """
-        Topics and partitions that are not there are unknown; producing creates none.
-        """
+        """Topics and partitions that are not there are unknown; producing creates none."""
         for name, partition in (("none", 0), ("events", 2), ("events", -1)):
             result = self.client.produce(name, batchOf(b"1"), partition=partition)
             self.assertEqual(result.error_code, ErrorCode.unknown_topic_or_partition)
         self.assertEqual(set(self.log.topics), {"events"})
 
     def test_eachForItself(self) -> None:
-        """
-        What can be appended is, whatever becomes of the rest of the request.
-        """
+        """What can be appended is, whatever becomes of the rest of the request."""
         partitions = [
             {"index": 0, "records": batchOf(b"1")},
             {"index": 7, "records": batchOf(b"2")},
@@ -180,23 +146,17 @@ class ProduceTests(BrokerTestCase):
         self.assertEqual(codes(results), [0, ErrorCode.unknown_topic_or_partition, 0])
 
     def test_partitionTwice(self) -> None:
-        """
-        A partition that is named twice gets both batches, in their order.
-        """
+        """A partition that is named twice gets both batches, in their order."""
         partitions = [{"index": 0, "records": batchOf(value)} for value in (b"1", b"2")]
         answer = self.client.ask("Produce", 9, acks=1, topic_data=[{"name": "events", "partition_data": partitions}])
         self.assertEqual([each.base_offset for each in answer.responses[0].partition_responses], [0, 1])
 
     def test_nothing(self) -> None:
-        """
-        A request without partitions is answered.
-        """
+        """A request without partitions is answered."""
         self.assertEqual(self.client.ask("Produce", 9, acks=-1, topic_data=[]).responses, ())
 
     def test_pipelined(self) -> None:
-        """
-        Requests that come together are stored and answered in their order.
-        """
+        """Requests that come together are stored and answered in their order."""
         for value in (b"1", b"2", b"3"):
             frame = self.client.frame(requestOf("Produce", 9, **produceFields("events", batchOf(value))))
             self.client.transport.peerSends(frame)
@@ -206,14 +166,10 @@ class ProduceTests(BrokerTestCase):
 
 
 class IdempotenceTests(BrokerTestCase):
-    """
-    What clients may rely on who number their batches.
-    """
+    """What clients may rely on who number their batches."""
 
     def setUp(self) -> None:
-        """
-        Get a producer id.
-        """
+        """Get a producer id."""
         super().setUp()
         self.topic("events")
         self.client = self.connect()
@@ -231,30 +187,22 @@ class IdempotenceTests(BrokerTestCase):
         return result.error_code, result.base_offset
 
     def test_duplicate(self) -> None:
-        """
-        A batch that is sent again is acknowledged again, with the offset it has.
-        """
+        """A batch that is sent again is acknowledged again, with the offset it has."""
         self.assertEqual([self.produce(0), self.produce(1), self.produce(0)], [(0, 0), (0, 1), (0, 0)])
         self.assertEqual(self.log.topic("events").partitions[0].highWatermark, 2)
 
     def test_gap(self) -> None:
-        """
-        A batch that leaves others out is out of order.
-        """
+        """A batch that leaves others out is out of order."""
         self.produce(0)
         self.assertEqual(self.produce(2), (ErrorCode.out_of_order_sequence_number, -1))
 
     def test_epoch(self) -> None:
-        """
-        A producer that has been replaced is refused.
-        """
+        """A producer that has been replaced is refused."""
         self.produce(0, producerEpoch=1)
         self.assertEqual(self.produce(1, producerEpoch=0), (ErrorCode.invalid_producer_epoch, -1))
 
     def test_duplicateOfUncommitted(self) -> None:
-        """
-        A duplicate is not acknowledged before the batch itself is committed.
-        """
+        """A duplicate is not acknowledged before the batch itself is committed."""
         batch = batchOf(b"1", baseSequence=0, **self.producer)
         other = self.connect()
         self.failCommits(DISK_FULL)
@@ -268,16 +216,12 @@ class IdempotenceTests(BrokerTestCase):
 
 
 class ManyPartitionsTests(BrokerTestCase):
-    """
-    A request to many partitions is worked on in slices.
-    """
+    """A request to many partitions is worked on in slices."""
 
     COUNT = 200
 
     def setUp(self) -> None:
-        """
-        Make a topic, connect, and have no time to do anything at once.
-        """
+        """Make a topic, connect, and have no time to do anything at once."""
         super().setUp()
         self.events = self.topic("events", self.COUNT)
         self.clock.advance(0)
@@ -285,31 +229,23 @@ class ManyPartitionsTests(BrokerTestCase):
         self.patch(self.broker.timeSlices, "_creditSeconds", -1e9)
 
     def deliver(self, acks: int = 1) -> None:
-        """
-        Send a batch for each partition, without letting a turn pass.
-        """
+        """Send a batch for each partition, without letting a turn pass."""
         data = [{"index": index, "records": batchOf(b"%d" % index)} for index in range(self.COUNT)]
         topics = [{"name": "events", "partition_data": data}]
         self.client.deliver("Produce", 9, acks=acks, timeout=1000, topic_data=topics)
 
     def outcomes(self) -> Counter[int]:
-        """
-        How many partitions have which error.
-        """
+        """How many partitions have which error."""
         self.clock.advance(0)
         (topic,) = self.client.receive().responses
         return Counter(each.error_code for each in topic.partition_responses)
 
     def stored(self) -> int:
-        """
-        How many partitions have their batch.
-        """
+        """How many partitions have their batch."""
         return sum(partition.highWatermark for partition in self.events.partitions)
 
     def test_inSlices(self) -> None:
-        """
-        Others are served meanwhile; what its connection has sent behind it comes after it.
-        """
+        """Others are served meanwhile; what its connection has sent behind it comes after it."""
         self.deliver()
         self.client.deliver("ApiVersions", 4)
         self.assertEqual((self.stored(), self.gate.runningRequests), (0, 0))
@@ -320,9 +256,7 @@ class ManyPartitionsTests(BrokerTestCase):
         self.assertEqual((self.stored(), self.frameBytes), (self.COUNT, 0))
 
     def test_synced(self) -> None:
-        """
-        With acks=all it is answered when the disk has all of it.
-        """
+        """With acks=all it is answered when the disk has all of it."""
         self.isHolding = True
         self.deliver(acks=-1)
         self.clock.advance(0)
@@ -333,9 +267,7 @@ class ManyPartitionsTests(BrokerTestCase):
         self.assertEqual(self.outcomes(), {0: self.COUNT})
 
     def test_failure(self) -> None:
-        """
-        Where the disk fails on the way, the rest is refused, and what is written stays.
-        """
+        """Where the disk fails on the way, the rest is refused, and what is written stays."""
         append, calls = self.log.append, count()
 
         def failing(*arguments: Any) -> Any:
@@ -350,9 +282,7 @@ class ManyPartitionsTests(BrokerTestCase):
         self.assertIn(self.stored(), range(self.COUNT // 2 - 8, self.COUNT // 2 + 1))
 
     def test_unacknowledged(self) -> None:
-        """
-        A client that wants no answer may leave at once.
-        """
+        """A client that wants no answer may leave at once."""
         self.deliver(acks=0)
         self.client.disconnect()
         self.clock.advance(0)
@@ -360,7 +290,8 @@ class ManyPartitionsTests(BrokerTestCase):
 
     def test_bug(self) -> None:
         """
-        If it fails in a way that nobody has thought of, at once or later, the connection is closed and nothing is left.
+        If it fails in a way that nobody has thought of, at once or later, the connection is closed
+        and nothing is left.
         """
 
         def failing(*arguments: Any) -> Any:
@@ -377,40 +308,30 @@ class ManyPartitionsTests(BrokerTestCase):
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 2)
 
     def test_stopped(self) -> None:
-        """
-        When the broker stops, what is not written yet is not answered, and nothing is left.
-        """
+        """When the broker stops, what is not written yet is not answered, and nothing is left."""
         self.deliver()
         self.broker.timeSlices.close()
         self.assertEqual((self.stored(), self.frameBytes, self.client.waiting()), (0, 0, 0))
 
 
 class InitProducerIdTests(BrokerTestCase):
-    """
-    InitProducerId hands out numbers.
-    """
+    """InitProducerId hands out numbers."""
 
     def test_everyVersion(self) -> None:
-        """
-        Each producer gets another id, and epoch 0.
-        """
+        """Each producer gets another id, and epoch 0."""
         client = self.connect()
         answers = [client.ask("InitProducerId", apiVersion, transactional_id=None) for apiVersion in range(6)]
         self.assertEqual(len({answer.producer_id for answer in answers}), 6)
         self.assertEqual({(answer.error_code, answer.producer_epoch) for answer in answers}, {(0, 0)})
 
     def test_again(self) -> None:
-        """
-        A producer that has an id already gets a new one.
-        """
+        """A producer that has an id already gets a new one."""
         answer = self.connect().ask("InitProducerId", 4, transactional_id=None, producer_id=12345, producer_epoch=3)
         self.assertEqual((answer.error_code, answer.producer_epoch), (0, 0))
         self.assertNotEqual(answer.producer_id, 12345)
 
     def test_transactional(self) -> None:
-        """
-        A transactional producer is refused, also one whose transaction has an empty name.
-        """
+        """A transactional producer is refused, also one whose transaction has an empty name."""
         for name in ("t", ""):
             answer = self.connect().ask("InitProducerId", 4, transactional_id=name)
             self.assertEqual(
@@ -419,9 +340,7 @@ class InitProducerIdTests(BrokerTestCase):
             )
 
     def test_failingLog(self) -> None:
-        """
-        Where the log cannot reserve more ids, its error is told.
-        """
+        """Where the log cannot reserve more ids, its error is told."""
         client = self.connect()
         for _ in range(999):
             self.log.allocateProducerId()
@@ -441,22 +360,16 @@ class InitProducerIdTests(BrokerTestCase):
 
 
 class AcknowledgementTests(BrokerTestCase):
-    """
-    Nothing is acknowledged before it is committed.
-    """
+    """Nothing is acknowledged before it is committed."""
 
     def setUp(self) -> None:
-        """
-        Make a topic and connect.
-        """
+        """Make a topic and connect."""
         super().setUp()
         self.events = self.topic("events", 2)
         self.client = self.connect()
 
     def test_afterCommit(self) -> None:
-        """
-        The acknowledgement leaves in the turn of the commit, whether one or all replicas are asked for.
-        """
+        """The acknowledgement leaves in the turn of the commit, whether one or all replicas are asked for."""
         for acks in (1, -1):
             client = self.connect()
             client.deliver("Produce", 9, **produceFields("events", batchOf(b"1"), acks=acks))
@@ -465,9 +378,7 @@ class AcknowledgementTests(BrokerTestCase):
             self.assertEqual(client.waiting(), 1)
 
     def test_unacknowledged(self) -> None:
-        """
-        Without acknowledgements there is no response, and the next request is read at once.
-        """
+        """Without acknowledgements there is no response, and the next request is read at once."""
         for value in (b"1", b"2"):
             fields = produceFields("events", batchOf(value), acks=0)
             self.client.deliver("Produce", 9, answered=False, **fields)
@@ -476,9 +387,7 @@ class AcknowledgementTests(BrokerTestCase):
         self.assertEqual(self.client.waiting(), 0)
 
     def test_unacknowledgedRefusal(self) -> None:
-        """
-        A refusal that no response can tell closes the connection, and the log says why.
-        """
+        """A refusal that no response can tell closes the connection, and the log says why."""
         for fields in (
             produceFields("none", batchOf(b"1"), acks=0),
             produceFields("events", b"nonsense" * 10, acks=0),
@@ -489,9 +398,7 @@ class AcknowledgementTests(BrokerTestCase):
             self.assertRefused(client, "and it wants no response: ")
 
     def test_failedCommit(self) -> None:
-        """
-        When the commit fails everybody who waits for it is told, and nothing is there to be read.
-        """
+        """When the commit fails everybody who waits for it is told, and nothing is there to be read."""
         clients = [self.connect() for _ in range(3)]
         self.failCommits(DISK_FULL)
         for client in clients:
@@ -506,9 +413,7 @@ class AcknowledgementTests(BrokerTestCase):
         self.assertEqual(self.client.produce("events", batchOf(b"1")).base_offset, 0)
 
     def test_refusedAndFailed(self) -> None:
-        """
-        What was refused keeps its own error when the commit of the rest fails.
-        """
+        """What was refused keeps its own error when the commit of the rest fails."""
         partitions = [{"index": 0, "records": batchOf(b"1")}, {"index": 1, "records": None}]
         fields: dict[str, Any] = {"acks": -1, "topic_data": [{"name": "events", "partition_data": partitions}]}
         self.failCommits(DISK_FULL)
@@ -520,9 +425,7 @@ class AcknowledgementTests(BrokerTestCase):
         self.failCommits(None)
 
     def test_refusedWhileOthersAppend(self) -> None:
-        """
-        A request of which nothing was appended is answered, whatever becomes of others.
-        """
+        """A request of which nothing was appended is answered, whatever becomes of others."""
         other = self.connect()
         other.deliver("Produce", 9, **produceFields("events", batchOf(b"1")))
         self.client.deliver("Produce", 9, **produceFields("events", None))
@@ -530,16 +433,12 @@ class AcknowledgementTests(BrokerTestCase):
         self.assertEqual((self.client.waiting(), other.waiting()), (1, 1))
 
     def test_closedLog(self) -> None:
-        """
-        A log that takes nothing any more is an error of each partition.
-        """
+        """A log that takes nothing any more is an error of each partition."""
         self.successResultOf(self.log.close())
         self.assertEqual(self.client.produce("events", batchOf(b"1")).error_code, ErrorCode.kafka_storage_error)
 
     def test_deletedBeforeCommit(self) -> None:
-        """
-        Records of a topic that is deleted in the same turn are acknowledged; then they are gone.
-        """
+        """Records of a topic that is deleted in the same turn are acknowledged; then they are gone."""
         self.client.deliver("Produce", 9, **produceFields("events", batchOf(b"1")))
         self.log.deleteTopic("events")
         self.clock.advance(0)
@@ -547,9 +446,7 @@ class AcknowledgementTests(BrokerTestCase):
         self.assertEqual((result.error_code, result.base_offset), (0, 0))
 
     def test_readAfterAcknowledgement(self) -> None:
-        """
-        Whoever has been told that records are stored can read them.
-        """
+        """Whoever has been told that records are stored can read them."""
         self.client.send("Produce", 9, **produceFields("events", batchOf(b"1")))
         self.client.send("Fetch", 12, **fetchFields(self.events, 0))
         self.client.receive()

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.broker.api.quotaapi}.
-"""
+"""Tests for L{admission.kafka.broker.api.quotaapi}."""
 
 from __future__ import annotations
 
@@ -30,14 +28,10 @@ Entity = dict[str, str | None]
 
 
 class QuotasTestCase(BrokerTestCase):
-    """
-    A broker with two policies, started with a limit for a client id.
-    """
+    """A broker with two policies, started with a limit for a client id."""
 
     def setUp(self) -> None:
-        """
-        Put the policies in force.
-        """
+        """Put the policies in force."""
         super().setUp()
         policies = [
             ("clients", TablePolicy(LimitTable((RATE, "request_percentage"), CLIENT_KINDS))),
@@ -69,9 +63,7 @@ class QuotasTestCase(BrokerTestCase):
         return self.client.ask("AlterClientQuotas", apiVersion, entries=requested, validate_only=validateOnly).entries
 
     def components(self, entity: Entity) -> list[dict[str, str | None]]:
-        """
-        An entity as requests name it.
-        """
+        """An entity as requests name it."""
         return [{"entity_type": kind, "entity_name": name} for kind, name in entity.items()]
 
     def describe(self, *components: tuple[str, int, str | None], strict: bool = False, apiVersion: int = 1) -> Any:
@@ -86,9 +78,7 @@ class QuotasTestCase(BrokerTestCase):
     def described(
         self, *components: tuple[str, int, str | None], **others: Any
     ) -> list[tuple[Entity, dict[str, float]]]:
-        """
-        Entities and their limits, as they are described.
-        """
+        """Entities and their limits, as they are described."""
         answer = self.describe(*components, **others)
         self.assertEqual((answer.error_code, answer.error_message), (ErrorCode.none, None))
         return [
@@ -101,15 +91,10 @@ class QuotasTestCase(BrokerTestCase):
 
 
 class AlterTests(QuotasTestCase):
-    """
-    AlterClientQuotas.
-    """
+    """AlterClientQuotas."""
 
     def test_alter(self) -> None:
-        """
-        Limits are set and removed, in every version; the response names the
-        entities as the request did.
-        """
+        """Limits are set and removed, in every version; the response names the entities as the request did."""
         for apiVersion in (0, 1):
             (entry,) = self.alter(
                 ({"user": "alice", "client-id": None}, {RATE: 1000.0, "request_percentage": 0.5}), apiVersion=apiVersion
@@ -123,10 +108,7 @@ class AlterTests(QuotasTestCase):
             self.assertEqual(self.broker.control.limits[entity], {"request_percentage": 0.5})
 
     def test_kinds(self) -> None:
-        """
-        Entities are a user, a client id, both, or an address, by name or the
-        default.
-        """
+        """Entities are a user, a client id, both, or an address, by name or the default."""
         for entity, name, expected in (
             ({"user": "alice"}, RATE, QuotaEntity(user="alice")),
             ({"user": None}, RATE, QuotaEntity(user=DEFAULT)),
@@ -139,9 +121,7 @@ class AlterTests(QuotasTestCase):
             self.assertEqual(self.broker.control.limits[expected][name], 7.0)
 
     def test_refused(self) -> None:
-        """
-        What makes no sense is refused in words, each entity's for itself.
-        """
+        """What makes no sense is refused in words, each entity's for itself."""
         refused: list[tuple[Entity, dict[str, float | None], str]] = [
             ({}, {RATE: 7.0}, "somebody"),
             ({"user": ""}, {RATE: 7.0}, "name"),
@@ -206,9 +186,7 @@ class AlterTests(QuotasTestCase):
         self.assertEqual(codes(self.alter(({"user": "alice"}, {RATE: 7.0}))), [ErrorCode.none])
 
     def test_audit(self) -> None:
-        """
-        The log says who changed what, and from where.
-        """
+        """The log says who changed what, and from where."""
         self.alter(({"user": "alice"}, {RATE: 7.0}))
         self.assertIn(
             "ANONYMOUS at 192.0.2.1 changed producer_byte_rate of user 'alice' from none to 7",
@@ -216,9 +194,7 @@ class AlterTests(QuotasTestCase):
         )
 
     def test_disconnected(self) -> None:
-        """
-        A client that does not wait for the answer gets what it asked for.
-        """
+        """A client that does not wait for the answer gets what it asked for."""
         self.client.deliver(
             "AlterClientQuotas",
             1,
@@ -233,22 +209,16 @@ class AlterTests(QuotasTestCase):
         self.assertEqual(self.broker.control.limits[QuotaEntity(user="alice")], {RATE: 7.0})
 
     def test_nothing(self) -> None:
-        """
-        A request for nothing is answered with nothing.
-        """
+        """A request for nothing is answered with nothing."""
         for validateOnly in (True, False):
             self.assertEqual(self.alter(validateOnly=validateOnly), ())
 
 
 class DescribeTests(QuotasTestCase):
-    """
-    DescribeClientQuotas.
-    """
+    """DescribeClientQuotas."""
 
     def setUp(self) -> None:
-        """
-        Have entities of all kinds.
-        """
+        """Have entities of all kinds."""
         super().setUp()
         self.assertEqual(
             codes(
@@ -281,10 +251,7 @@ class DescribeTests(QuotasTestCase):
             self.assertEqual(self.described(strict=True, apiVersion=apiVersion), [])
 
     def test_filters(self) -> None:
-        """
-        Entities match by name, by being the default, or by being of a type;
-        strictly if they have no other type.
-        """
+        """Entities match by name, by being the default, or by being of a type; strictly if they have no other type."""
         alice, both = {"user": "alice"}, {"user": "alice", "client-id": "loader"}
         anybody: Entity = {"user": None}
         for components, loosely, strictly in (

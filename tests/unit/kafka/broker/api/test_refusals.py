@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.broker.api.refusals}.
-"""
+"""Tests for L{admission.kafka.broker.api.refusals}."""
 
 from __future__ import annotations
 
@@ -10,19 +8,13 @@ from admission.kafka.broker.api.refusals import reasonOf, repeated
 
 
 class ReasonTests(SynchronousTestCase):
-    """
-    What the APIs share in saying no.
-    """
+    """What the APIs share in saying no."""
 
     def test_reasonOf(self) -> None:
-        """
-        A reason is told as it is, unless it is too long.
-        """
+        """A reason is told as it is, unless it is too long."""
         self.assertEqual(reasonOf(ValueError("no room")), "no room")
         self.assertEqual(reasonOf(ValueError("x" * 40_000)), "x" * 1000 + "...")
 
     def test_repeated(self) -> None:
-        """
-        What occurs twice is found, once.
-        """
+        """What occurs twice is found, once."""
         self.assertEqual(repeated(iter("abcab")), {"a", "b"})

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.broker.api.replicaapi}.
-"""
+"""Tests for L{admission.kafka.broker.api.replicaapi}."""
 
 from __future__ import annotations
 
@@ -13,23 +11,17 @@ from tests.kit.brokerfixture import BrokerTestCase, codes
 
 
 class ReplicaTests(BrokerTestCase):
-    """
-    Tools ask about replicas, and are told of the one that each partition has.
-    """
+    """Tools ask about replicas, and are told of the one that each partition has."""
 
     def setUp(self) -> None:
-        """
-        Make a topic of two partitions, one with a record.
-        """
+        """Make a topic of two partitions, one with a record."""
         super().setUp()
         self.events = self.topic("events", 2)
         self.client = self.connect()
         self.batch = self.store(self.events.partitions[1], b"1")
 
     def test_electLeaders(self) -> None:
-        """
-        Every partition has its leader.
-        """
+        """Every partition has its leader."""
         asked = [
             {"topic": "events", "partitions": [0, 1, 2, 0]},
             {"topic": "none", "partitions": [0]},
@@ -49,16 +41,12 @@ class ReplicaTests(BrokerTestCase):
             self.assertEqual(everything.replica_election_results, ())
 
     def test_listPartitionReassignments(self) -> None:
-        """
-        Nothing moves.
-        """
+        """Nothing moves."""
         answer = self.client.ask("ListPartitionReassignments", 0, topics=None)
         self.assertEqual((answer.error_code, answer.topics), (ErrorCode.none, ()))
 
     def test_describeLogDirs(self) -> None:
-        """
-        There is one directory, with the sizes of all partitions or of those that are asked for, and of its disk.
-        """
+        """There is one directory, with the sizes of all partitions or of those that are asked for, and of its disk."""
         some = [{"topic": "events", "partitions": [1, 1, 7, -1]}, {"topic": "none", "partitions": [0]}]
         for apiVersion in (1, 2, 3, 4):
             for asked, wanted in ((None, [(0, 0), (1, len(self.batch))]), (some, [(1, len(self.batch))]), ([], None)):

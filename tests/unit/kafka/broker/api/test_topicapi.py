@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.broker.api.topicapi}.
-"""
+"""Tests for L{admission.kafka.broker.api.topicapi}."""
 
 from __future__ import annotations
 
@@ -18,23 +16,17 @@ TWICE = "twice"
 
 
 def creatable(name: str, partitionCount: int = 1, replicationFactor: int = 1, **others: Any) -> dict[str, Any]:
-    """
-    A topic in a CreateTopics request.
-    """
+    """A topic in a CreateTopics request."""
     return {"name": name, "num_partitions": partitionCount, "replication_factor": replicationFactor, **others}
 
 
 def assigned(*brokerIds: list[int], first: int = 0) -> list[dict[str, Any]]:
-    """
-    Replica assignments: the brokers of each partition.
-    """
+    """Replica assignments: the brokers of each partition."""
     return [{"partition_index": index, "broker_ids": each} for index, each in enumerate(brokerIds, first)]
 
 
 class CreateTopicsTests(BrokerTestCase):
-    """
-    CreateTopics makes each topic that it can.
-    """
+    """CreateTopics makes each topic that it can."""
 
     properties = {"num.partitions": "3"}
 
@@ -47,9 +39,7 @@ class CreateTopicsTests(BrokerTestCase):
         return self.connect().ask("CreateTopics", apiVersion, topics=topics, **others).topics
 
     def test_everyVersion(self) -> None:
-        """
-        A topic is made as it is asked for, in every version.
-        """
+        """A topic is made as it is asked for, in every version."""
         for apiVersion in range(2, 8):
             name = f"events-{apiVersion}"
             (result,) = self.create(creatable(name, 2), apiVersion=apiVersion)
@@ -57,9 +47,7 @@ class CreateTopicsTests(BrokerTestCase):
             self.assertEqual(len(self.log.topic(name).partitions), 2)
 
     def test_described(self) -> None:
-        """
-        From version 5 on what was made is described, from version 7 on with its id.
-        """
+        """From version 5 on what was made is described, from version 7 on with its id."""
         configs = [{"name": "retention.ms", "value": "1000"}]
         (result,) = self.create(creatable("events", 2, configs=configs))
         topic = self.log.topic("events")
@@ -71,9 +59,7 @@ class CreateTopicsTests(BrokerTestCase):
         self.assertEqual(described["retention.bytes"], ("-1", 5))
 
     def test_manyAreNotDescribed(self) -> None:
-        """
-        Who creates thousands of topics at once is answered with all of them and without their settings.
-        """
+        """Who creates thousands of topics at once is answered with all of them and without their settings."""
         results = self.create(*(creatable(f"t{number}") for number in range(1_001)))
         self.assertEqual(len(self.log.topics), 1_001)
         self.assertEqual(set(codes(results)), {ErrorCode.none})
@@ -81,24 +67,18 @@ class CreateTopicsTests(BrokerTestCase):
         self.assertEqual(described, {(None, ErrorCode.policy_violation, 1)})
 
     def test_defaults(self) -> None:
-        """
-        -1 leaves the number of partitions and of replicas to the broker.
-        """
+        """-1 leaves the number of partitions and of replicas to the broker."""
         (result,) = self.create(creatable("events", -1, -1))
         self.assertEqual((result.error_code, result.num_partitions, result.replication_factor), (0, 3, 1))
 
     def test_validateOnly(self) -> None:
-        """
-        What is only validated is judged and not made.
-        """
+        """What is only validated is judged and not made."""
         results = self.create(creatable("good"), creatable("bad name"), validate_only=True)
         self.assertEqual(codes(results), [ErrorCode.none, ErrorCode.invalid_topic_exception])
         self.assertEqual(self.log.topics, {})
 
     def test_refusals(self) -> None:
-        """
-        What cannot be made is refused with its error and words.
-        """
+        """What cannot be made is refused with its error and words."""
         self.topic("there")
         for topic, errorCode in (
             (creatable("there"), ErrorCode.topic_already_exists),
@@ -122,18 +102,14 @@ class CreateTopicsTests(BrokerTestCase):
         self.assertEqual(set(self.log.topics), {"there"})
 
     def test_repeated(self) -> None:
-        """
-        A topic that is named twice is not made, and the others are.
-        """
+        """A topic that is named twice is not made, and the others are."""
         results = self.create(creatable("a"), creatable("b"), creatable("a", 2))
         self.assertEqual(codes(results), [ErrorCode.invalid_request, ErrorCode.none, ErrorCode.invalid_request])
         self.assertIn(TWICE, results[0].error_message)
         self.assertEqual(set(self.log.topics), {"b"})
 
     def test_assignments(self) -> None:
-        """
-        Replica assignments say how many partitions there are, and may name this broker only.
-        """
+        """Replica assignments say how many partitions there are, and may name this broker only."""
         for assignments, numbers, errorCode in (
             (assigned([1], [1]), (-1, -1), 0),
             (assigned([1], [1]), (2, -1), ErrorCode.invalid_request),
@@ -149,18 +125,14 @@ class CreateTopicsTests(BrokerTestCase):
         self.assertEqual(len(self.log.topic("events").partitions), 2)
 
     def test_failingLog(self) -> None:
-        """
-        Where the log cannot write, its error is told.
-        """
+        """Where the log cannot write, its error is told."""
         self.failCommits(storageError(errno.ENOSPC))
         self.assertEqual(codes(self.create(creatable("events"))), [ErrorCode.kafka_storage_error])
         self.assertEqual(self.log.topics, {})
 
 
 class FlushTests(BrokerTestCase):
-    """
-    A change is told when the disk has it.
-    """
+    """A change is told when the disk has it."""
 
     def test_waits(self) -> None:
         """
@@ -232,9 +204,7 @@ class FlushTests(BrokerTestCase):
         self.assertEqual(self.purgatory.watched, 0)
 
     def test_leavesWhileWaiting(self) -> None:
-        """
-        A client that leaves takes its wait for the disk along.
-        """
+        """A client that leaves takes its wait for the disk along."""
         self.clock.advance(2)
         self.isHolding = True
         client = self.connect()
@@ -247,9 +217,7 @@ class FlushTests(BrokerTestCase):
             self.finishFlush()
 
     def test_failedFlush(self) -> None:
-        """
-        Where the disk does not get it, the error is told.
-        """
+        """Where the disk does not get it, the error is told."""
         self.disk.flushError = storageError(errno.EIO)
         created = self.connect().ask("CreateTopics", 7, topics=[creatable("events")]).topics[0]
         self.assertEqual(created.error_code, ErrorCode.kafka_storage_error)
@@ -260,16 +228,12 @@ class FlushTests(BrokerTestCase):
 
 
 class TopicLimitTests(BrokerTestCase):
-    """
-    C{max.topics} holds for CreateTopics as well.
-    """
+    """C{max.topics} holds for CreateTopics as well."""
 
     properties = {"max.topics": "1"}
 
     def test_tooMany(self) -> None:
-        """
-        One more than there may be is refused, validated or made.
-        """
+        """One more than there may be is refused, validated or made."""
         client = self.connect()
         results = client.ask("CreateTopics", 7, topics=[creatable("a"), creatable("b")]).topics
         self.assertEqual(codes(results), [ErrorCode.none, ErrorCode.policy_violation])
@@ -278,14 +242,10 @@ class TopicLimitTests(BrokerTestCase):
 
 
 class DeleteTopicsTests(BrokerTestCase):
-    """
-    DeleteTopics removes each topic that there is.
-    """
+    """DeleteTopics removes each topic that there is."""
 
     def test_byName(self) -> None:
-        """
-        Topics are deleted by name, in every version that names them.
-        """
+        """Topics are deleted by name, in every version that names them."""
         client = self.connect()
         for apiVersion in range(1, 6):
             self.topic("events")
@@ -295,9 +255,7 @@ class DeleteTopicsTests(BrokerTestCase):
             self.assertEqual(self.log.topics, {})
 
     def test_byNameOrId(self) -> None:
-        """
-        In version 6 they are deleted by name or by id, and answered with both.
-        """
+        """In version 6 they are deleted by name or by id, and answered with both."""
         a, b, unknown = self.topic("a"), self.topic("b"), uuid4()
         wanted = [{"name": "a"}, {"name": None, "topic_id": b.topicId}, {"name": None, "topic_id": unknown}]
         results = self.connect().ask("DeleteTopics", 6, topics=wanted).responses
@@ -308,9 +266,7 @@ class DeleteTopicsTests(BrokerTestCase):
         self.assertEqual(self.log.topics, {})
 
     def test_ambiguous(self) -> None:
-        """
-        Both a name and an id, or neither, names nothing.
-        """
+        """Both a name and an id, or neither, names nothing."""
         topic = self.topic("a")
         wanted = [{"name": "a", "topic_id": topic.topicId}, {"name": None, "topic_id": None}]
         results = self.connect().ask("DeleteTopics", 6, topics=wanted).responses
@@ -318,9 +274,7 @@ class DeleteTopicsTests(BrokerTestCase):
         self.assertIn("a", self.log.topics)
 
     def test_repeated(self) -> None:
-        """
-        A topic that is named twice stays, and the others go.
-        """
+        """A topic that is named twice stays, and the others go."""
         self.topic("a")
         self.topic("b")
         results = self.connect().ask("DeleteTopics", 5, topic_names=["a", "b", "a"]).responses
@@ -329,18 +283,14 @@ class DeleteTopicsTests(BrokerTestCase):
         self.assertEqual(set(self.log.topics), {"a"})
 
     def test_nameAndIdOfOne(self) -> None:
-        """
-        A topic named by name and by id is deleted by the first, and the second finds it gone.
-        """
+        """A topic named by name and by id is deleted by the first, and the second finds it gone."""
         topic = self.topic("a")
         wanted = [{"name": "a"}, {"name": None, "topic_id": topic.topicId}]
         results = self.connect().ask("DeleteTopics", 6, topics=wanted).responses
         self.assertEqual(codes(results), [ErrorCode.none, ErrorCode.unknown_topic_id])
 
     def test_successor(self) -> None:
-        """
-        A topic that is made anew has another id and no records.
-        """
+        """A topic that is made anew has another id and no records."""
         topic = self.topic("a")
         self.store(topic.partitions[0], b"1")
         client = self.connect()
@@ -351,14 +301,10 @@ class DeleteTopicsTests(BrokerTestCase):
 
 
 class CreatePartitionsTests(BrokerTestCase):
-    """
-    CreatePartitions makes topics wider.
-    """
+    """CreatePartitions makes topics wider."""
 
     def setUp(self) -> None:
-        """
-        Make a topic of two partitions.
-        """
+        """Make a topic of two partitions."""
         super().setUp()
         self.topic("events", 2)
 
@@ -371,15 +317,11 @@ class CreatePartitionsTests(BrokerTestCase):
         return self.connect().ask("CreatePartitions", apiVersion, topics=topics, **others).results
 
     def count(self) -> int:
-        """
-        How many partitions the topic has.
-        """
+        """How many partitions the topic has."""
         return len(self.log.topic("events").partitions)
 
     def test_everyVersion(self) -> None:
-        """
-        A topic gets as many partitions as are asked for, in every version, and keeps its records.
-        """
+        """A topic gets as many partitions as are asked for, in every version, and keeps its records."""
         partition = self.log.topic("events").partitions[0]
         self.store(partition, b"1")
         for apiVersion in range(4):
@@ -391,18 +333,14 @@ class CreatePartitionsTests(BrokerTestCase):
         self.assertIs(self.log.topic("events").partitions[0], partition)
 
     def test_validateOnly(self) -> None:
-        """
-        What is only validated is judged and not made.
-        """
+        """What is only validated is judged and not made."""
         topics = [{"name": "events", "count": 3}, {"name": "none", "count": 3}]
         results = self.widen(*topics, validate_only=True)
         self.assertEqual(codes(results), [ErrorCode.none, ErrorCode.unknown_topic_or_partition])
         self.assertEqual(self.count(), 2)
 
     def test_refusals(self) -> None:
-        """
-        Not more than there are, or too many, is refused.
-        """
+        """Not more than there are, or too many, is refused."""
         for count in (2, 1, 0, -1, 20_001):
             for validateOnly in (False, True):
                 (result,) = self.widen({"name": "events", "count": count}, validate_only=validateOnly)
@@ -410,17 +348,13 @@ class CreatePartitionsTests(BrokerTestCase):
                 self.assertTrue(result.error_message)
 
     def test_repeated(self) -> None:
-        """
-        A topic that is named twice stays as it is.
-        """
+        """A topic that is named twice stays as it is."""
         results = self.widen({"name": "events", "count": 3}, {"name": "events", "count": 4})
         self.assertEqual(codes(results), [ErrorCode.invalid_request] * 2)
         self.assertEqual(self.count(), 2)
 
     def test_assignments(self) -> None:
-        """
-        There is one replica assignment for each new partition, and it names this broker only.
-        """
+        """There is one replica assignment for each new partition, and it names this broker only."""
         for assignments, errorCode in (
             ([[1]], ErrorCode.invalid_replica_assignment),
             ([[1], [2]], ErrorCode.invalid_replica_assignment),
@@ -435,14 +369,10 @@ class CreatePartitionsTests(BrokerTestCase):
 
 
 class DeleteRecordsTests(BrokerTestCase):
-    """
-    DeleteRecords lets partitions begin later.
-    """
+    """DeleteRecords lets partitions begin later."""
 
     def setUp(self) -> None:
-        """
-        Make a topic with three batches.
-        """
+        """Make a topic with three batches."""
         super().setUp()
         self.partition = self.topic("events").partitions[0]
         for value in (b"1", b"2", b"3"):
@@ -467,18 +397,14 @@ class DeleteRecordsTests(BrokerTestCase):
         ]
 
     def test_everyVersion(self) -> None:
-        """
-        What is before the offset is gone, and never comes back; deleting less than that changes nothing.
-        """
+        """What is before the offset is gone, and never comes back; deleting less than that changes nothing."""
         for apiVersion, offset, left in ((0, 1, 1), (1, 2, 2), (2, 1, 2), (2, -1, 3)):
             self.assertEqual(self.delete(("events", 0, offset), apiVersion=apiVersion), [(0, left, 0)])
             self.assertEqual(self.partition.logStartOffset, left)
             self.assertEqual(self.partition.highWatermark, 3)
 
     def test_refused(self) -> None:
-        """
-        What is not there cannot be deleted, and a partition is named once.
-        """
+        """What is not there cannot be deleted, and a partition is named once."""
         for wanted, errors in (
             ([("events", 0, 4)], [ErrorCode.offset_out_of_range]),
             ([("events", 0, -2)], [ErrorCode.offset_out_of_range]),

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.broker.groups.groupcoordinator}.
-"""
+"""Tests for L{admission.kafka.broker.groups.groupcoordinator}."""
 
 from __future__ import annotations
 
@@ -18,14 +16,10 @@ WEEK_SECONDS = 7 * 86400.0
 
 
 class CheckTests(GroupsTestCase):
-    """
-    What no group would take.
-    """
+    """What no group would take."""
 
     def test_sessionBounds(self) -> None:
-        """
-        A session timeout of six seconds and one of half an hour will do; less and more will not.
-        """
+        """A session timeout of six seconds and one of half an hour will do; less and more will not."""
         for seconds, refusal in (
             (5.999, ErrorCode.invalid_session_timeout),
             (6.0, None),
@@ -36,17 +30,13 @@ class CheckTests(GroupsTestCase):
             self.assertEqual(self.consumer(sessionSeconds=seconds).join(), refusal, seconds)
 
     def test_noProtocols(self) -> None:
-        """
-        Members must speak something, of some type; a group does not come into being without.
-        """
+        """Members must speak something, of some type; a group does not come into being without."""
         self.assertEqual(self.consumer(protocols=()).join(), ErrorCode.inconsistent_group_protocol)
         self.assertEqual(self.consumer(protocolType="").join(), ErrorCode.inconsistent_group_protocol)
         self.assertEqual(list(self.rig.groups.all), [])
 
     def test_noCommonProtocol(self) -> None:
-        """
-        A member must share a protocol with all the others, and the type.
-        """
+        """A member must share a protocol with all the others, and the type."""
         first = self.consumer(protocols=(("range", b""), ("sticky", b"")))
         self.stable(first)
         second = self.consumer(protocols=(("sticky", b""),))
@@ -56,9 +46,7 @@ class CheckTests(GroupsTestCase):
         self.assertEqual(second.join(protocols=(("robin", b""),)), ErrorCode.inconsistent_group_protocol)
 
     def test_otherTypeOnceEmpty(self) -> None:
-        """
-        An empty group takes up whatever its next member speaks.
-        """
+        """An empty group takes up whatever its next member speaks."""
         first = self.consumer()
         self.stable(first)
         first.leave()
@@ -69,22 +57,16 @@ class CheckTests(GroupsTestCase):
 
 
 class PendingTests(GroupsTestCase):
-    """
-    New members have to come back with the id that they are given (KIP-394).
-    """
+    """New members have to come back with the id that they are given (KIP-394)."""
 
     def newcomer(self) -> Consumer:
-        """
-        A client that was told its id.
-        """
+        """A client that was told its id."""
         consumer = self.consumer(mustKnowItsId=True, clientId="reader")
         self.assertEqual(consumer.join(), ErrorCode.member_id_required)
         return consumer
 
     def test_id(self) -> None:
-        """
-        The id begins with the client's, and the client joins with it.
-        """
+        """The id begins with the client's, and the client joins with it."""
         consumer = self.newcomer()
         self.assertRegex(consumer.memberId, r"^reader-[0-9a-f-]{36}$")
         memberId = consumer.memberId
@@ -94,15 +76,14 @@ class PendingTests(GroupsTestCase):
         self.assertEqual(self.rig.group().pending, {})
 
     def test_withoutId(self) -> None:
-        """
-        Older clients and static members are taken at once.
-        """
+        """Older clients and static members are taken at once."""
         self.assertIsNone(self.consumer().join())
         self.assertIsNone(self.consumer(mustKnowItsId=True, instanceId="a").join())
 
     def test_expires(self) -> None:
         """
-        An id that is not used within the session timeout is forgotten, and so is a group that has no other members.
+        An id that is not used within the session timeout is forgotten, and so is a group that has
+        no other members.
         """
         consumer = self.newcomer()
         self.rig.wait(9.9)
@@ -113,9 +94,7 @@ class PendingTests(GroupsTestCase):
         self.assertEqual(self.rig.groups.sizeBytes, 0)
 
     def test_expiresInUsedGroup(self) -> None:
-        """
-        A group that was in use stays, or its generations would begin anew under its former members.
-        """
+        """A group that was in use stays, or its generations would begin anew under its former members."""
         first = self.consumer()
         self.stable(first)
         first.leave()
@@ -124,9 +103,7 @@ class PendingTests(GroupsTestCase):
         self.assertEqual(self.rig.group().generation, 2)
 
     def test_blocksRebalance(self) -> None:
-        """
-        A rebalance waits for a client that was told its id, but that does not start one.
-        """
+        """A rebalance waits for a client that was told its id, but that does not start one."""
         first = self.consumer()
         self.stable(first)
         second = self.newcomer()
@@ -139,9 +116,7 @@ class PendingTests(GroupsTestCase):
         self.assertEqual((first.generation, second.generation), (2, 2))
 
     def test_expiryUnblocks(self) -> None:
-        """
-        If it does not come, the rebalance goes on without it.
-        """
+        """If it does not come, the rebalance goes on without it."""
         first = self.consumer()
         self.stable(first)
         self.newcomer()
@@ -152,9 +127,7 @@ class PendingTests(GroupsTestCase):
         self.assertEqual(first.generation, 2)
 
     def test_leaves(self) -> None:
-        """
-        It may also say that it does not come.
-        """
+        """It may also say that it does not come."""
         first = self.consumer()
         self.stable(first)
         second = self.newcomer()
@@ -164,16 +137,12 @@ class PendingTests(GroupsTestCase):
         self.assertEqual(first.generation, 2)
 
     def test_static(self) -> None:
-        """
-        An id that was given to a dynamic member does not become a static one's.
-        """
+        """An id that was given to a dynamic member does not become a static one's."""
         consumer = self.newcomer()
         self.assertEqual(consumer.join(instanceId="a"), ErrorCode.unknown_member_id)
 
     def test_tooMany(self) -> None:
-        """
-        Only so many clients are waited for in all; the others may ask again.
-        """
+        """Only so many clients are waited for in all; the others may ask again."""
         self.rig = self.buildRig(maxPending=2)
         for groupId in ("a", "b"):
             self.assertEqual(self.consumer(groupId=groupId, mustKnowItsId=True).join(), ErrorCode.member_id_required)
@@ -185,21 +154,15 @@ class PendingTests(GroupsTestCase):
 
 
 class SizeTests(GroupsTestCase):
-    """
-    A group has no more members than it may.
-    """
+    """A group has no more members than it may."""
 
     def setUp(self) -> None:
-        """
-        Allow two.
-        """
+        """Allow two."""
         super().setUp()
         self.rig = self.buildRig(maxMembers=2)
 
     def test_stable(self) -> None:
-        """
-        A third member is refused, and the two members may join again.
-        """
+        """A third member is refused, and the two members may join again."""
         first, second = self.consumer(), self.consumer()
         self.stable(first, second)
         self.assertEqual(self.consumer().join(), ErrorCode.group_max_size_reached)
@@ -210,9 +173,7 @@ class SizeTests(GroupsTestCase):
         self.assertEqual(second.generation, 2)
 
     def test_preparing(self) -> None:
-        """
-        While members join, the first ones find room.
-        """
+        """While members join, the first ones find room."""
         first, second = self.consumer(), self.consumer()
         self.stable(first, second)
         first.join()
@@ -224,9 +185,7 @@ class SizeTests(GroupsTestCase):
         self.assertEqual(list(self.rig.group().members), [first.memberId, third.memberId])
 
     def test_waiting(self) -> None:
-        """
-        Who waits already may ask again.
-        """
+        """Who waits already may ask again."""
         first, second = self.consumer(), self.consumer()
         first.join()
         second.join()
@@ -234,9 +193,7 @@ class SizeTests(GroupsTestCase):
         self.assertIsNone(again.join())
 
     def test_pending(self) -> None:
-        """
-        Clients that were only told their id have no place: those that come back with it first have.
-        """
+        """Clients that were only told their id have no place: those that come back with it first have."""
         first, second, third = consumers = [self.consumer(mustKnowItsId=True) for _ in range(3)]
         for consumer in consumers:
             self.assertEqual(consumer.join(), ErrorCode.member_id_required)
@@ -244,9 +201,7 @@ class SizeTests(GroupsTestCase):
         self.assertEqual(second.join(), ErrorCode.group_max_size_reached)
 
     def test_static(self) -> None:
-        """
-        A static member that comes back to a full group has its place.
-        """
+        """A static member that comes back to a full group has its place."""
         first, second = self.consumer(), self.consumer(instanceId="a")
         self.stable(first, second)
         self.assertIsNone(self.consumer(instanceId="a").join())
@@ -254,14 +209,10 @@ class SizeTests(GroupsTestCase):
 
 
 class StaticTests(GroupsTestCase):
-    """
-    Static members are known by a name that outlives their processes (KIP-345).
-    """
+    """Static members are known by a name that outlives their processes (KIP-345)."""
 
     def test_stable(self) -> None:
-        """
-        One that comes back to a stable group gets another id and its assignment, and no other member notices.
-        """
+        """One that comes back to a stable group gets another id and its assignment, and no other member notices."""
         first, second = self.consumer(), self.consumer(instanceId="a")
         self.stable(first, second)
         again = self.consumer(instanceId="a", clientId="new", sessionSeconds=20.0, rebalanceSeconds=99.0)
@@ -276,9 +227,7 @@ class StaticTests(GroupsTestCase):
         self.assertEqual((member.sessionSeconds, member.rebalanceSeconds, member.clientId), (20.0, 99.0, "new"))
 
     def test_fenced(self) -> None:
-        """
-        A process that uses the former id is fenced, whatever it asks for.
-        """
+        """A process that uses the former id is fenced, whatever it asks for."""
         first = self.consumer(instanceId="a")
         self.stable(first)
         self.consumer(instanceId="a").join()
@@ -289,9 +238,7 @@ class StaticTests(GroupsTestCase):
         self.assertEqual(first.join(), ErrorCode.fenced_instance_id)
 
     def test_fencedWhileWaiting(self) -> None:
-        """
-        One whose request waits is told so at once.
-        """
+        """One whose request waits is told so at once."""
         for isSyncing in (False, True):
             groupId = f"readers-{isSyncing}"
             leader, first = self.consumer(groupId=groupId), self.consumer(groupId=groupId, instanceId="a")
@@ -305,9 +252,7 @@ class StaticTests(GroupsTestCase):
             self.assertEqual(first.answers[-1], ErrorCode.fenced_instance_id)
 
     def test_completing(self) -> None:
-        """
-        Coming back while assignments are awaited makes the group rebalance: they are for the former id.
-        """
+        """Coming back while assignments are awaited makes the group rebalance: they are for the former id."""
         leader, first = self.consumer(), self.consumer(instanceId="a")
         self.joined(leader, first)
         leader.sync()
@@ -317,9 +262,7 @@ class StaticTests(GroupsTestCase):
         self.assertEqual(leader.answers[-1], ErrorCode.rebalance_in_progress)
 
     def test_preparing(self) -> None:
-        """
-        Coming back while members join is joining.
-        """
+        """Coming back while members join is joining."""
         leader, first = self.consumer(), self.consumer(instanceId="a")
         self.stable(leader, first)
         leader.join()
@@ -329,9 +272,7 @@ class StaticTests(GroupsTestCase):
         self.assertEqual((leader.generation, again.generation), (2, 2))
 
     def test_new(self) -> None:
-        """
-        One that comes back before its first generation has begun has the time of a new member.
-        """
+        """One that comes back before its first generation has begun has the time of a new member."""
         leader = self.consumer()
         self.stable(leader)
         self.consumer(instanceId="a").join()
@@ -345,9 +286,7 @@ class StaticTests(GroupsTestCase):
         self.assertEqual(again.generation, 2)
 
     def test_otherProtocol(self) -> None:
-        """
-        If the group's protocol would be another with it, the group rebalances.
-        """
+        """If the group's protocol would be another with it, the group rebalances."""
         first = self.consumer(instanceId="a", protocols=(("range", b""), ("sticky", b"")))
         self.stable(first)
         again = self.consumer(instanceId="a", protocols=(("sticky", b""), ("range", b"")))
@@ -397,9 +336,7 @@ class StaticTests(GroupsTestCase):
         self.assertEqual((first.generation, first.leads), (3, True))
 
     def test_noTimeToRejoin(self) -> None:
-        """
-        One that allows no time for joining does not make the coordinator spin.
-        """
+        """One that allows no time for joining does not make the coordinator spin."""
         leader = self.consumer(rebalanceSeconds=0.001)
         first = self.consumer(instanceId="a", rebalanceSeconds=0.001)
         leader.join()
@@ -411,9 +348,7 @@ class StaticTests(GroupsTestCase):
         self.assertLess(self.rig.purgatory.expirations - expirations, 10)
 
     def test_removedByName(self) -> None:
-        """
-        An administrator removes one by its name; unknown names are refused.
-        """
+        """An administrator removes one by its name; unknown names are refused."""
         first = self.consumer(instanceId="a")
         self.stable(first)
         outcome = self.rig.groups.leave("readers", [("", "b"), ("", "a"), ("", None)])
@@ -421,18 +356,14 @@ class StaticTests(GroupsTestCase):
         self.assertEqual(self.rig.group().state, State.EMPTY)
 
     def test_unknown(self) -> None:
-        """
-        An unknown name is no member's.
-        """
+        """An unknown name is no member's."""
         first = self.consumer()
         self.stable(first)
         first.request = self.consumer(instanceId="b", memberId=first.memberId).request
         self.assertEqual(first.heartbeat(), ErrorCode.unknown_member_id)
 
     def test_failingLog(self) -> None:
-        """
-        One that takes a place which could not be stored is sent away and may come again.
-        """
+        """One that takes a place which could not be stored is sent away and may come again."""
         first = self.consumer(instanceId="a")
         self.stable(first)
         again = self.consumer(instanceId="a")
@@ -447,14 +378,10 @@ class StaticTests(GroupsTestCase):
 
 
 class RefusalTests(GroupsTestCase):
-    """
-    What is refused, and how.
-    """
+    """What is refused, and how."""
 
     def test_unknownGroup(self) -> None:
-        """
-        A group that does not exist has no members.
-        """
+        """A group that does not exist has no members."""
         stranger = self.consumer(memberId="stranger")
         self.assertEqual(stranger.heartbeat(), ErrorCode.unknown_member_id)
         self.assertEqual(stranger.sync(), ErrorCode.unknown_member_id)
@@ -464,9 +391,7 @@ class RefusalTests(GroupsTestCase):
         self.assertEqual(list(self.rig.groups.all), [])
 
     def test_namelessGroup(self) -> None:
-        """
-        A group must have a name.
-        """
+        """A group must have a name."""
         stranger = self.consumer(groupId="")
         self.assertEqual(stranger.heartbeat(), ErrorCode.invalid_group_id)
         self.assertEqual(stranger.sync(), ErrorCode.invalid_group_id)
@@ -474,9 +399,7 @@ class RefusalTests(GroupsTestCase):
         self.assertEqual(stranger.join(), ErrorCode.invalid_group_id)
 
     def test_generation(self) -> None:
-        """
-        Members speak for their generation only.
-        """
+        """Members speak for their generation only."""
         first = self.consumer()
         self.stable(first)
         assert first.joined is not None
@@ -488,9 +411,7 @@ class RefusalTests(GroupsTestCase):
         self.assertEqual(stale.sync(), ErrorCode.illegal_generation)
 
     def test_unknownMember(self) -> None:
-        """
-        Nor do strangers.
-        """
+        """Nor do strangers."""
         first = self.consumer()
         self.stable(first)
         stranger = self.consumer(memberId="stranger")
@@ -499,9 +420,7 @@ class RefusalTests(GroupsTestCase):
         self.assertEqual(stranger.sync(), ErrorCode.unknown_member_id)
 
     def test_protocolOfSync(self) -> None:
-        """
-        Who says in a sync what the protocol is must know.
-        """
+        """Who says in a sync what the protocol is must know."""
         first = self.consumer()
         self.stable(first)
         self.assertEqual(first.sync(protocolType="connect"), ErrorCode.inconsistent_group_protocol)
@@ -509,18 +428,14 @@ class RefusalTests(GroupsTestCase):
         self.assertIsNone(first.sync(protocolType="consumer", protocolName="range"))
 
     def test_syncWhilePreparing(self) -> None:
-        """
-        There are no assignments while members join.
-        """
+        """There are no assignments while members join."""
         first, second = self.consumer(), self.consumer()
         self.stable(first)
         second.join()
         self.assertEqual(first.sync(), ErrorCode.rebalance_in_progress)
 
     def test_leaveWhileWaiting(self) -> None:
-        """
-        Who is removed while it waits is told so.
-        """
+        """Who is removed while it waits is told so."""
         first, second = self.consumer(), self.consumer()
         self.stable(first, second)
         first.join()
@@ -528,9 +443,7 @@ class RefusalTests(GroupsTestCase):
         self.assertEqual(first.answers[-1], ErrorCode.unknown_member_id)
 
     def test_delete(self) -> None:
-        """
-        Only an empty group can be deleted, and it leaves nothing behind.
-        """
+        """Only an empty group can be deleted, and it leaves nothing behind."""
         first = self.consumer()
         self.assertEqual(self.rig.outcome(self.rig.groups.delete, "readers"), ErrorCode.group_id_not_found)
         self.stable(first)
@@ -546,20 +459,14 @@ class RefusalTests(GroupsTestCase):
 
 
 class LimitsTests(GroupsTestCase):
-    """
-    Groups do not take more than they may.
-    """
+    """Groups do not take more than they may."""
 
     def buildRig(self, **limits: Any) -> Any:
-        """
-        Allow little.
-        """
+        """Allow little."""
         return super().buildRig(maxGroups=2, maxGroupBytes=10_000, maxBytes=15_000, **limits)
 
     def test_groups(self) -> None:
-        """
-        There are only so many groups; the log says so once.
-        """
+        """There are only so many groups; the log says so once."""
         with capturedLogs() as captured:
             for name, refusal in (("a", None), ("b", None), ("c", ErrorCode.policy_violation)):
                 self.assertEqual(self.consumer(groupId=name).join(), refusal)
@@ -571,9 +478,7 @@ class LimitsTests(GroupsTestCase):
         )
 
     def test_bytesOfOne(self) -> None:
-        """
-        A group's members may only take so much memory, and a refused client leaves nothing behind.
-        """
+        """A group's members may only take so much memory, and a refused client leaves nothing behind."""
         first = self.consumer(protocols=(("range", bytes(5000)),))
         self.assertIsNone(first.join())
         before = self.rig.groups.sizeBytes
@@ -585,17 +490,13 @@ class LimitsTests(GroupsTestCase):
         self.assertEqual([group.groupId for group in self.rig.groups.all], ["readers"])
 
     def test_bytesOfAll(self) -> None:
-        """
-        So may all groups together.
-        """
+        """So may all groups together."""
         large = (("range", bytes(6000)),)
         self.assertIsNone(self.consumer(protocols=large, host="a").join())
         self.assertEqual(self.consumer(groupId="b", protocols=large, host="b").join(), ErrorCode.group_max_size_reached)
 
     def test_bytesOfAddress(self) -> None:
-        """
-        The members at one address may take half of that, until they leave.
-        """
+        """The members at one address may take half of that, until they leave."""
         large, small = ((("range", bytes(size)),) for size in (4000, 2000))
         first = self.consumer(protocols=large, host="a")
         self.joined(first)
@@ -606,9 +507,7 @@ class LimitsTests(GroupsTestCase):
         self.assertIsNone(self.consumer(protocols=small, host="a").join())
 
     def test_assignments(self) -> None:
-        """
-        Assignments count.
-        """
+        """Assignments count."""
         first = self.consumer()
         self.joined(first)
         before = self.rig.groups.sizeBytes
@@ -618,18 +517,14 @@ class LimitsTests(GroupsTestCase):
         self.assertEqual(self.rig.groups.sizeBytes, before + 1000)
 
     def test_memberThatGrows(self) -> None:
-        """
-        A member that comes back with more than there is room for loses its place.
-        """
+        """A member that comes back with more than there is room for loses its place."""
         first, second = self.consumer(), self.consumer()
         self.stable(first, second)
         self.assertEqual(first.join(protocols=(("range", bytes(10_000)),)), ErrorCode.group_max_size_reached)
         self.assertEqual(list(self.rig.group().members), [second.memberId])
 
     def test_nothingLeft(self) -> None:
-        """
-        What groups took is given back when they are gone.
-        """
+        """What groups took is given back when they are gone."""
         first = self.consumer()
         self.stable(first)
         self.assertGreater(self.rig.groups.sizeBytes, 0)
@@ -640,14 +535,10 @@ class LimitsTests(GroupsTestCase):
 
 
 class RestartTests(GroupsTestCase):
-    """
-    Groups survive C{kill -9}.
-    """
+    """Groups survive C{kill -9}."""
 
     def test_stable(self) -> None:
-        """
-        Members, generation, protocol, leader and assignments are as they were, without a rebalance.
-        """
+        """Members, generation, protocol, leader and assignments are as they were, without a rebalance."""
         first, second = self.consumer(), self.consumer(instanceId="static", clientId="reader", host="192.0.2.9")
         self.stable(first, second)
         self.rig.kill()
@@ -663,9 +554,7 @@ class RestartTests(GroupsTestCase):
         self.assertEqual(first.assignment, first.memberId.encode())
 
     def test_freshSessions(self) -> None:
-        """
-        Members have their whole session to be heard of again.
-        """
+        """Members have their whole session to be heard of again."""
         first = self.consumer()
         self.stable(first)
         self.rig.wait(9.0)
@@ -676,9 +565,7 @@ class RestartTests(GroupsTestCase):
         self.assertEqual(first.heartbeat(), ErrorCode.unknown_member_id)
 
     def test_unassigned(self) -> None:
-        """
-        A generation that never got its assignments is followed by another at once.
-        """
+        """A generation that never got its assignments is followed by another at once."""
         first = self.consumer()
         self.joined(first)
         self.assertEqual(first.generation, 1)
@@ -689,9 +576,7 @@ class RestartTests(GroupsTestCase):
         self.assertEqual(first.generation, 2)
 
     def test_uncommittedAssignment(self) -> None:
-        """
-        So is one whose assignments were lost; no member was told of them.
-        """
+        """So is one whose assignments were lost; no member was told of them."""
         first = self.consumer()
         self.joined(first)
         first.sync()
@@ -700,9 +585,7 @@ class RestartTests(GroupsTestCase):
         self.assertEqual(first.heartbeat(), ErrorCode.rebalance_in_progress)
 
     def test_empty(self) -> None:
-        """
-        An empty group goes on counting generations.
-        """
+        """An empty group goes on counting generations."""
         first = self.consumer()
         self.stable(first)
         first.leave()
@@ -716,14 +599,10 @@ class RestartTests(GroupsTestCase):
 
 
 class CommitTests(OffsetsTestCase):
-    """
-    Who may commit offsets, and when.
-    """
+    """Who may commit offsets, and when."""
 
     def test_simple(self) -> None:
-        """
-        A client that is no member may commit to a group that is new or empty, but to no other.
-        """
+        """A client that is no member may commit to a group that is new or empty, but to no other."""
         self.assertEqual(self.simple(self.first, 5), ErrorCode.none)
         self.assertEqual(self.simple(self.first, 6), ErrorCode.none)
         self.assertEqual(self.offsets(), {self.first: 6})
@@ -732,17 +611,13 @@ class CommitTests(OffsetsTestCase):
         self.assertEqual(self.offsets(), {self.first: 6})
 
     def test_unknownGroup(self) -> None:
-        """
-        A generation of a group that is not there is no generation.
-        """
+        """A generation of a group that is not there is no generation."""
         stranger = MemberRequest(groupId="readers", generation=1, memberId="stranger")
         self.assertEqual(self.rig.outcome(self.rig.groups.commit, stranger, {}), ErrorCode.illegal_generation)
         self.assertIsNone(self.rig.groups.get("readers"))
 
     def test_stable(self) -> None:
-        """
-        A member commits, and was heard of.
-        """
+        """A member commits, and was heard of."""
         first = self.consumer()
         self.stable(first)
         for offset in range(3):
@@ -751,9 +626,7 @@ class CommitTests(OffsetsTestCase):
         self.assertEqual(self.offsets(), {self.first: 2})
 
     def test_preparing(self) -> None:
-        """
-        So it does while members join: what it has done is done.
-        """
+        """So it does while members join: what it has done is done."""
         first, second = self.consumer(rebalanceSeconds=60.0), self.consumer()
         self.stable(first)
         second.join()
@@ -763,17 +636,13 @@ class CommitTests(OffsetsTestCase):
         self.assertEqual(len(self.rig.group().members), 2)
 
     def test_completing(self) -> None:
-        """
-        Between joining and having an assignment there is nothing to commit.
-        """
+        """Between joining and having an assignment there is nothing to commit."""
         first = self.consumer()
         self.joined(first)
         self.assertEqual(first.commit(self.first, 5), ErrorCode.rebalance_in_progress)
 
     def test_strangers(self) -> None:
-        """
-        Other members, generations and instances may not.
-        """
+        """Other members, generations and instances may not."""
         first = self.consumer(instanceId="a")
         self.stable(first)
         for memberId, generation, instanceId, refusal in (
@@ -787,9 +656,7 @@ class CommitTests(OffsetsTestCase):
             self.assertEqual(self.rig.outcome(self.rig.groups.commit, speaker, {}), refusal)
 
     def test_readWhenCommitted(self) -> None:
-        """
-        An offset can be read when it would survive, and its client is told then, if it still waits.
-        """
+        """An offset can be read when it would survive, and its client is told then, if it still waits."""
         offset = Offset(5, -1, "", 0.0)
         nobody = MemberRequest(groupId="readers", generation=-1, memberId="")
         waiting, gone = (self.rig.groups.commit(nobody, {each: offset}) for each in (self.first, self.second))
@@ -802,9 +669,7 @@ class CommitTests(OffsetsTestCase):
         self.assertEqual(self.offsets(), {self.first: 5, self.second: 5})
 
     def test_failing(self) -> None:
-        """
-        An offset that could not be stored is not there, and the one before is; the client may try again.
-        """
+        """An offset that could not be stored is not there, and the one before is; the client may try again."""
         self.simple(self.first, 5)
         self.rig.log.error = LogFailed("full")
         self.assertEqual(self.simple(self.first, 6), ErrorCode.not_coordinator)
@@ -815,9 +680,7 @@ class CommitTests(OffsetsTestCase):
         self.assertEqual(self.offsets(), {self.first: 7})
 
     def test_failingFirst(self) -> None:
-        """
-        A group whose first offset could not be stored is stored with the next one.
-        """
+        """A group whose first offset could not be stored is stored with the next one."""
         self.rig.log.error = LogFailed("full")
         self.assertEqual(self.simple(self.first, 6), ErrorCode.not_coordinator)
         self.rig.log.error = None
@@ -826,9 +689,7 @@ class CommitTests(OffsetsTestCase):
         self.assertEqual(self.offsets(), {self.first: 7})
 
     def test_deletedMeanwhile(self) -> None:
-        """
-        Offsets of a topic that is deleted before they are committed are not kept, nor those of a group.
-        """
+        """Offsets of a topic that is deleted before they are committed are not kept, nor those of a group."""
         nobody = MemberRequest(groupId="readers", generation=-1, memberId="")
         committing = self.rig.groups.commit(nobody, {self.first: Offset(5, -1, "", 0.0)})
         self.rig.log.deleteTopic("events")
@@ -843,9 +704,7 @@ class CommitTests(OffsetsTestCase):
         self.assertEqual(self.rig.log.tables["offsets"].current, {})
 
     def test_notRemovedMeanwhile(self) -> None:
-        """
-        A group that is to have its first offset is not removed because it has none yet.
-        """
+        """A group that is to have its first offset is not removed because it has none yet."""
         nobody = MemberRequest(groupId="readers", generation=-1, memberId="")
         committing = self.rig.groups.commit(nobody, {self.first: Offset(5, -1, "", 0.0)})
         self.assertEqual(self.consumer(protocols=(("range", bytes(1 << 25)),)).join(), ErrorCode.group_max_size_reached)
@@ -855,49 +714,35 @@ class CommitTests(OffsetsTestCase):
 
 
 class RoomTests(OffsetsTestCase):
-    """
-    Offsets count.
-    """
+    """Offsets count."""
 
     def buildRig(self, **limits: Any) -> Any:
-        """
-        Allow little.
-        """
+        """Allow little."""
         return super().buildRig(maxGroupBytes=4000, maxGroups=1, **limits)
 
     def test_bytes(self) -> None:
-        """
-        What would be too much is refused, and what takes the place of something as large is not.
-        """
+        """What would be too much is refused, and what takes the place of something as large is not."""
         self.assertEqual(self.simple(self.first, 1, metadata="x" * 1500), ErrorCode.none)
         self.assertEqual(self.simple(self.second, 1, metadata="x" * 1500), ErrorCode.invalid_commit_offset_size)
         self.assertEqual(self.simple(self.first, 2, metadata="x" * 1500), ErrorCode.none)
         self.assertEqual(self.offsets(), {self.first: 2})
 
     def test_groups(self) -> None:
-        """
-        A group that there is no room for does not come into being by a commit either.
-        """
+        """A group that there is no room for does not come into being by a commit either."""
         self.simple(self.first, 1)
         self.assertEqual(self.simple(self.first, 1, groupId="others"), ErrorCode.policy_violation)
 
 
 class RetentionTests(OffsetsTestCase):
-    """
-    Offsets are kept as long as they are of use.
-    """
+    """Offsets are kept as long as they are of use."""
 
     def retained(self, seconds: float) -> None:
-        """
-        Let much time pass at once.
-        """
+        """Let much time pass at once."""
         self.rig.clock.advance(seconds)
         self.rig.wait(600.0)
 
     def test_empty(self) -> None:
-        """
-        Those of a group that was empty for a week go with it, from the log as well; a day earlier they do not.
-        """
+        """Those of a group that was empty for a week go with it, from the log as well; a day earlier they do not."""
         first = self.consumer()
         self.stable(first)
         first.commit(self.first, 5)
@@ -910,9 +755,7 @@ class RetentionTests(OffsetsTestCase):
         self.assertEqual(self.rig.log.tables["offsets"].committed, {})
 
     def test_simple(self) -> None:
-        """
-        A group without members is in use as long as a client commits.
-        """
+        """A group without members is in use as long as a client commits."""
         self.simple(self.first, 5)
         for offset in range(3):
             self.retained(5 * 86400.0)
@@ -920,9 +763,7 @@ class RetentionTests(OffsetsTestCase):
         self.assertEqual(self.offsets(), {self.first: 5, self.second: 2})
 
     def test_acrossRestart(self) -> None:
-        """
-        A restart does not make it younger.
-        """
+        """A restart does not make it younger."""
         self.simple(self.first, 5)
         self.rig.clock.advance(4 * 86400.0)
         self.rig.kill()
@@ -930,9 +771,7 @@ class RetentionTests(OffsetsTestCase):
         self.assertIsNone(self.rig.groups.get("readers"))
 
     def test_pending(self) -> None:
-        """
-        A group that a client is about to join is in use.
-        """
+        """A group that a client is about to join is in use."""
         self.simple(self.first, 5)
         self.rig.clock.advance(WEEK_SECONDS - 1000.0)
         self.consumer(mustKnowItsId=True, sessionSeconds=1800.0).join()
@@ -942,9 +781,7 @@ class RetentionTests(OffsetsTestCase):
         self.assertIsNone(self.rig.groups.get("readers"))
 
     def test_members(self) -> None:
-        """
-        A group with members keeps its offsets for ever.
-        """
+        """A group with members keeps its offsets for ever."""
         first = self.consumer(sessionSeconds=1800.0)
         self.stable(first)
         first.commit(self.first, 5)
@@ -954,9 +791,7 @@ class RetentionTests(OffsetsTestCase):
         self.assertEqual(self.offsets(), {self.first: 5})
 
     def test_deletedTopic(self) -> None:
-        """
-        The offsets of a topic that is gone go too, and another topic of its name has none.
-        """
+        """The offsets of a topic that is gone go too, and another topic of its name has none."""
         self.simple(self.first, 5)
         self.rig.log.deleteTopic("events")
         third = self.rig.log.createTopic("events").partitions[0]
@@ -968,14 +803,10 @@ class RetentionTests(OffsetsTestCase):
 
 
 class DeleteTests(OffsetsTestCase):
-    """
-    Offsets can be deleted.
-    """
+    """Offsets can be deleted."""
 
     def test_some(self) -> None:
-        """
-        Those that are named go, once that would survive.
-        """
+        """Those that are named go, once that would survive."""
         self.simple(self.first, 1)
         self.simple(self.second, 2)
         deleting = self.rig.groups.deleteOffsets(self.rig.group(), [self.first])
@@ -986,9 +817,7 @@ class DeleteTests(OffsetsTestCase):
         self.assertEqual(self.offsets(), {self.second: 2})
 
     def test_order(self) -> None:
-        """
-        What is committed and deleted in one turn ends as the last of them says.
-        """
+        """What is committed and deleted in one turn ends as the last of them says."""
         nobody = MemberRequest(groupId="readers", generation=-1, memberId="")
         self.simple(self.first, 1)
         group = self.rig.group()

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.broker.groups.groupstate}.
-"""
+"""Tests for L{admission.kafka.broker.groups.groupstate}."""
 
 from __future__ import annotations
 
@@ -13,21 +11,15 @@ from tests.kit.groupsfixture import memberNamed
 
 
 class GroupTests(SynchronousTestCase):
-    """
-    L{Group} keeps its members and what they agree on.
-    """
+    """L{Group} keeps its members and what they agree on."""
 
     def setUp(self) -> None:
-        """
-        Make an empty group.
-        """
+        """Make an empty group."""
         self.totals = GroupTotals()
         self.group = Group("readers", 1, self.totals, 0.0)
 
     def test_transitions(self) -> None:
-        """
-        States follow each other as they should and not otherwise.
-        """
+        """States follow each other as they should and not otherwise."""
         allowed = {
             ("Empty", "PreparingRebalance"),
             ("Stable", "PreparingRebalance"),
@@ -48,9 +40,7 @@ class GroupTests(SynchronousTestCase):
                     self.assertIs(self.group.state, before)
 
     def test_votes(self) -> None:
-        """
-        The protocol is the one that most members prefer among those that all of them speak.
-        """
+        """The protocol is the one that most members prefer among those that all of them speak."""
         self.group.add(memberNamed("a", "special", "range", "sticky"))
         self.group.add(memberNamed("b", "sticky", "range"))
         self.assertIn(self.group.selectProtocol(), ("range", "sticky"))
@@ -60,9 +50,7 @@ class GroupTests(SynchronousTestCase):
         self.assertEqual(self.group.selectProtocol(), "range")
 
     def test_supports(self) -> None:
-        """
-        Who shares no protocol with all members could not be one; members that go take their wishes along.
-        """
+        """Who shares no protocol with all members could not be one; members that go take their wishes along."""
         special = memberNamed("a", "special", "range")
         self.group.protocolType = "consumer"
         self.group.add(special)
@@ -77,9 +65,7 @@ class GroupTests(SynchronousTestCase):
         self.assertEqual(dict(self.group._supporters), {"range": 1})
 
     def test_protocolTwice(self) -> None:
-        """
-        A protocol that a member names twice counts once.
-        """
+        """A protocol that a member names twice counts once."""
         member = memberNamed("a", "range", "range")
         self.group.add(member)
         self.assertEqual(self.group.selectProtocol(), "range")
@@ -87,9 +73,7 @@ class GroupTests(SynchronousTestCase):
         self.assertEqual(dict(self.group._supporters), {})
 
     def test_leader(self) -> None:
-        """
-        The first member leads; when it is gone, the next; who has joined goes before who has not.
-        """
+        """The first member leads; when it is gone, the next; who has joined goes before who has not."""
         a, b, c = (memberNamed(each) for each in "abc")
         for member in (a, b, c):
             self.group.add(member)
@@ -102,9 +86,7 @@ class GroupTests(SynchronousTestCase):
         self.assertEqual(self.group.leaderId, "c")
 
     def test_rename(self) -> None:
-        """
-        A static member with another id leads if it led, and owes what it owed.
-        """
+        """A static member with another id leads if it led, and owes what it owed."""
         member = memberNamed("a", instanceId="static")
         self.group.add(member)
         self.group.add(memberNamed("b"))
@@ -119,9 +101,7 @@ class GroupTests(SynchronousTestCase):
         self.assertEqual(self.group.sizeBytes, Group("readers", 1, GroupTotals(), 0.0).sizeBytes)
 
     def test_size(self) -> None:
-        """
-        Whatever is added counts, and counts no more when it is gone; the totals are the sums of all groups.
-        """
+        """Whatever is added counts, and counts no more when it is gone; the totals are the sums of all groups."""
         other = Group("others", 2, self.totals, 0.0)
         empty = self.group.sizeBytes
         member, pending = memberNamed("a"), Participant(memberId="p", sessionSeconds=10.0)
@@ -149,14 +129,10 @@ class GroupTests(SynchronousTestCase):
 
 
 class LimitsTests(SynchronousTestCase):
-    """
-    L{GroupLimits.allow} lets groups grow to their limits.
-    """
+    """L{GroupLimits.allow} lets groups grow to their limits."""
 
     def test_allow(self) -> None:
-        """
-        Up to the limit of each and of all; who needs no more than before is always let.
-        """
+        """Up to the limit of each and of all; who needs no more than before is always let."""
         limits = GroupLimits(maxGroupBytes=100, maxBytes=150)
         self.assertTrue(limits.allow(90, 90, 10))
         self.assertFalse(limits.allow(90, 90, 11))

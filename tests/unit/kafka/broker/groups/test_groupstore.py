@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.broker.groups.groupstore}, through the coordinator.
-"""
+"""Tests for L{admission.kafka.broker.groups.groupstore}, through the coordinator."""
 
 from __future__ import annotations
 
@@ -18,14 +16,10 @@ from tests.kit.groupsfixture import OffsetsTestCase
 
 
 class StoreTests(OffsetsTestCase):
-    """
-    What L{GroupStore} writes it can read.
-    """
+    """What L{GroupStore} writes it can read."""
 
     def test_offsets(self) -> None:
-        """
-        Offsets come back with all that belongs to them.
-        """
+        """Offsets come back with all that belongs to them."""
         self.simple(self.second, 2**62, metadata="größer")
         self.rig.kill()
         offset = self.rig.group().offsets[self.second]
@@ -49,9 +43,7 @@ class StoreTests(OffsetsTestCase):
         self.assertEqual(self.offsets(), {self.first: 5})
 
     def test_orphans(self) -> None:
-        """
-        Offsets without a group, or of a topic that is gone, are removed.
-        """
+        """Offsets without a group, or of a topic that is gone, are removed."""
         self.simple(self.first, 1)
         self.simple(self.first, 1, groupId="gone")
         self.rig.log.createTopic("short")
@@ -66,9 +58,7 @@ class StoreTests(OffsetsTestCase):
         self.assertEqual(self.offsets(), {self.first: 1})
 
     def test_numbers(self) -> None:
-        """
-        A new group never has the number of one that there is.
-        """
+        """A new group never has the number of one that there is."""
         for name in ("a", "b"):
             self.simple(self.first, 1, groupId=name)
         self.rig.kill()
@@ -77,9 +67,7 @@ class StoreTests(OffsetsTestCase):
         self.assertEqual(len(numbers), 3)
 
     def test_otherVersion(self) -> None:
-        """
-        What a later version has written is not touched.
-        """
+        """What a later version has written is not touched."""
         self.simple(self.first, 1)
         for name in ("groups", "offsets"):
             table = self.rig.log.tables[name]
@@ -91,9 +79,7 @@ class StoreTests(OffsetsTestCase):
             table.current[key] = value
 
     def test_damaged(self) -> None:
-        """
-        A damaged record is refused with what is wrong with it.
-        """
+        """A damaged record is refused with what is wrong with it."""
         self.stable(self.consumer())
         self.assertEqual(self.simple(self.first, 1, groupId="others"), ErrorCode.none)
         groups, offsets = self.rig.log.tables["groups"], self.rig.log.tables["offsets"]
@@ -142,9 +128,7 @@ class StoreTests(OffsetsTestCase):
         self.assertIn(f"the record {key.hex()} of an offset is damaged", str(failure))
 
     def test_formatOne(self) -> None:
-        """
-        What the first version with groups has stored is read for ever.
-        """
+        """What the first version with groups has stored is read for ever."""
         stored = (
             b'\x01{"id":"readers","wallSeconds":1000000003.0,"generation":7,"protocolType":"consumer",'
             b'"protocolName":"range","leader":"a-1","isAssigned":true,"members":[{"id":"a-1","instance":"a",'
@@ -166,9 +150,7 @@ class StoreTests(OffsetsTestCase):
         self.assertEqual(group.offsets, {self.first: Offset(42, -1, "größer", 1000000004.0)})
 
     def test_writingFails(self) -> None:
-        """
-        A client that waits is answered if nothing can be written at all.
-        """
+        """A client that waits is answered if nothing can be written at all."""
         self.simple(self.first, 1)
 
         def fail(*_: bytes) -> None:

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.broker.groups.member}.
-"""
+"""Tests for L{admission.kafka.broker.groups.member}."""
 
 from __future__ import annotations
 
@@ -17,9 +15,7 @@ from tests.kit.listpurgatory import ListPurgatory
 
 @define(eq=False, kw_only=True)
 class Busy(Participant):
-    """
-    A participant that may await a response.
-    """
+    """A participant that may await a response."""
 
     isBusy: bool = False
 
@@ -29,14 +25,10 @@ class Busy(Participant):
 
 
 class SessionTests(SynchronousTestCase):
-    """
-    L{Session} expires when nothing has been heard for its time.
-    """
+    """L{Session} expires when nothing has been heard for its time."""
 
     def setUp(self) -> None:
-        """
-        Make a session that notes when it expires.
-        """
+        """Make a session that notes when it expires."""
         self.clock = Clock()
         self.purgatory = WheelPurgatory(TimingWheel(self.clock))
         self.expired: list[float] = []
@@ -50,15 +42,11 @@ class SessionTests(SynchronousTestCase):
         )
 
     def wait(self, seconds: float) -> None:
-        """
-        Let time pass in steps.
-        """
+        """Let time pass in steps."""
         self.clock.pump([0.5] * int(seconds * 2))
 
     def test_expires(self) -> None:
-        """
-        In time, and once.
-        """
+        """In time, and once."""
         self.session.start(10.0)
         self.wait(9.5)
         self.assertEqual(self.expired, [])
@@ -67,9 +55,7 @@ class SessionTests(SynchronousTestCase):
         self.assertEqual(self.purgatory.watched, 0)
 
     def test_renewed(self) -> None:
-        """
-        Hearing of the participant moves the deadline and touches no timer.
-        """
+        """Hearing of the participant moves the deadline and touches no timer."""
         # Where each operation has a timer of the clock.
         purgatory = CallLaterPurgatory(self.clock)
         session = Session(
@@ -89,18 +75,14 @@ class SessionTests(SynchronousTestCase):
         self.assertEqual(purgatory.expirations, 1)
 
     def test_shortened(self) -> None:
-        """
-        A shorter time holds at once.
-        """
+        """A shorter time holds at once."""
         self.session.start(300.0)
         self.session.start(10.0)
         self.wait(12.0)
         self.assertEqual(self.expired, [10.0])
 
     def test_awaitingResponse(self) -> None:
-        """
-        While the participant awaits a response it does not expire; its session has to be started again then.
-        """
+        """While the participant awaits a response it does not expire; its session has to be started again then."""
         self.participant.isBusy = True
         self.session.start(10.0)
         self.wait(20.0)
@@ -111,9 +93,7 @@ class SessionTests(SynchronousTestCase):
         self.assertEqual(self.expired, [30.0])
 
     def test_throttled(self) -> None:
-        """
-        While the participant is throttled its time does not run.
-        """
+        """While the participant is throttled its time does not run."""
         self.session.start(10.0)
         self.wait(5.0)
         self.session.throttled(7.0)
@@ -121,9 +101,7 @@ class SessionTests(SynchronousTestCase):
         self.assertEqual(self.expired, [17.0])
 
     def test_throttledTwice(self) -> None:
-        """
-        Times that overlap are added once.
-        """
+        """Times that overlap are added once."""
         self.session.start(10.0)
         self.session.throttled(4.0)
         self.wait(2.0)
@@ -133,9 +111,7 @@ class SessionTests(SynchronousTestCase):
         self.assertEqual(self.expired, [18.0])
 
     def test_anyPurgatory(self) -> None:
-        """
-        It works in any purgatory.
-        """
+        """It works in any purgatory."""
         for build in (CallLaterPurgatory, ListPurgatory):
             purgatory = build(self.clock)
             began = self.clock.seconds()
@@ -156,14 +132,10 @@ class SessionTests(SynchronousTestCase):
 
 
 class ConnectionsTests(SynchronousTestCase):
-    """
-    L{Connections} knows by which connection participants were heard of last.
-    """
+    """L{Connections} knows by which connection participants were heard of last."""
 
     def setUp(self) -> None:
-        """
-        Make two participants whose times run.
-        """
+        """Make two participants whose times run."""
         clock = Clock()
         purgatory = WheelPurgatory(TimingWheel(clock))
         self.connections = Connections()
@@ -173,15 +145,11 @@ class ConnectionsTests(SynchronousTestCase):
             participant.session.start(10.0)
 
     def deadlines(self) -> list[float]:
-        """
-        Until when they have to be heard of.
-        """
+        """Until when they have to be heard of."""
         return [participant.session.deadlineSeconds for participant in self.participants]
 
     def test_last(self) -> None:
-        """
-        Only participants that used the connection last are throttled with it.
-        """
+        """Only participants that used the connection last are throttled with it."""
         first, second = self.participants
         self.connections.heard(first, "x")
         self.connections.heard(second, "x")
@@ -191,18 +159,14 @@ class ConnectionsTests(SynchronousTestCase):
         self.assertEqual(self.deadlines(), [15.0, 10.0])
 
     def test_shared(self) -> None:
-        """
-        Several may share one.
-        """
+        """Several may share one."""
         for participant in self.participants:
             self.connections.heard(participant, "x")
         self.connections.throttled("x", 5.0)
         self.assertEqual(self.deadlines(), [15.0, 15.0])
 
     def test_lost(self) -> None:
-        """
-        A connection that is closed is not kept, and its participants may be heard of by another.
-        """
+        """A connection that is closed is not kept, and its participants may be heard of by another."""
         for participant in self.participants:
             self.connections.heard(participant, "x")
         self.connections.lost("x")
@@ -214,9 +178,7 @@ class ConnectionsTests(SynchronousTestCase):
         self.assertEqual(self.deadlines(), [15.0, 10.0])
 
     def test_forgotten(self) -> None:
-        """
-        Nothing is kept of participants that are gone, nor of their connections.
-        """
+        """Nothing is kept of participants that are gone, nor of their connections."""
         for participant in self.participants:
             self.connections.heard(participant, "x")
             self.connections.heard(participant, None)
@@ -228,13 +190,9 @@ class ConnectionsTests(SynchronousTestCase):
 
 
 class MemberTests(SynchronousTestCase):
-    """
-    L{Member} knows what it has said.
-    """
+    """L{Member} knows what it has said."""
 
     def test_metadata(self) -> None:
-        """
-        What a member says in a protocol that it does not speak is nothing.
-        """
+        """What a member says in a protocol that it does not speak is nothing."""
         member = memberNamed("a", "range", "sticky")
         self.assertEqual((member.metadata("sticky"), member.metadata("robin"), member.metadata(None)), (b"a", b"", b""))

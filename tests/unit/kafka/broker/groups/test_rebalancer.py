@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.broker.groups.rebalancer}, through the coordinator.
-"""
+"""Tests for L{admission.kafka.broker.groups.rebalancer}, through the coordinator."""
 
 from __future__ import annotations
 
@@ -18,9 +16,7 @@ from tests.kit.groupsfixture import Consumer, GroupsTestCase
 
 
 class GenerationTests(GroupsTestCase):
-    """
-    A group gets from one generation to the next.
-    """
+    """A group gets from one generation to the next."""
 
     def test_first(self) -> None:
         """
@@ -47,9 +43,7 @@ class GenerationTests(GroupsTestCase):
         self.assertIs(self.rig.group().state, State.STABLE)
 
     def test_missingAssignment(self) -> None:
-        """
-        Whom the leader forgets gets an empty assignment, and whom it invents is ignored.
-        """
+        """Whom the leader forgets gets an empty assignment, and whom it invents is ignored."""
         first, second = self.consumer(), self.consumer()
         self.joined(first, second)
         first.sync({first.memberId: b"x", "nobody": b"y"})
@@ -58,9 +52,7 @@ class GenerationTests(GroupsTestCase):
         self.assertEqual((first.assignment, second.assignment), (b"x", b""))
 
     def test_anotherMember(self) -> None:
-        """
-        A member that joins a stable group makes all the others join again; they hear of it by their heartbeats.
-        """
+        """A member that joins a stable group makes all the others join again; they hear of it by their heartbeats."""
         first, second = self.consumer(), self.consumer()
         self.stable(first)
         second.join()
@@ -73,18 +65,14 @@ class GenerationTests(GroupsTestCase):
         self.assertEqual(first.heartbeat(), ErrorCode.none)
 
     def test_stableFollower(self) -> None:
-        """
-        A follower that joins a stable group again as it was is told the generation that there is.
-        """
+        """A follower that joins a stable group again as it was is told the generation that there is."""
         first, second = self.consumer(), self.consumer()
         self.stable(first, second)
         second.join()
         self.assertEqual((second.generation, self.rig.group().state), (1, State.STABLE))
 
     def test_stableLeader(self) -> None:
-        """
-        A leader that joins a stable group again wants to assign anew.
-        """
+        """A leader that joins a stable group again wants to assign anew."""
         first, second = self.consumer(), self.consumer()
         self.stable(first, second)
         first.join()
@@ -94,9 +82,7 @@ class GenerationTests(GroupsTestCase):
         self.assertEqual((first.generation, second.generation), (2, 2))
 
     def test_changedFollower(self) -> None:
-        """
-        A follower that joins again with other metadata makes the group rebalance.
-        """
+        """A follower that joins again with other metadata makes the group rebalance."""
         first, second = self.consumer(), self.consumer()
         self.stable(first, second)
         second.join(protocols=(("range", b"less"),))
@@ -122,9 +108,7 @@ class GenerationTests(GroupsTestCase):
         self.assertEqual((first.generation, second.generation), (2, 2))
 
     def test_empty(self) -> None:
-        """
-        When the last member has left, the group is empty, in a generation of its own.
-        """
+        """When the last member has left, the group is empty, in a generation of its own."""
         first = self.consumer()
         self.stable(first)
         self.assertEqual(first.leave(), ErrorCode.none)
@@ -133,9 +117,7 @@ class GenerationTests(GroupsTestCase):
         self.assertEqual(first.join(), ErrorCode.unknown_member_id)
 
     def test_namesInLog(self) -> None:
-        """
-        What a client has chosen stays on one line of the log, and short.
-        """
+        """What a client has chosen stays on one line of the log, and short."""
         first = self.consumer(groupId="a\nb" + "x" * 30_000, clientId="c\x1b[31m" + "y" * 30_000)
         with capturedLogs() as logged:
             self.joined(first)
@@ -149,9 +131,7 @@ class GenerationTests(GroupsTestCase):
             self.assertLess(len(line), 1000)
 
     def test_answeredWhenCommitted(self) -> None:
-        """
-        Neither a generation nor an assignment is told before it would survive.
-        """
+        """Neither a generation nor an assignment is told before it would survive."""
         first = self.consumer()
         first.join()
         self.rig.log.commitSeconds = 1.0
@@ -169,9 +149,7 @@ class GenerationTests(GroupsTestCase):
         self.assertIs(self.rig.group().state, State.STABLE)
 
     def test_said(self) -> None:
-        """
-        The log tells of rebalances and why.
-        """
+        """The log tells of rebalances and why."""
         with capturedLogs() as captured:
             first, second = self.consumer(), self.consumer()
             self.stable(first)
@@ -183,9 +161,7 @@ class GenerationTests(GroupsTestCase):
 
 
 class InitialDelayTests(GroupsTestCase):
-    """
-    The first members of an empty group wait for more.
-    """
+    """The first members of an empty group wait for more."""
 
     def joinedAfter(self, *arrivalSeconds: float, **joining: Any) -> float:
         """
@@ -206,49 +182,35 @@ class InitialDelayTests(GroupsTestCase):
         return self.rig.clock.seconds() - began
 
     def test_alone(self) -> None:
-        """
-        One member waits for three seconds.
-        """
+        """One member waits for three seconds."""
         self.assertEqual(self.joinedAfter(0.0), 3.0)
 
     def test_again(self) -> None:
-        """
-        If a member joins meanwhile, the group waits three more seconds, and so on.
-        """
+        """If a member joins meanwhile, the group waits three more seconds, and so on."""
         self.assertEqual(self.joinedAfter(0.0, 1.0, 2.0), 6.0)
         self.rig.groups.leave("readers", [(each, None) for each in list(self.rig.group().members)])
 
     def test_threeTimes(self) -> None:
-        """
-        Each wait in which a member joins is followed by another.
-        """
+        """Each wait in which a member joins is followed by another."""
         self.assertEqual(self.joinedAfter(0.0, 1.0, 4.0), 9.0)
 
     def test_bounded(self) -> None:
-        """
-        All the waits together are no longer than the first member's rebalance timeout.
-        """
+        """All the waits together are no longer than the first member's rebalance timeout."""
         self.assertEqual(self.joinedAfter(0.0, 1.0, 4.0, 6.5, rebalanceSeconds=7.0), 7.0)
 
     def test_shortRebalance(self) -> None:
-        """
-        A rebalance timeout below the delay does not shorten it, but nothing is added.
-        """
+        """A rebalance timeout below the delay does not shorten it, but nothing is added."""
         self.assertEqual(self.joinedAfter(0.0, 1.0, rebalanceSeconds=2.0), 3.0)
 
     def test_usedBefore(self) -> None:
-        """
-        A group that was in use before waits exactly once, however many members join.
-        """
+        """A group that was in use before waits exactly once, however many members join."""
         first = self.consumer()
         self.stable(first)
         first.leave()
         self.assertEqual(self.joinedAfter(0.0, 1.0, 2.0), 3.0)
 
     def test_notEarlier(self) -> None:
-        """
-        That all members have joined does not end it, nor that all have left.
-        """
+        """That all members have joined does not end it, nor that all have left."""
         first = self.consumer()
         first.join()
         first_id = next(iter(self.rig.group().members))
@@ -261,14 +223,12 @@ class InitialDelayTests(GroupsTestCase):
 
 
 class SlowMemberTests(GroupsTestCase):
-    """
-    Members that are alive and slow are waited for; those that are gone are
-    not.
-    """
+    """Members that are alive and slow are waited for; those that are gone are not."""
 
     def test_rebalanceTimeout(self) -> None:
         """
-        A member that sends heartbeats and does not join keeps its place until the rebalance timeout, and loses it then.
+        A member that sends heartbeats and does not join keeps its place until the rebalance
+        timeout, and loses it then.
         """
         first, second = self.consumer(rebalanceSeconds=60.0), self.consumer()
         self.stable(first)
@@ -284,7 +244,8 @@ class SlowMemberTests(GroupsTestCase):
 
     def test_largestTimeout(self) -> None:
         """
-        The rebalance timeout is the largest of the members' when it starts; one who comes later does not prolong it.
+        The rebalance timeout is the largest of the members' when it starts; one who comes later
+        does not prolong it.
         """
         first, second, third = (self.consumer(rebalanceSeconds=each) for each in (20.0, 40.0, 300.0))
         self.stable(first, second)
@@ -298,7 +259,8 @@ class SlowMemberTests(GroupsTestCase):
 
     def test_crashWhileOthersJoin(self) -> None:
         """
-        A member that is silent for its session timeout is not waited for any longer, even in the middle of a rebalance.
+        A member that is silent for its session timeout is not waited for any longer, even in the
+        middle of a rebalance.
         """
         first, second, third = (self.consumer(sessionSeconds=10.0, rebalanceSeconds=300.0) for _ in range(3))
         self.stable(first, second)
@@ -312,9 +274,7 @@ class SlowMemberTests(GroupsTestCase):
         self.assertEqual((first.generation, third.generation), (2, 2))
 
     def test_crashInStable(self) -> None:
-        """
-        In a stable group its end makes the others rebalance.
-        """
+        """In a stable group its end makes the others rebalance."""
         first, second = self.consumer(), self.consumer()
         self.stable(first, second)
         self.rig.wait(6.0)
@@ -324,9 +284,7 @@ class SlowMemberTests(GroupsTestCase):
         self.assertEqual(second.heartbeat(), ErrorCode.unknown_member_id)
 
     def test_leaderGone(self) -> None:
-        """
-        When the leader is gone, the first member that has joined leads.
-        """
+        """When the leader is gone, the first member that has joined leads."""
         first, second, third = (self.consumer() for _ in range(3))
         self.stable(first, second, third)
         first.leave()
@@ -336,9 +294,7 @@ class SlowMemberTests(GroupsTestCase):
         self.assertEqual((second.leads, third.leads), (True, False))
 
     def test_slowLeader(self) -> None:
-        """
-        A leader that does not join in time loses the lead to a member that did.
-        """
+        """A leader that does not join in time loses the lead to a member that did."""
         first, second = self.consumer(rebalanceSeconds=20.0), self.consumer(rebalanceSeconds=20.0)
         self.stable(first, second)
         second.join(protocols=(("range", b"new"),))
@@ -366,9 +322,7 @@ class SlowMemberTests(GroupsTestCase):
         self.assertEqual((second.generation, second.leads), (2, True))
 
     def test_syncTimeoutInStable(self) -> None:
-        """
-        That holds for those, too, who do not ask when the others have got theirs.
-        """
+        """That holds for those, too, who do not ask when the others have got theirs."""
         first, second = self.consumer(rebalanceSeconds=20.0), self.consumer(rebalanceSeconds=20.0)
         self.joined(first, second)
         first.sync()
@@ -383,7 +337,8 @@ class SlowMemberTests(GroupsTestCase):
 
     def test_lateSync(self) -> None:
         """
-        A member that asks when the group is stable gets its assignment at once, and no member is removed afterwards.
+        A member that asks when the group is stable gets its assignment at once, and no member is
+        removed afterwards.
         """
         first, second = self.consumer(rebalanceSeconds=20.0), self.consumer(rebalanceSeconds=20.0)
         self.joined(first, second)
@@ -397,14 +352,10 @@ class SlowMemberTests(GroupsTestCase):
 
 
 class SessionTests(GroupsTestCase):
-    """
-    What keeps a session alive, and what does not.
-    """
+    """What keeps a session alive, and what does not."""
 
     def test_joinWaits(self) -> None:
-        """
-        Who waits for a join to be answered cannot send heartbeats and does not expire, unless it is new.
-        """
+        """Who waits for a join to be answered cannot send heartbeats and does not expire, unless it is new."""
         first, second = self.consumer(rebalanceSeconds=60.0), self.consumer(rebalanceSeconds=60.0)
         self.stable(first, second)
         first.join()
@@ -434,9 +385,7 @@ class SessionTests(GroupsTestCase):
         self.assertEqual(list(self.rig.group().members), [first.memberId])
 
     def test_newJoinWaits(self) -> None:
-        """
-        A new member is answered after five minutes, and removed; its client may ask again.
-        """
+        """A new member is answered after five minutes, and removed; its client may ask again."""
         first, second = self.consumer(rebalanceSeconds=1000.0), self.consumer()
         self.stable(first)
         second.join()
@@ -449,9 +398,7 @@ class SessionTests(GroupsTestCase):
         self.assertEqual(list(self.rig.group().members), [first.memberId])
 
     def test_syncWaits(self) -> None:
-        """
-        Who waits for its assignment does not expire, and has a whole session when it gets it.
-        """
+        """Who waits for its assignment does not expire, and has a whole session when it gets it."""
         first, second = self.consumer(sessionSeconds=30.0), self.consumer()
         self.joined(first, second)
         second.sync()
@@ -464,7 +411,8 @@ class SessionTests(GroupsTestCase):
 
     def test_hungUpJoin(self) -> None:
         """
-        Who hangs up while its join waits keeps its place for a session from then on, and is part of the generation.
+        Who hangs up while its join waits keeps its place for a session from then on, and is part of
+        the generation.
         """
         first, second = self.consumer(rebalanceSeconds=60.0), self.consumer(rebalanceSeconds=60.0)
         self.stable(first, second)
@@ -480,9 +428,7 @@ class SessionTests(GroupsTestCase):
         self.assertEqual(len(self.rig.group().members), 0)
 
     def test_hungUpAndGone(self) -> None:
-        """
-        If the others take longer than that, it is gone.
-        """
+        """If the others take longer than that, it is gone."""
         first, second = self.consumer(), self.consumer()
         self.stable(first)
         second.join()
@@ -496,9 +442,7 @@ class SessionTests(GroupsTestCase):
         self.assertEqual(list(self.rig.group().members), [first.memberId])
 
     def test_hungUpSync(self) -> None:
-        """
-        Who hangs up while it waits for its assignment expires like anybody else.
-        """
+        """Who hangs up while it waits for its assignment expires like anybody else."""
         first, second = self.consumer(), self.consumer()
         self.joined(first, second)
         second.sync()
@@ -512,9 +456,7 @@ class SessionTests(GroupsTestCase):
         self.assertEqual(list(self.rig.group().members), [first.memberId])
 
     def test_repeatedJoin(self) -> None:
-        """
-        A request that takes the place of one that waits answers that one.
-        """
+        """A request that takes the place of one that waits answers that one."""
         first, second = self.consumer(), self.consumer()
         self.stable(first, second)
         first.join()
@@ -526,9 +468,7 @@ class SessionTests(GroupsTestCase):
         self.assertEqual(again.generation, 2)
 
     def test_syncInStable(self) -> None:
-        """
-        Who asks again for the assignment that it has was heard of.
-        """
+        """Who asks again for the assignment that it has was heard of."""
         first = self.consumer()
         self.stable(first)
         for _ in range(3):
@@ -537,7 +477,8 @@ class SessionTests(GroupsTestCase):
 
     def test_hungUpLate(self) -> None:
         """
-        A client that hangs up when its answer is on its way does not take with it what the member asked for since.
+        A client that hangs up when its answer is on its way does not take with it what the member
+        asked for since.
         """
         first = self.consumer()
         first.join()
@@ -553,9 +494,7 @@ class SessionTests(GroupsTestCase):
         self.assertEqual(again.assignment, again.memberId.encode())
 
     def test_throttled(self) -> None:
-        """
-        Who is not read from for a while does not expire because of that, and only those do not.
-        """
+        """Who is not read from for a while does not expire because of that, and only those do not."""
         first, second = self.consumer(), self.consumer()
         self.stable(first, second)
         self.rig.groups.throttled(first, 15.0)
@@ -569,9 +508,7 @@ class SessionTests(GroupsTestCase):
         self.assertEqual(list(self.rig.group().members), [])
 
     def test_pendingThrottled(self) -> None:
-        """
-        Nor does a client that has yet to join with the id that it was told.
-        """
+        """Nor does a client that has yet to join with the id that it was told."""
         first = self.consumer(mustKnowItsId=True)
         self.assertEqual(first.join(), ErrorCode.member_id_required)
         self.rig.groups.throttled(first, 15.0)
@@ -580,14 +517,10 @@ class SessionTests(GroupsTestCase):
 
 
 class FailingLogTests(GroupsTestCase):
-    """
-    What cannot be stored does not happen, and is tried again.
-    """
+    """What cannot be stored does not happen, and is tried again."""
 
     def test_generation(self) -> None:
-        """
-        Members of a generation that could not be stored are sent away and join again.
-        """
+        """Members of a generation that could not be stored are sent away and join again."""
         first = self.consumer()
         first.join()
         self.rig.log.error = LogFailed("full")
@@ -600,9 +533,7 @@ class FailingLogTests(GroupsTestCase):
         self.assertEqual(first.generation, 2)
 
     def test_assignment(self) -> None:
-        """
-        So are the members that wait for assignments that could not be stored.
-        """
+        """So are the members that wait for assignments that could not be stored."""
         first, second = self.consumer(), self.consumer()
         self.joined(first, second)
         second.sync()
@@ -615,9 +546,7 @@ class FailingLogTests(GroupsTestCase):
         self.rig.log.error = None
 
     def test_writing(self) -> None:
-        """
-        It is the same if writing itself fails.
-        """
+        """It is the same if writing itself fails."""
         first = self.consumer()
         first.join()
         self.rig.wait(2.9)
@@ -632,14 +561,10 @@ class FailingLogTests(GroupsTestCase):
 
 
 class AnswersTests(GroupsTestCase):
-    """
-    L{Answers} leave at the end.
-    """
+    """L{Answers} leave at the end."""
 
     def test_order(self) -> None:
-        """
-        No answer is sent within a block, and what answers bring about is answered after them.
-        """
+        """No answer is sent within a block, and what answers bring about is answered after them."""
         answers = Answers()
         told: list[str] = []
         joined = JoinResult(memberId="", generation=1, protocolType=None, protocolName=None, leaderId="")
@@ -660,9 +585,7 @@ class AnswersTests(GroupsTestCase):
         self.assertEqual(told, ["first", "second"])
 
     def test_deepChain(self) -> None:
-        """
-        Answers that bring about answers do not pile up on the stack.
-        """
+        """Answers that bring about answers do not pile up on the stack."""
         answers = Answers()
         joined = JoinResult(memberId="", generation=1, protocolType=None, protocolName=None, leaderId="")
         count = 0
@@ -683,9 +606,7 @@ class AnswersTests(GroupsTestCase):
         self.assertEqual(count, 5000)
 
     def test_manyConsumers(self) -> None:
-        """
-        A member that asks for its assignment from within the answer to its join gets it.
-        """
+        """A member that asks for its assignment from within the answer to its join gets it."""
 
         class Eager(Consumer):
             def _joined(self, joined: JoinResult) -> None:

@@ -1,6 +1,4 @@
-"""
-The group coordinator under members that come and go as they like.
-"""
+"""The group coordinator under members that come and go as they like."""
 
 from __future__ import annotations
 
@@ -47,9 +45,7 @@ class Owner(Consumer):
             self.ask()
 
     def ask(self) -> None:
-        """
-        Sync; the leader deals the partitions out.
-        """
+        """Sync; the leader deals the partitions out."""
         assert self.joined is not None
         if not self.leads:
             self.sync({})
@@ -78,9 +74,7 @@ class OwnersRig(GroupsRig):
         super().__init__()
 
     def owned(self, owner: Owner) -> None:
-        """
-        C{owner} has got its assignment.
-        """
+        """C{owner} has got its assignment."""
         name = owner.request.instanceId or owner.memberId
         for partition in owner.assignment or b"":
             key = self.group().number, owner.generation, partition
@@ -102,15 +96,11 @@ class GroupsMachine(RuleBasedStateMachine):
         self.phase: tuple[State, int] | None = None
 
     def living(self) -> list[Owner]:
-        """
-        Consumers that have not crashed.
-        """
+        """Consumers that have not crashed."""
         return [consumer for consumer in self.consumers if consumer.isAlive]
 
     def chosen(self, which: int) -> Owner:
-        """
-        One of them.
-        """
+        """One of them."""
         living = self.living()
         return living[which % len(living)]
 
@@ -125,9 +115,7 @@ class GroupsMachine(RuleBasedStateMachine):
     def appear(
         self, session: float, rebalance: float, mustKnowItsId: bool, instanceId: str | None, syncsLate: bool
     ) -> None:
-        """
-        A new consumer wants to join, or one of a name that is taken.
-        """
+        """A new consumer wants to join, or one of a name that is taken."""
         consumer = Owner(
             self.rig,
             sessionSeconds=session,
@@ -142,9 +130,7 @@ class GroupsMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.living())
     @rule(which=WHICH, isChanged=st.booleans())
     def join(self, which: int, isChanged: bool) -> None:
-        """
-        A consumer joins, again or with the id it was told.
-        """
+        """A consumer joins, again or with the id it was told."""
         consumer = self.chosen(which)
         if consumer.waiting is None:
             metadata = b"changed" if isChanged else b"all"
@@ -153,18 +139,14 @@ class GroupsMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.living())
     @rule(which=WHICH)
     def ask(self, which: int) -> None:
-        """
-        A consumer asks for its assignment, maybe late, maybe again.
-        """
+        """A consumer asks for its assignment, maybe late, maybe again."""
         consumer = self.chosen(which)
         if consumer.waiting is None and consumer.joined is not None:
             consumer.ask()
 
     @rule()
     def playOn(self) -> None:
-        """
-        All who live do what their heartbeats tell them to.
-        """
+        """All who live do what their heartbeats tell them to."""
         for consumer in self.living():
             if consumer.waiting is not None:
                 continue
@@ -185,9 +167,7 @@ class GroupsMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.living())
     @rule()
     def settle(self) -> None:
-        """
-        If all living consumers play on, they share everything in the end, and no other is left.
-        """
+        """If all living consumers play on, they share everything in the end, and no other is left."""
         self.rig.log.commitSeconds, self.rig.log.error = 0.0, None
         for _ in range(SETTLING_ROUNDS):
             self.rig.wait(2.0)
@@ -208,9 +188,7 @@ class GroupsMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.living())
     @rule(which=WHICH)
     def beat(self, which: int) -> None:
-        """
-        A consumer sends heartbeats and does nothing else: slow, but alive.
-        """
+        """A consumer sends heartbeats and does nothing else: slow, but alive."""
         consumer = self.chosen(which)
         if consumer.waiting is None and consumer.joined is not None:
             consumer.heartbeat()
@@ -218,9 +196,7 @@ class GroupsMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.living())
     @rule(which=WHICH)
     def leave(self, which: int) -> None:
-        """
-        A consumer leaves.
-        """
+        """A consumer leaves."""
         consumer = self.chosen(which)
         consumer.leave()
         consumer.isAlive = False
@@ -228,9 +204,7 @@ class GroupsMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.living())
     @rule(which=WHICH, hangsUp=st.booleans())
     def crash(self, which: int, hangsUp: bool) -> None:
-        """
-        A consumer is gone, and its connection maybe too.
-        """
+        """A consumer is gone, and its connection maybe too."""
         consumer = self.chosen(which)
         consumer.isAlive = False
         if hangsUp and consumer.waiting is not None:
@@ -239,31 +213,23 @@ class GroupsMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.living())
     @rule(which=WHICH, seconds=SECONDS)
     def throttle(self, which: int, seconds: float) -> None:
-        """
-        A consumer is over its quota.
-        """
+        """A consumer is over its quota."""
         self.rig.groups.throttled(self.chosen(which), seconds)
 
     @rule(seconds=SECONDS)
     def wait(self, seconds: float) -> None:
-        """
-        Time passes.
-        """
+        """Time passes."""
         self.rig.wait(seconds)
 
     @rule(seconds=st.sampled_from([0.0, 0.0, 0.5, 2.0]), isFull=st.booleans())
     def storeSlowly(self, seconds: float, isFull: bool) -> None:
-        """
-        The log takes its time, or has no room.
-        """
+        """The log takes its time, or has no room."""
         self.rig.log.commitSeconds = seconds
         self.rig.log.error = LogFailed("full") if isFull else None
 
     @rule(isCommitted=st.booleans())
     def restart(self, isCommitted: bool) -> None:
-        """
-        The coordinator is killed; all connections break.
-        """
+        """The coordinator is killed; all connections break."""
         if isCommitted:
             self.rig.wait()
         for consumer in self.consumers:
@@ -274,9 +240,7 @@ class GroupsMachine(RuleBasedStateMachine):
 
     @invariant()
     def ownersAreUnique(self) -> None:
-        """
-        No partition has two owners in the same generation.
-        """
+        """No partition has two owners in the same generation."""
         assert not self.rig.conflicts, self.rig.conflicts
         assert not self.rig.failures, self.rig.failures
 
@@ -305,9 +269,7 @@ class GroupsMachine(RuleBasedStateMachine):
 
     @invariant()
     def phasesEnd(self) -> None:
-        """
-        Joining and syncing end within their bounds.
-        """
+        """Joining and syncing end within their bounds."""
         group = self.rig.groups.get("readers")
         now = self.rig.clock.seconds()
         phase = None
@@ -320,9 +282,7 @@ class GroupsMachine(RuleBasedStateMachine):
             assert now - self.phaseSince <= LONGEST_PHASE_SECONDS, group
 
     def teardown(self) -> None:
-        """
-        When all are silent, the group comes to nothing and leaves no timer behind.
-        """
+        """When all are silent, the group comes to nothing and leaves no timer behind."""
         for consumer in self.consumers:
             if consumer.waiting is not None:
                 consumer.hangUp()
@@ -336,23 +296,16 @@ class GroupsMachine(RuleBasedStateMachine):
 
 
 class GroupStatesTests(SynchronousTestCase):
-    """
-    Groups keep their promises whatever their members do.
-    """
+    """Groups keep their promises whatever their members do."""
 
     def test_states(self) -> None:
-        """
-        See L{GroupsMachine}.
-        """
+        """See L{GroupsMachine}."""
         run_state_machine_as_test(
             GroupsMachine, settings=settings(max_examples=60, stateful_step_count=40, deadline=None)
         )
 
     def test_joinsAgainAfterAFullLog(self) -> None:
-        """
-        A member with a name that could not be stored when it joined joins
-        again once there is room.
-        """
+        """A member with a name that could not be stored when it joined joins again once there is room."""
         machine = GroupsMachine()
         machine.storeSlowly(0.0, isFull=True)
         machine.appear(6.0, 5.0, mustKnowItsId=False, instanceId="x", syncsLate=False)

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.broker.log.batchlookup}.
-"""
+"""Tests for L{admission.kafka.broker.log.batchlookup}."""
 
 import os
 from collections.abc import Sequence
@@ -44,26 +42,20 @@ BATCHES = st.lists(st.tuples(SIZES, st.integers(1, 3)), min_size=1, max_size=14)
 
 
 class MemoryFile(LocalFile):
-    """
-    A file that is only read.
-    """
+    """A file that is only read."""
 
     def __init__(self, contents: bytes) -> None:
         super().__init__(-1)
         self.contents = contents
 
     def read(self, position: int, sizeBytes: int) -> bytes:
-        """
-        As a file does.
-        """
+        """As a file does."""
         assert sizeBytes >= 0
         return self.contents[position : position + sizeBytes]
 
 
 def sizedBatch(baseOffset: int, sizeBytes: int, *timestampsMs: int) -> bytes:
-    """
-    A batch of a size, if that is large enough for its records.
-    """
+    """A batch of a size, if that is large enough for its records."""
     buffer, _ = makeBatch(*timestampsMs)
     valueBytes = max(sizeBytes - len(buffer), 0) // len(timestampsMs)
     while valueBytes:
@@ -101,15 +93,11 @@ class Built:
         self.file = MemoryFile(b"".join(encoded for _, encoded in self.batches) + rest)
 
     def read(self, offset: int, maxBytes: int, firstWhole: bool = True) -> bytes | None:
-        """
-        Read from it.
-        """
+        """Read from it."""
         return readBatches(self.file, self.index, self.sizeBytes, offset, maxBytes, firstWhole)
 
     def expected(self, offset: int, maxBytes: int, firstWhole: bool) -> bytes | None:
-        """
-        What should be read.
-        """
+        """What should be read."""
         encoded = [encoded for place, encoded in self.batches if place.batch.lastOffset >= offset]
         if not encoded:
             return None
@@ -122,9 +110,7 @@ class Built:
 
 
 class ReadBatchesTests(SynchronousTestCase):
-    """
-    L{readBatches} and L{findOffset} against a list.
-    """
+    """L{readBatches} and L{findOffset} against a list."""
 
     @settings(deadline=None, max_examples=300)
     @given(BATCHES, st.data())
@@ -164,9 +150,7 @@ class ReadBatchesTests(SynchronousTestCase):
     @settings(deadline=None, max_examples=100)
     @given(BATCHES)
     def test_findOffset(self, batches: list[tuple[int, int]]) -> None:
-        """
-        Each offset is found in its batch, and the one behind the last is not.
-        """
+        """Each offset is found in its batch, and the one behind the last is not."""
         built = Built([(sizeBytes, [0] * count) for sizeBytes, count in batches])
         for place, _ in built.batches:
             for offset in range(place.batch.baseOffset, place.batch.lastOffset + 1):
@@ -175,9 +159,7 @@ class ReadBatchesTests(SynchronousTestCase):
         self.assertIsNone(findOffset(built.file, built.index, built.sizeBytes, end))
 
     def test_gap(self) -> None:
-        """
-        For an offset that no batch has, the first batch behind it is read.
-        """
+        """For an offset that no batch has, the first batch behind it is read."""
         first, second = sizedBatch(0, 100, 1), sizedBatch(7, 20_000, 1)
         index = SparseIndex()
         index.add(0, 0, 1)
@@ -187,10 +169,7 @@ class ReadBatchesTests(SynchronousTestCase):
             self.assertEqual(found, second)
 
     def test_damaged(self) -> None:
-        """
-        Where something else than a batch stands, that is said instead of reading for ever or
-        returning it.
-        """
+        """Where something else than a batch stands, that is said instead of reading for ever or returning it."""
         built = Built([(100, [0]), (INDEX_INTERVAL_BYTES * 2, [0]), (100, [0]), (100, [0])])
         for number, (place, _) in enumerate(built.batches):
             for length in (b"\0\0\0\0", b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\0\0\0\x30"):
@@ -202,16 +181,12 @@ class ReadBatchesTests(SynchronousTestCase):
 
 
 class HeadersTests(SynchronousTestCase):
-    """
-    L{headers} and L{wholeBatches} read a segment from one end to the other.
-    """
+    """L{headers} and L{wholeBatches} read a segment from one end to the other."""
 
     @settings(deadline=None, max_examples=100)
     @given(BATCHES, st.integers(0, 100))
     def test_all(self, batches: list[tuple[int, int]], begin: int) -> None:
-        """
-        From any batch on they find all.
-        """
+        """From any batch on they find all."""
         built = Built([(sizeBytes, [0] * count) for sizeBytes, count in batches], b"\xff" * 99)
         places = [place for place, _ in built.batches][begin % len(batches) :]
         first = places[0]
@@ -220,9 +195,7 @@ class HeadersTests(SynchronousTestCase):
         self.assertEqual(list(found), places)
 
     def test_torn(self) -> None:
-        """
-        L{wholeBatches} ends with the last batch that is there wholly.
-        """
+        """L{wholeBatches} ends with the last batch that is there wholly."""
         built = Built([(sizeBytes, [0]) for sizeBytes in (100, 70, 300)])
         ends = [place.end for place, _ in built.batches]
         for sizeBytes in range(built.sizeBytes + 1):
@@ -232,7 +205,8 @@ class HeadersTests(SynchronousTestCase):
 
     def test_flipped(self) -> None:
         """
-        L{wholeBatches} ends before a batch with a wrong bit, except in its leader epoch, which no checksum covers.
+        L{wholeBatches} ends before a batch with a wrong bit, except in its leader epoch, which no
+        checksum covers.
         """
         built = Built([(sizeBytes, [0]) for sizeBytes in (100, 70, 90)])
         place = built.batches[1][0]
@@ -243,27 +217,21 @@ class HeadersTests(SynchronousTestCase):
             self.assertEqual(len(found), 3 if 12 <= bit // 8 < 16 else 1, bit)
 
     def test_garbage(self) -> None:
-        """
-        L{wholeBatches} ends where zeros or anything else follow.
-        """
+        """L{wholeBatches} ends where zeros or anything else follow."""
         for rest in (bytes(10), bytes(10_000), b"\xff" * 10_000, b"\x7f" * 10_000):
             built = Built([(100, [0]), (100, [0])], rest)
             found = wholeBatches(built.file, 0, len(built.file.contents), 0)
             self.assertEqual(len(list(found)), 2)
 
     def test_offsets(self) -> None:
-        """
-        L{wholeBatches} ends where offsets do not follow one another, as where an older batch has come to light.
-        """
+        """L{wholeBatches} ends where offsets do not follow one another, as where an older batch has come to light."""
         contents = sizedBatch(5, 100, 0, 0) + sizedBatch(7, 100, 0) + sizedBatch(7, 100, 0) + sizedBatch(8, 100, 0)
         file = MemoryFile(contents)
         self.assertEqual(len(list(wholeBatches(file, 0, len(contents), 5))), 2)
         self.assertEqual(list(wholeBatches(file, 0, len(contents), 4)), [])
 
     def test_largerThanReads(self) -> None:
-        """
-        Batches larger than what is read at once are found, and those that lie across two reads.
-        """
+        """Batches larger than what is read at once are found, and those that lie across two reads."""
         path = self.mktemp()
         file = LocalDisk().open(path, create=True)
         self.addCleanup(file.close)
@@ -278,16 +246,12 @@ class HeadersTests(SynchronousTestCase):
 
 
 class FindTimestampTests(SynchronousTestCase):
-    """
-    L{findTimestamp} against a list.
-    """
+    """L{findTimestamp} against a list."""
 
     @settings(deadline=None, max_examples=150)
     @given(st.lists(st.tuples(SIZES, st.lists(st.integers(-1, 20), min_size=1, max_size=3)), min_size=1, max_size=12))
     def test_any(self, batches: list[tuple[int, list[int]]]) -> None:
-        """
-        Whatever the order of timestamps, the first record that is not older is found.
-        """
+        """Whatever the order of timestamps, the first record that is not older is found."""
         built = Built(batches)
         records = list(enumerate(timestampMs for _, timestampsMs in batches for timestampMs in timestampsMs))
         for wantedMs in range(22):
@@ -297,9 +261,7 @@ class FindTimestampTests(SynchronousTestCase):
 
 
 class ReadTests(LogTestCase):
-    """
-    Reading by offset through the log.
-    """
+    """Reading by offset through the log."""
 
     def setUp(self) -> None:
         """
@@ -316,39 +278,28 @@ class ReadTests(LogTestCase):
         self.clock.turn()
 
     def offsets(self, batches: list[bytes]) -> list[int]:
-        """
-        The offsets of all records in some batches.
-        """
+        """The offsets of all records in some batches."""
         return [record.offset for batch in batches for record in decodeRecords(batch)]
 
     def test_containing(self) -> None:
-        """
-        Reading begins with the batch that contains the offset.
-        """
+        """Reading begins with the batch that contains the offset."""
         for offset, first in ((0, 0), (1, 0), (2, 0), (3, 3), (4, 4), (5, 4)):
             self.assertEqual(self.offsets(self.read(self.events, offset, 10_000)), list(range(first, 6)))
 
     def test_end(self) -> None:
-        """
-        At the high watermark there is nothing to read.
-        """
+        """At the high watermark there is nothing to read."""
         self.assertEqual(self.read(self.events, 6, 10_000), [])
         self.assertEqual(self.log.bytesAvailable(self.events, 6), 0)
 
     def test_outOfRange(self) -> None:
-        """
-        Other offsets are refused, naming what there is.
-        """
+        """Other offsets are refused, naming what there is."""
         for offset in (-1, 7, 2**62):
             refused = self.assertRaises(OffsetOutOfRange, self.log.read, self.events, offset, 10_000)
             self.assertIn("from 0 to 6", str(refused))
             self.assertRaises(OffsetOutOfRange, self.log.bytesAvailable, self.events, offset)
 
     def test_limit(self) -> None:
-        """
-        Batches are read whole as far as they fit, the first one in any case
-        if that is wanted.
-        """
+        """Batches are read whole as far as they fit, the first one in any case if that is wanted."""
         sizes = [len(batch) for batch in self.read(self.events, 0, 10_000)]
         cases = [(0, 1), (sizes[0] - 1, 1), (sizes[0] + sizes[1] - 1, 1), (sizes[0] + sizes[1], 2), (sum(sizes), 3)]
         for maxBytes, count in cases:
@@ -357,18 +308,14 @@ class ReadTests(LogTestCase):
         self.assertEqual(len(self.read(self.events, 0, sizes[0], firstWhole=False)), 1)
 
     def test_bytesAvailable(self) -> None:
-        """
-        What could be read from an offset is known without reading it.
-        """
+        """What could be read from an offset is known without reading it."""
         for offset in range(7):
             expected = sum(map(len, self.read(self.events, offset, 10_000)))
             self.assertEqual(self.log.bytesAvailable(self.events, offset), expected)
         self.assertEqual(self.events.sizeBytes, self.log.bytesAvailable(self.events, 0))
 
     def test_uncommitted(self) -> None:
-        """
-        What is not committed cannot be read.
-        """
+        """What is not committed cannot be read."""
         available = self.log.bytesAvailable(self.events, 0)
         self.append(self.events)
         self.assertEqual(self.offsets(self.read(self.events, 4, 10_000)), [4, 5])
@@ -378,36 +325,27 @@ class ReadTests(LogTestCase):
         self.assertEqual(self.offsets(self.read(self.events, 6, 10_000)), [6])
 
     def test_copies(self) -> None:
-        """
-        What was read stays as it is when the log is closed.
-        """
+        """What was read stays as it is when the log is closed."""
         (batch,) = self.read(self.events, 4, 10_000)
         self.successResultOf(self.log.close())
         self.assertEqual(self.offsets([batch]), [4, 5])
 
 
 class TimestampTests(LogTestCase):
-    """
-    Finding records by time through the log.
-    """
+    """Finding records by time through the log."""
 
     # A segment for every batch or two.
     limits = {**LogTestCase.limits, "segmentBytes": 160}
 
     def fill(self, *batches: tuple[int, ...]) -> None:
-        """
-        Append and commit some batches.
-        """
+        """Append and commit some batches."""
         events = self.partition()
         for timestampsMs in batches:
             self.append(events, *timestampsMs)
             self.clock.turn()
 
     def test_monotone(self) -> None:
-        """
-        The first record that is not older is found, between batches and inside
-        one.
-        """
+        """The first record that is not older is found, between batches and inside one."""
         events = self.partition()
         self.fill((10, 20, 30), (40, 50), (60,))
         for timestampMs, offset, foundMs in (
@@ -425,27 +363,20 @@ class TimestampTests(LogTestCase):
         self.assertEqual(self.log.maxTimestampOffset(events), (5, 60))
 
     def test_empty(self) -> None:
-        """
-        In an empty partition nothing is found.
-        """
+        """In an empty partition nothing is found."""
         events = self.partition()
         self.assertIsNone(self.log.offsetForTimestamp(events, 0))
         self.assertIsNone(self.log.maxTimestampOffset(events))
 
     def test_withoutTimestamps(self) -> None:
-        """
-        Records without timestamps are older than any time.
-        """
+        """Records without timestamps are older than any time."""
         events = self.partition()
         self.fill((-1,), (-1, -1))
         self.assertIsNone(self.log.offsetForTimestamp(events, 0))
         self.assertIsNone(self.log.maxTimestampOffset(events))
 
     def test_compressed(self) -> None:
-        """
-        In a compressed batch the answer is the batch: its first offset and its
-        largest timestamp.
-        """
+        """In a compressed batch the answer is the batch: its first offset and its largest timestamp."""
         events = self.partition()
         self.append(events, 1)
         self.append(events, 10, 20, 30, attributes=_GZIP)
@@ -453,27 +384,21 @@ class TimestampTests(LogTestCase):
         self.assertEqual(self.log.offsetForTimestamp(events, 20), (1, 30))
 
     def test_logAppendTime(self) -> None:
-        """
-        In a batch that carries the time of its arrival every record has it.
-        """
+        """In a batch that carries the time of its arrival every record has it."""
         events = self.partition()
         self.append(events, 10, 20, 30, attributes=_LOG_APPEND_TIME)
         self.clock.turn()
         self.assertEqual(self.log.offsetForTimestamp(events, 20), (0, 30))
 
     def test_large(self) -> None:
-        """
-        A batch of very many records is not searched.
-        """
+        """A batch of very many records is not searched."""
         events = self.partition()
         self.append(events, *range(1001))
         self.clock.turn()
         self.assertEqual(self.log.offsetForTimestamp(events, 500), (0, 1000))
 
     def test_nonsense(self) -> None:
-        """
-        Records that contradict their batch's header are not believed.
-        """
+        """Records that contradict their batch's header are not believed."""
         for number, damage in enumerate(((61, b"\xff" * 9), (63, b"\x80\x80\x01"), (64, b"\x7f"))):
             events = self.partition(f"events{number}")
             buffer, batch = makeBatch(10, 20)

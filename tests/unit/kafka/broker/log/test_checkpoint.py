@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.broker.log.checkpoint}.
-"""
+"""Tests for L{admission.kafka.broker.log.checkpoint}."""
 
 import os
 from array import array
@@ -45,52 +43,38 @@ SMALL = Checkpoint(
 
 
 def plain(checkpoint: Checkpoint) -> object:
-    """
-    A checkpoint with its index as lists, which can be compared.
-    """
+    """A checkpoint with its index as lists, which can be compared."""
     index = checkpoint.index
     columns = [list(column) for column in (index.offsets, index.positions, index.timestampsMs)]
     return evolve(checkpoint, index=None), columns  # type: ignore[arg-type]
 
 
 class CheckpointTestCase(SynchronousTestCase):
-    """
-    A test with a place for a checkpoint.
-    """
+    """A test with a place for a checkpoint."""
 
     def setUp(self) -> None:
-        """
-        Have an empty directory.
-        """
+        """Have an empty directory."""
         self.disk = LocalDisk()
         self.directory = self.mktemp()
         os.mkdir(self.directory)
         self.path = os.path.join(self.directory, checkpointName(17))
 
     def put(self, contents: bytes | bytearray) -> None:
-        """
-        Have something in the place of the checkpoint.
-        """
+        """Have something in the place of the checkpoint."""
         with open(self.path, "wb") as file:
             file.write(contents)
 
 
 class FileTests(CheckpointTestCase):
-    """
-    L{Checkpoint} in a file.
-    """
+    """L{Checkpoint} in a file."""
 
     def test_name(self) -> None:
-        """
-        The file is named like Kafka's index of the segment.
-        """
+        """The file is named like Kafka's index of the segment."""
         self.assertEqual(checkpointName(17), "00000000000000000017.index")
 
     @given(CHECKPOINTS)
     def test_roundTrip(self, checkpoint: Checkpoint) -> None:
-        """
-        A checkpoint is read as it was written, and replaces the one before.
-        """
+        """A checkpoint is read as it was written, and replaces the one before."""
         checkpoint.write(self.disk, self.path)
         read = readCheckpoint(self.disk, self.path)
         assert read is not None
@@ -98,15 +82,11 @@ class FileTests(CheckpointTestCase):
         self.assertEqual(os.listdir(self.directory), [checkpointName(17)])
 
     def test_absent(self) -> None:
-        """
-        Where there is none there is none.
-        """
+        """Where there is none there is none."""
         self.assertIsNone(readCheckpoint(self.disk, self.path))
 
     def test_truncated(self) -> None:
-        """
-        One of which a part is missing is none, and so is one with more behind it.
-        """
+        """One of which a part is missing is none, and so is one with more behind it."""
         encoded = SMALL.encode()
         for length in range(len(encoded)):
             self.put(encoded[:length])
@@ -115,9 +95,7 @@ class FileTests(CheckpointTestCase):
         self.assertIsNone(readCheckpoint(self.disk, self.path))
 
     def test_flipped(self) -> None:
-        """
-        One with a single wrong bit is none.
-        """
+        """One with a single wrong bit is none."""
         encoded = SMALL.encode()
         for bit in range(8 * len(encoded)):
             damaged = bytearray(encoded)
@@ -126,16 +104,12 @@ class FileTests(CheckpointTestCase):
             self.assertIsNone(readCheckpoint(self.disk, self.path), bit)
 
     def test_zeros(self) -> None:
-        """
-        A file that a loss of power has filled with zeros is none.
-        """
+        """A file that a loss of power has filled with zeros is none."""
         self.put(bytes(len(SMALL.encode())))
         self.assertIsNone(readCheckpoint(self.disk, self.path))
 
     def test_leftover(self) -> None:
-        """
-        What an interrupted attempt has left, however long, does no harm.
-        """
+        """What an interrupted attempt has left, however long, does no harm."""
         with open(self.path + ".tmp", "wb") as file:
             file.write(bytes(10_000))
         SMALL.write(self.disk, self.path)
@@ -143,14 +117,10 @@ class FileTests(CheckpointTestCase):
 
 
 class HoldsTests(CheckpointTestCase):
-    """
-    L{holds} says whether a checkpoint is that of a segment.
-    """
+    """L{holds} says whether a checkpoint is that of a segment."""
 
     def setUp(self) -> None:
-        """
-        Have a segment of three batches, and a checkpoint behind the second.
-        """
+        """Have a segment of three batches, and a checkpoint behind the second."""
         super().setUp()
         self.batches = [bytes(makeBatch(*[number] * (number + 1))[0]) for number in range(3)]
         self.file = self.disk.open(os.path.join(self.directory, "segment"), create=True)
@@ -165,39 +135,29 @@ class HoldsTests(CheckpointTestCase):
         )
 
     def test_same(self) -> None:
-        """
-        It is while the segment has that batch in that place, whatever follows.
-        """
+        """It is while the segment has that batch in that place, whatever follows."""
         self.assertTrue(holds(self.checkpoint, self.file, self.file.size()))
         self.assertTrue(holds(self.checkpoint, self.file, self.checkpoint.position))
 
     def test_shorter(self) -> None:
-        """
-        It is not if the segment ends before.
-        """
+        """It is not if the segment ends before."""
         for sizeBytes in range(self.checkpoint.position):
             self.file.truncate(sizeBytes)
             self.assertFalse(holds(self.checkpoint, self.file, sizeBytes))
 
     def test_other(self) -> None:
-        """
-        It is not if another batch is there: of another size, or with other contents.
-        """
+        """It is not if another batch is there: of another size, or with other contents."""
         for other in (makeBatch(1), makeBatch(1, 2), makeBatch(1, 1, valueBytes=1)):
             self.file.write([self.batches[0], other[0], self.batches[2]], 0)
             self.assertFalse(holds(self.checkpoint, self.file, self.file.size()))
 
     def test_otherPlace(self) -> None:
-        """
-        It is not if the batch is somewhere else.
-        """
+        """It is not if the batch is somewhere else."""
         for delta in (-1, 1):
             moved = evolve(self.checkpoint, lastPosition=self.checkpoint.lastPosition + delta)
             self.assertFalse(holds(moved, self.file, self.file.size()))
 
     def test_beginning(self) -> None:
-        """
-        A checkpoint of nothing is that of any segment.
-        """
+        """A checkpoint of nothing is that of any segment."""
         self.assertTrue(holds(evolve(self.checkpoint, position=0), self.file, self.file.size()))
         self.assertTrue(holds(evolve(self.checkpoint, position=0), self.file, 0))

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.broker.log.datadirectory}.
-"""
+"""Tests for L{admission.kafka.broker.log.datadirectory}."""
 
 import os
 from pathlib import Path
@@ -12,21 +10,15 @@ from admission.kafka.broker.log.disk import DirectoryLock
 
 
 class DirectoryTests(SynchronousTestCase):
-    """
-    What can be said of a directory from outside.
-    """
+    """What can be said of a directory from outside."""
 
     def setUp(self) -> None:
-        """
-        Make a directory.
-        """
+        """Make a directory."""
         self.path = self.mktemp()
         os.mkdir(self.path)
 
     def test_lockHolder(self) -> None:
-        """
-        A locked directory tells who uses it; one that is free, was left, or is not there tells nothing.
-        """
+        """A locked directory tells who uses it; one that is free, was left, or is not there tells nothing."""
         self.assertEqual((lockHolder(self.path), lockHolder("/nowhere")), ("", ""))
         lock = DirectoryLock(self.path)
         self.assertEqual(lockHolder(self.path), f"process {os.getpid()}")
@@ -36,9 +28,7 @@ class DirectoryTests(SynchronousTestCase):
         self.assertEqual(lockHolder(self.path), "")
 
     def test_oldLog(self) -> None:
-        """
-        A directory of an earlier version is known by its file.
-        """
+        """A directory of an earlier version is known by its file."""
         self.assertFalse(isOldLog(self.path))
         Path(self.path, LMDB_FILE).touch()
         self.assertTrue(isOldLog(self.path))

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.broker.log.disk}.
-"""
+"""Tests for L{admission.kafka.broker.log.disk}."""
 
 import errno
 import os
@@ -15,15 +13,10 @@ from tests.kit.logfixture import storageError
 
 
 class ExplainTests(SynchronousTestCase):
-    """
-    L{explain} says what to do.
-    """
+    """L{explain} says what to do."""
 
     def test_remedies(self) -> None:
-        """
-        Each error that an operator can do something about names the remedy;
-        others speak for themselves.
-        """
+        """Each error that an operator can do something about names the remedy; others speak for themselves."""
         for code, remedy in (
             (errno.ENOSPC, "make room"),
             (errno.EDQUOT, "make room"),
@@ -39,59 +32,42 @@ class ExplainTests(SynchronousTestCase):
 
 
 class DiskTestCase(SynchronousTestCase):
-    """
-    A test with a directory.
-    """
+    """A test with a directory."""
 
     def setUp(self) -> None:
-        """
-        Have an empty directory.
-        """
+        """Have an empty directory."""
         self.disk = LocalDisk()
         self.path = self.mktemp()
         os.mkdir(self.path)
 
     def named(self, name: str) -> str:
-        """
-        A path in the directory.
-        """
+        """A path in the directory."""
         return os.path.join(self.path, name)
 
     def open(self, name: str = "file") -> LocalFile:
-        """
-        Open a file, closed when the test ends; it is made if it is not there.
-        """
+        """Open a file, closed when the test ends; it is made if it is not there."""
         file = self.disk.open(self.named(name), create=True)
         self.addCleanup(file.close)
         return file
 
 
 class LocalFileTests(DiskTestCase):
-    """
-    L{LocalFile} reads and writes at positions.
-    """
+    """L{LocalFile} reads and writes at positions."""
 
     def test_absent(self) -> None:
-        """
-        A file that is not there is an error unless it is to be made.
-        """
+        """A file that is not there is an error unless it is to be made."""
         self.assertRaises(FileNotFoundError, self.disk.open, self.named("file"))
         self.assertEqual(self.open().size(), 0)
 
     def test_kept(self) -> None:
-        """
-        To open a file that is there changes nothing in it, and writing does not
-        depend on an order.
-        """
+        """To open a file that is there changes nothing in it, and writing does not depend on an order."""
         self.open().write([b"hello"], 3)
         file = self.open()
         file.write([b"ab", bytearray(b"c")], 0)
         self.assertEqual((file.size(), file.read(0, 100)), (8, b"abchello"))
 
     def test_end(self) -> None:
-        """
-        Reading stops where the file ends.
-        """
+        """Reading stops where the file ends."""
         file = self.open()
         file.write([b"0123456789"], 0)
         for position, sizeBytes, expected in (
@@ -105,9 +81,7 @@ class LocalFileTests(DiskTestCase):
             self.assertEqual(file.read(position, sizeBytes), expected)
 
     def test_truncate(self) -> None:
-        """
-        What is cut off is gone; what is written behind it begins there.
-        """
+        """What is cut off is gone; what is written behind it begins there."""
         file = self.open()
         file.write([b"0123456789"], 0)
         file.truncate(4)
@@ -116,18 +90,14 @@ class LocalFileTests(DiskTestCase):
         self.assertEqual(file.read(0, 100), b"0123x")
 
     def test_nothing(self) -> None:
-        """
-        Nothing is written for no buffers, and for empty ones.
-        """
+        """Nothing is written for no buffers, and for empty ones."""
         file = self.open()
         file.write([], 5)
         file.write([b"", memoryview(b"")], 5)
         self.assertEqual(file.size(), 0)
 
     def test_flush(self) -> None:
-        """
-        Flushing and distrusting leave the contents as they are.
-        """
+        """Flushing and distrusting leave the contents as they are."""
         file = self.open()
         file.write([bytes(range(256)) * 100], 0)
         file.flush()
@@ -136,9 +106,7 @@ class LocalFileTests(DiskTestCase):
         self.disk.flushDirectory(self.path)
 
     def test_manyBuffers(self) -> None:
-        """
-        More buffers than one system call takes are written all the same.
-        """
+        """More buffers than one system call takes are written all the same."""
         for count in (1023, 1024, 1025, 3000):
             file = self.open()
             file.truncate(0)
@@ -152,9 +120,7 @@ class LocalFileTests(DiskTestCase):
         st.integers(0, 3),
     )
     def test_shortWrites(self, contents: list[bytes], portions: list[int], position: int) -> None:
-        """
-        However little the system takes at once, everything is written in its place.
-        """
+        """However little the system takes at once, everything is written in its place."""
         turns = 0
 
         def next_() -> int:
@@ -181,9 +147,7 @@ class LocalFileTests(DiskTestCase):
                 patch.restore()
 
     def test_fullDisk(self) -> None:
-        """
-        A write of which the disk takes a part fails with the disk's reason.
-        """
+        """A write of which the disk takes a part fails with the disk's reason."""
         # A disk that is always full, as Linux has it.
         full = LocalFile(os.open("/dev/full", os.O_RDWR))
         self.addCleanup(full.close)
@@ -200,9 +164,7 @@ class LocalFileTests(DiskTestCase):
         self.assertEqual(file.size(), 2)
 
     def test_shortReads(self) -> None:
-        """
-        However little the system reads at once, everything is read.
-        """
+        """However little the system reads at once, everything is read."""
         file = self.open()
         file.write([b"0123456789"], 0)
         real = os.pread
@@ -212,9 +174,7 @@ class LocalFileTests(DiskTestCase):
 
 
 class LocalDiskTests(DiskTestCase):
-    """
-    L{LocalDisk} knows files by their paths.
-    """
+    """L{LocalDisk} knows files by their paths."""
 
     def test_reserve(self) -> None:
         """
@@ -233,10 +193,7 @@ class LocalDiskTests(DiskTestCase):
         self.assertEqual((error.errno, self.disk.list(self.path)), (errno.ENOSPC, []))
 
     def test_names(self) -> None:
-        """
-        Files are listed, renamed over others, and removed; to remove or list what is
-        not there is no error.
-        """
+        """Files are listed, renamed over others, and removed; to remove or list what is not there is no error."""
         self.assertEqual(self.disk.list(self.named("nothing")), [])
         self.open("a").write([b"1"], 0)
         self.open("b").write([b"2"], 0)
@@ -251,23 +208,17 @@ class LocalDiskTests(DiskTestCase):
         self.assertEqual(self.disk.list(self.path), ["c"])
 
     def test_directoryWithContents(self) -> None:
-        """
-        A directory is not removed with its contents.
-        """
+        """A directory is not removed with its contents."""
         self.open("file")
         self.assertRaises(OSError, self.disk.removeDirectory, self.path)
         self.assertEqual(self.disk.list(self.path), ["file"])
 
     def test_notInherited(self) -> None:
-        """
-        Programs that the broker starts do not have its files.
-        """
+        """Programs that the broker starts do not have its files."""
         self.assertFalse(os.get_inheritable(self.open()._descriptor))
 
     def test_removedWhileOpen(self) -> None:
-        """
-        Who has a file open still reads it when it has been removed.
-        """
+        """Who has a file open still reads it when it has been removed."""
         file = self.open()
         file.write([b"abc"], 0)
         self.disk.remove(self.named("file"))
@@ -275,40 +226,30 @@ class LocalDiskTests(DiskTestCase):
 
 
 class DirectoryLockTests(DiskTestCase):
-    """
-    L{DirectoryLock} is for one at a time.
-    """
+    """L{DirectoryLock} is for one at a time."""
 
     def setUp(self) -> None:
-        """
-        Lock a directory.
-        """
+        """Lock a directory."""
         super().setUp()
         self.lock = DirectoryLock(self.path)
         self.addCleanup(self.lock.release)
 
     def test_refused(self) -> None:
-        """
-        A second lock is refused, naming the directory and the process.
-        """
+        """A second lock is refused, naming the directory and the process."""
         refused = self.assertRaises(LogInUse, DirectoryLock, self.path)
         self.assertEqual((refused.path, refused.pid), (self.path, os.getpid()))
         self.assertIn(self.path, str(refused))
         self.assertIn(str(os.getpid()), str(refused))
 
     def test_released(self) -> None:
-        """
-        A released directory can be locked again, and names its new owner once.
-        """
+        """A released directory can be locked again, and names its new owner once."""
         self.lock.release()
         again = DirectoryLock(self.path)
         self.addCleanup(again.release)
         self.assertEqual(self.assertRaises(LogInUse, DirectoryLock, self.path).pid, os.getpid())
 
     def test_nameless(self) -> None:
-        """
-        An owner that left no number is called another process.
-        """
+        """An owner that left no number is called another process."""
         with open(os.path.join(self.path, "broker.lock"), "w"):
             pass
         refused = self.assertRaises(LogInUse, DirectoryLock, self.path)

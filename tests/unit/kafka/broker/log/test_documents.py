@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.broker.log.documents}.
-"""
+"""Tests for L{admission.kafka.broker.log.documents}."""
 
 import errno
 import os
@@ -21,30 +19,22 @@ from tests.kit.logfixture import FailingDisk, Threads, storageError
 
 
 def journal(generation: int) -> str:
-    """
-    The name of a journal.
-    """
+    """The name of a journal."""
     return f"{generation:020d}.journal"
 
 
 def snapshot(generation: int) -> str:
-    """
-    The name of a snapshot.
-    """
+    """The name of a snapshot."""
     return f"{generation:020d}.snapshot"
 
 
 class DocumentsTestCase(SynchronousTestCase):
-    """
-    A test with documents.
-    """
+    """A test with documents."""
 
     minJournalBytes = 1 << 20
 
     def setUp(self) -> None:
-        """
-        Have no documents yet.
-        """
+        """Have no documents yet."""
         self.patch(documentsModule, "MIN_JOURNAL_BYTES", self.minJournalBytes)
         self.disk = FailingDisk()
         self.threads = Threads()
@@ -52,9 +42,7 @@ class DocumentsTestCase(SynchronousTestCase):
         self.documents = self.open()
 
     def open(self, directory: str = "", deferToThread: DeferToThread | None = None) -> Documents:
-        """
-        Open the documents, or a copy of them.
-        """
+        """Open the documents, or a copy of them."""
         self.files = OpenFiles(self.disk, 10)
         self.addCleanup(self.files.closeAll)
         return Documents(
@@ -62,26 +50,20 @@ class DocumentsTestCase(SynchronousTestCase):
         )
 
     def reopen(self, deferToThread: DeferToThread | None = None) -> None:
-        """
-        Open them again, as after a kill.
-        """
+        """Open them again, as after a kill."""
         self.files.closeAll()
         self.threads.waiting.clear()
         self.documents = self.open(deferToThread=deferToThread)
 
     def commit(self, *changes: tuple[str, bytes, bytes | None]) -> None:
-        """
-        Put and delete, and keep that.
-        """
+        """Put and delete, and keep that."""
         self.change(*changes)
         if self.documents.hasChanges:
             self.documents.write()
         self.documents.settle()
 
     def change(self, *changes: tuple[str, bytes, bytes | None]) -> None:
-        """
-        Put, or delete where there is no value.
-        """
+        """Put, or delete where there is no value."""
         for table, key, value in changes:
             if value is None:
                 self.documents.delete(table, key)
@@ -89,41 +71,29 @@ class DocumentsTestCase(SynchronousTestCase):
                 self.documents.put(table, key, value)
 
     def contents(self) -> dict[str, dict[bytes, bytes]]:
-        """
-        All tables that are not empty.
-        """
+        """All tables that are not empty."""
         return {name: dict(values) for name, values in self.documents.tables.items() if values}
 
     def names(self) -> list[str]:
-        """
-        What is in the directory.
-        """
+        """What is in the directory."""
         return sorted(os.listdir(self.directory))
 
     def path(self, name: str) -> str:
-        """
-        A path in the directory.
-        """
+        """A path in the directory."""
         return os.path.join(self.directory, name)
 
 
 class TableTests(DocumentsTestCase):
-    """
-    Tables, and what a start finds of them.
-    """
+    """Tables, and what a start finds of them."""
 
     def test_new(self) -> None:
-        """
-        New documents are empty, and so they are after a restart.
-        """
+        """New documents are empty, and so they are after a restart."""
         for _ in range(2):
             self.assertEqual((self.contents(), self.names()), ({}, [journal(0)]))
             self.reopen()
 
     def test_commits(self) -> None:
-        """
-        Several commits with several tables are found again, whatever the keys and values are.
-        """
+        """Several commits with several tables are found again, whatever the keys and values are."""
         self.commit(("a", b"", b""), ("a", b"\0" * 511, b"1"), ("bb", b"x", b"2" * 100_000))
         self.commit(("a", b"", b"3"), ("bb", b"y", b""))
         self.commit(("bb", b"x", None), ("c", b"x", None), ("c", b"z", b"4"), ("c", b"z", None))
@@ -133,9 +103,7 @@ class TableTests(DocumentsTestCase):
             self.reopen()
 
     def test_uncommitted(self) -> None:
-        """
-        What was not written is not found.
-        """
+        """What was not written is not found."""
         self.commit(("a", b"x", b"1"))
         self.change(("a", b"x", b"2"))
         self.assertTrue(self.documents.hasChanges)
@@ -143,17 +111,13 @@ class TableTests(DocumentsTestCase):
         self.assertEqual(self.contents(), {"a": {b"x": b"1"}})
 
     def test_nothing(self) -> None:
-        """
-        A commit without changes writes nothing.
-        """
+        """A commit without changes writes nothing."""
         sizeBytes = os.path.getsize(self.path(journal(0)))
         self.commit(("a", b"x", None))
         self.assertEqual(os.path.getsize(self.path(journal(0))), sizeBytes)
 
     def test_revert(self) -> None:
-        """
-        What is lost is as if it had not been, in memory and on the disk.
-        """
+        """What is lost is as if it had not been, in memory and on the disk."""
         self.commit(("a", b"x", b"1"), ("a", b"y", b"2"))
         self.change(("a", b"x", b"3"), ("a", b"y", None), ("a", b"x", None), ("a", b"y", b"4"), ("b", b"z", b"5"))
         self.disk.writeError = storageError(errno.ENOSPC)
@@ -187,9 +151,7 @@ class TableTests(DocumentsTestCase):
         self.assertEqual((self.documents.isDirty, self.documents.isUrgent), (False, False))
 
     def test_revertIsNotUrgent(self) -> None:
-        """
-        What is lost leaves nothing urgent behind.
-        """
+        """What is lost leaves nothing urgent behind."""
         self.change(("a", b"x", b"1"))
         self.documents.urge()
         self.documents.revert()
@@ -198,14 +160,10 @@ class TableTests(DocumentsTestCase):
 
 
 class TornTests(DocumentsTestCase):
-    """
-    A journal that a loss of power has torn or damaged.
-    """
+    """A journal that a loss of power has torn or damaged."""
 
     def setUp(self) -> None:
-        """
-        Have three commits.
-        """
+        """Have three commits."""
         super().setUp()
         self.ends = [os.path.getsize(self.path(journal(0)))]
         for number in range(3):
@@ -215,9 +173,7 @@ class TornTests(DocumentsTestCase):
         self.whole = Path(self.path(journal(0))).read_bytes()
 
     def check(self, contents: bytes, count: int) -> None:
-        """
-        With these contents a number of commits is found, and what is committed then follows.
-        """
+        """With these contents a number of commits is found, and what is committed then follows."""
         with open(self.path(journal(0)), "wb") as file:
             file.write(contents)
         self.reopen()
@@ -230,40 +186,30 @@ class TornTests(DocumentsTestCase):
         self.assertEqual(self.contents()["a"], {**expected, b"new": b"y"})
 
     def test_truncated(self) -> None:
-        """
-        At whatever byte it ends, the commits before are found.
-        """
+        """At whatever byte it ends, the commits before are found."""
         for sizeBytes in range(len(self.whole) + 1):
             self.check(self.whole[:sizeBytes], sum(end <= sizeBytes for end in self.ends[1:]))
 
     def test_flipped(self) -> None:
-        """
-        Whatever byte is wrong, the commits before are found, and none behind it.
-        """
+        """Whatever byte is wrong, the commits before are found, and none behind it."""
         for position in range(self.ends[0], len(self.whole)):
             damaged = bytearray(self.whole)
             damaged[position] ^= 0x01
             self.check(bytes(damaged), sum(end <= position for end in self.ends[1:]))
 
     def test_holes(self) -> None:
-        """
-        A part that was never written, and reads as zeros, ends what is found.
-        """
+        """A part that was never written, and reads as zeros, ends what is found."""
         for begin in range(self.ends[0], len(self.whole), 7):
             damaged = self.whole[:begin] + bytes(len(self.whole) - begin) + bytes(5000)
             self.check(damaged, sum(end <= begin for end in self.ends[1:]))
 
     def test_oldFrames(self) -> None:
-        """
-        Frames of before, behind those that were cut off, are not taken for new ones.
-        """
+        """Frames of before, behind those that were cut off, are not taken for new ones."""
         self.check(self.whole[: self.ends[1]] + self.whole[self.ends[2] :], 1)
         self.check(self.whole[: self.ends[1]] + self.whole[self.ends[0] :], 1)
 
     def test_format(self) -> None:
-        """
-        A journal of a newer version is refused, naming both, and left alone.
-        """
+        """A journal of a newer version is refused, naming both, and left alone."""
         contents = self.whole.replace(b"log %d\n" % FORMAT, b"log 17\n")[:-1]
         with open(self.path(journal(0)), "wb") as file:
             file.write(contents)
@@ -274,9 +220,7 @@ class TornTests(DocumentsTestCase):
         self.assertEqual(Path(self.path(journal(0))).read_bytes(), contents)
 
     def test_diskFails(self) -> None:
-        """
-        An error of the disk is no damage: the start fails, and nothing is cut off.
-        """
+        """An error of the disk is no damage: the start fails, and nothing is cut off."""
         kind = type(self.disk.open(self.path(journal(0))))
 
         def fail(*_: object) -> None:
@@ -289,22 +233,16 @@ class TornTests(DocumentsTestCase):
 
 
 class SnapshotTests(DocumentsTestCase):
-    """
-    A journal that has grown is replaced by a snapshot.
-    """
+    """A journal that has grown is replaced by a snapshot."""
 
     minJournalBytes = 1000
 
     def grow(self, number: int = 0) -> None:
-        """
-        Commit more than a journal holds.
-        """
+        """Commit more than a journal holds."""
         self.commit(("a", b"large", bytes([number]) * 1000), ("a", b"%d" % number, b"1"))
 
     def test_replaced(self) -> None:
-        """
-        When the snapshot is written, what it replaces goes; all is found again.
-        """
+        """When the snapshot is written, what it replaces goes; all is found again."""
         self.grow()
         self.assertEqual(self.names(), [journal(0), journal(1)])
         self.threads.run()
@@ -333,9 +271,7 @@ class SnapshotTests(DocumentsTestCase):
         self.assertEqual((self.contents(), before["a"][b"x"]), (before, b"2"))
 
     def test_generations(self) -> None:
-        """
-        Snapshots follow one another, each when the journal is larger than twice the one before.
-        """
+        """Snapshots follow one another, each when the journal is larger than twice the one before."""
         self.reopen(maybeDeferred)
         for number in range(40):
             self.commit(("a", b"%d" % (number % 7), bytes(300)))
@@ -349,9 +285,7 @@ class SnapshotTests(DocumentsTestCase):
         self.assertLess(int(journals[:20]), 6)
 
     def test_large(self) -> None:
-        """
-        A snapshot of very much has several frames.
-        """
+        """A snapshot of very much has several frames."""
         self.reopen(maybeDeferred)
         self.commit(*[("a", b"%d" % number, bytes(100_000)) for number in range(30)], ("b", b"x", b"1"))
         before = self.contents()
@@ -380,9 +314,7 @@ class SnapshotTests(DocumentsTestCase):
         self.assertEqual((self.contents(), self.names()), (before, [journal(2), snapshot(2)]))
 
     def test_noNewJournal(self) -> None:
-        """
-        If the new journal cannot be made, the old one goes on.
-        """
+        """If the new journal cannot be made, the old one goes on."""
         self.documents.put("a", b"x", bytes(1000))
         self.documents.write()
         self.disk.writeError = storageError(errno.ENOSPC)
@@ -399,9 +331,7 @@ class SnapshotTests(DocumentsTestCase):
         self.assertEqual(self.contents(), before)
 
     def test_dirty(self) -> None:
-        """
-        While there is no snapshot, the journal that it will replace is to be flushed as well; then it is not.
-        """
+        """While there is no snapshot, the journal that it will replace is to be flushed as well; then it is not."""
         self.documents.takeDirty()
         self.grow()
         self.commit(("a", b"x", b"1"))
@@ -414,9 +344,7 @@ class SnapshotTests(DocumentsTestCase):
         self.assertEqual([os.path.basename(file.path) for file in files], [journal(1)])
 
     def test_replacedDuringFlush(self) -> None:
-        """
-        The old journal may be replaced while it is flushed.
-        """
+        """The old journal may be replaced while it is flushed."""
         self.grow()
         self.commit(("a", b"x", b"1"))
         files, _ = self.documents.takeDirty()
@@ -428,18 +356,14 @@ class SnapshotTests(DocumentsTestCase):
         self.assertEqual(len(self.files), 1)
 
     def test_last(self) -> None:
-        """
-        After the last commit no snapshot is begun.
-        """
+        """After the last commit no snapshot is begun."""
         self.documents.put("a", b"x", bytes(5000))
         self.documents.write()
         self.documents.settle(isLast=True)
         self.assertEqual((self.names(), self.threads.waiting), ([journal(0)], []))
 
     def test_close(self) -> None:
-        """
-        Closing waits for the snapshot that is being written.
-        """
+        """Closing waits for the snapshot that is being written."""
         self.successResultOf(self.documents.close())
         self.grow()
         closed = self.documents.close()
@@ -448,9 +372,7 @@ class SnapshotTests(DocumentsTestCase):
         self.successResultOf(closed)
 
     def test_leftovers(self) -> None:
-        """
-        An unfinished snapshot, and what a snapshot has replaced, are removed by a start.
-        """
+        """An unfinished snapshot, and what a snapshot has replaced, are removed by a start."""
         old = Path(self.path(journal(0))).read_bytes()
         self.grow()
         self.threads.run()
@@ -462,9 +384,7 @@ class SnapshotTests(DocumentsTestCase):
         self.assertEqual((self.contents(), self.names()), (before, [journal(1), snapshot(1)]))
 
     def test_damagedSnapshot(self) -> None:
-        """
-        If the only snapshot is damaged or cut off, wherever, the documents are refused, and left alone.
-        """
+        """If the only snapshot is damaged or cut off, wherever, the documents are refused, and left alone."""
         self.grow()
         self.threads.run()
         whole = Path(self.path(snapshot(1))).read_bytes()
@@ -482,9 +402,7 @@ class SnapshotTests(DocumentsTestCase):
         self.assertEqual(self.contents()["a"][b"0"], b"1")
 
     def test_format(self) -> None:
-        """
-        A snapshot of a newer version is refused, naming both, and left alone.
-        """
+        """A snapshot of a newer version is refused, naming both, and left alone."""
         self.grow()
         self.threads.run()
         whole = Path(self.path(snapshot(1))).read_bytes()
@@ -495,18 +413,14 @@ class SnapshotTests(DocumentsTestCase):
         self.assertEqual(Path(self.path(snapshot(1))).read_bytes(), newer)
 
     def test_lostSnapshot(self) -> None:
-        """
-        If the only snapshot is missing, the documents are refused: they had more than the journal.
-        """
+        """If the only snapshot is missing, the documents are refused: they had more than the journal."""
         self.grow()
         self.threads.run()
         os.unlink(self.path(snapshot(1)))
         self.assertIn("restore a backup", str(self.assertRaises(LogFailed, self.reopen)))
 
     def test_senseless(self) -> None:
-        """
-        Changes that make no sense are refused, though they have the right checksum.
-        """
+        """Changes that make no sense are refused, though they have the right checksum."""
         self.commit(("a", b"x", b"1"))
         path = self.path(journal(0))
         before = Path(path).read_bytes()
@@ -516,9 +430,7 @@ class SnapshotTests(DocumentsTestCase):
             self.assertIn(path, str(self.assertRaises(LogFailed, self.reopen)))
 
     def test_olderSnapshot(self) -> None:
-        """
-        If a damaged snapshot is there together with the one that it replaces, that is taken.
-        """
+        """If a damaged snapshot is there together with the one that it replaces, that is taken."""
         self.grow()
         self.threads.run()
         for number in (1, 2, 3):
@@ -547,9 +459,7 @@ class SnapshotTests(DocumentsTestCase):
         self.assertEqual(self.contents(), {"a": {b"x": b"1"}})
 
     def test_missingJournal(self) -> None:
-        """
-        If the former journal is missing, later ones are not read either.
-        """
+        """If the former journal is missing, later ones are not read either."""
         self.grow()
         self.threads.run()
         before = self.contents()

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.broker.log.flushing}.
-"""
+"""Tests for L{admission.kafka.broker.log.flushing}."""
 
 import errno
 from collections.abc import Callable
@@ -17,14 +15,10 @@ from tests.kit.logfixture import Threads, storageError
 
 
 class FlusherTests(SynchronousTestCase):
-    """
-    L{Flusher} flushes in rounds.
-    """
+    """L{Flusher} flushes in rounds."""
 
     def setUp(self) -> None:
-        """
-        Flush one thing every second, and note what happens.
-        """
+        """Flush one thing every second, and note what happens."""
         self.clock = Clock()
         self.threads = Threads()
         self.reports: list[str] = []
@@ -33,44 +27,32 @@ class FlusherTests(SynchronousTestCase):
         self.flusher = self.build(self.threads.deferToThread)
 
     def build(self, deferToThread: DeferToThread) -> Flusher:
-        """
-        One that reports what it does.
-        """
+        """One that reports what it does."""
         return Flusher(self.clock, deferToThread, 1.0, self.begin, partial(self.reports.append, "failed"))
 
     def flush(self, name: str) -> None:
-        """
-        Flush, or fail.
-        """
+        """Flush, or fail."""
         if self.error is not None:
             raise self.error
         self.reports.append(name)
 
     def begin(self, isEverything: bool) -> Round:
-        """
-        A round with all that is to be flushed.
-        """
+        """A round with all that is to be flushed."""
         self.reports.append("everything" if isEverything else "urgent")
         return Round(list(self.flushes), partial(self.reports.append, "succeeded"))
 
     def happened(self) -> list[str]:
-        """
-        What has happened since this was last asked.
-        """
+        """What has happened since this was last asked."""
         reports, self.reports[:] = list(self.reports), []
         return reports
 
     def test_idle(self) -> None:
-        """
-        Nothing is done while nothing is written.
-        """
+        """Nothing is done while nothing is written."""
         self.clock.advance(10.0)
         self.assertEqual((self.reports, self.clock.getDelayedCalls()), ([], []))
 
     def test_interval(self) -> None:
-        """
-        All that is written within an interval is flushed once, at its end.
-        """
+        """All that is written within an interval is flushed once, at its end."""
         self.flusher.written()
         self.clock.advance(0.5)
         self.flusher.written()
@@ -82,9 +64,7 @@ class FlusherTests(SynchronousTestCase):
         self.assertEqual((self.happened(), self.threads.waiting), (["flushed", "succeeded"], []))
 
     def test_soon(self) -> None:
-        """
-        What somebody waits for is flushed at once, and nothing else is.
-        """
+        """What somebody waits for is flushed at once, and nothing else is."""
         self.flusher.soon()
         self.assertEqual(self.happened(), ["urgent"])
         self.threads.run()
@@ -92,9 +72,7 @@ class FlusherTests(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_slow(self) -> None:
-        """
-        A disk that takes long is a problem as long as it does, and the log says afterwards how long that was.
-        """
+        """A disk that takes long is a problem as long as it does, and the log says afterwards how long that was."""
         for lastedSeconds, delay in ((8.0, None), (12.0, "a flush to the disk has not ended for 12 s")):
             self.flusher.soon()
             self.clock.advance(lastedSeconds)
@@ -133,9 +111,7 @@ class FlusherTests(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_noDescriptorAndWorse(self) -> None:
-        """
-        If another part of the round has come to the disk and failed, that is final.
-        """
+        """If another part of the round has come to the disk and failed, that is final."""
         errors = [storageError(errno.EMFILE), storageError(errno.EIO)]
 
         def fail() -> None:
@@ -150,9 +126,7 @@ class FlusherTests(SynchronousTestCase):
         self.assertEqual(self.happened(), ["urgent", "failed"])
 
     def test_oneAtATime(self) -> None:
-        """
-        Who comes during a round shares the next one, which begins when that has ended.
-        """
+        """Who comes during a round shares the next one, which begins when that has ended."""
         self.flusher.soon()
         for _ in range(3):
             self.flusher.soon()
@@ -163,9 +137,7 @@ class FlusherTests(SynchronousTestCase):
         self.assertEqual((self.happened(), self.threads.waiting), (["flushed", "succeeded"], []))
 
     def test_toldTogether(self) -> None:
-        """
-        Who waits again as soon as he is told waits for the same next round as the others who are told.
-        """
+        """Who waits again as soon as he is told waits for the same next round as the others who are told."""
 
         def succeeded() -> None:
             self.reports.append("told")
@@ -184,9 +156,7 @@ class FlusherTests(SynchronousTestCase):
         self.assertEqual(self.happened(), ["begun", "flushed", "told", "told, too", "begun"])
 
     def test_dueDuringRound(self) -> None:
-        """
-        If the interval ends during a round, the next one flushes everything, and serves who waits as well.
-        """
+        """If the interval ends during a round, the next one flushes everything, and serves who waits as well."""
         self.flusher.written()
         self.flusher.soon()
         self.flusher.soon()
@@ -197,9 +167,7 @@ class FlusherTests(SynchronousTestCase):
         self.assertEqual((self.happened(), self.threads.waiting), (["flushed", "succeeded"], []))
 
     def test_writtenDuringRound(self) -> None:
-        """
-        What is written during a round is flushed after another interval.
-        """
+        """What is written during a round is flushed after another interval."""
         self.flusher.written()
         self.clock.advance(1.0)
         self.flusher.written()
@@ -212,18 +180,14 @@ class FlusherTests(SynchronousTestCase):
         self.threads.run()
 
     def test_nothingToFlush(self) -> None:
-        """
-        A round of nothing succeeds without a thread.
-        """
+        """A round of nothing succeeds without a thread."""
         self.flushes = []
         self.flusher.soon()
         self.assertEqual((self.happened(), self.threads.waiting), (["urgent", "succeeded"], []))
 
     @given(st.integers(0, 30))
     def test_threads(self, count: int) -> None:
-        """
-        A few threads share a round; each thing is flushed once, and the round succeeds after the last.
-        """
+        """A few threads share a round; each thing is flushed once, and the round succeeds after the last."""
         self.threads.waiting.clear()
         self.happened()
         self.flusher = self.build(self.threads.deferToThread)
@@ -238,9 +202,7 @@ class FlusherTests(SynchronousTestCase):
         self.assertEqual(sorted(map(int, reports[1:-1])), list(range(count)))
 
     def test_failure(self) -> None:
-        """
-        A flush that fails is the last one, however often somebody asks, and says what to do.
-        """
+        """A flush that fails is the last one, however often somebody asks, and says what to do."""
         self.error = storageError(errno.EIO)
         self.flusher.written()
         self.flusher.soon()
@@ -262,9 +224,7 @@ class FlusherTests(SynchronousTestCase):
         self.assertEqual((self.happened(), self.threads.waiting), ([], []))
 
     def test_failureAmongOthers(self) -> None:
-        """
-        If one of several flushes fails, the round fails when all threads are done: they use descriptors.
-        """
+        """If one of several flushes fails, the round fails when all threads are done: they use descriptors."""
 
         def fail() -> None:
             raise storageError(errno.EIO)
@@ -279,9 +239,7 @@ class FlusherTests(SynchronousTestCase):
         self.assertEqual(self.happened(), ["urgent", "a", "b", "failed"])
 
     def test_noThread(self) -> None:
-        """
-        To be refused a thread is a failure like any other.
-        """
+        """To be refused a thread is a failure like any other."""
 
         def refuse(*_: object) -> Deferred[None]:
             raise RuntimeError("no more threads")
@@ -293,9 +251,7 @@ class FlusherTests(SynchronousTestCase):
         self.assertIn("no more threads", str(flusher.problem))
 
     def test_close(self) -> None:
-        """
-        Closing flushes everything at once and waits for that.
-        """
+        """Closing flushes everything at once and waits for that."""
         self.flusher.written()
         closed = self.flusher.close()
         self.assertNoResult(closed)
@@ -306,9 +262,7 @@ class FlusherTests(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_closeDuringRound(self) -> None:
-        """
-        Closing during a round waits for it and for a last one.
-        """
+        """Closing during a round waits for it and for a last one."""
         self.flusher.soon()
         closed = self.flusher.close()
         self.threads.run()
@@ -318,9 +272,7 @@ class FlusherTests(SynchronousTestCase):
         self.assertEqual(self.happened(), ["urgent", "flushed", "succeeded", "everything", "flushed", "succeeded"])
 
     def test_closeFails(self) -> None:
-        """
-        A last flush that fails is told like any other, and closing ends.
-        """
+        """A last flush that fails is told like any other, and closing ends."""
         self.error = storageError(errno.EIO)
         closed = self.flusher.close()
         with capturedLogs():
@@ -329,9 +281,7 @@ class FlusherTests(SynchronousTestCase):
         self.assertEqual(self.happened(), ["everything", "failed"])
 
     def test_failedDuringClose(self) -> None:
-        """
-        If the round that is going on fails, closing does not flush again.
-        """
+        """If the round that is going on fails, closing does not flush again."""
         self.flusher.soon()
         closed = self.flusher.close()
         self.error = storageError(errno.EIO)
@@ -341,9 +291,7 @@ class FlusherTests(SynchronousTestCase):
         self.assertEqual(self.happened(), ["urgent", "failed"])
 
     def test_reentrant(self) -> None:
-        """
-        Who is told of a success may ask for the next round, and close.
-        """
+        """Who is told of a success may ask for the next round, and close."""
         rounds: list[int] = []
         closed: list[Deferred[None]] = []
 

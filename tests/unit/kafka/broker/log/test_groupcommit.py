@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.broker.log.groupcommit}.
-"""
+"""Tests for L{admission.kafka.broker.log.groupcommit}."""
 
 import errno
 
@@ -15,14 +13,10 @@ DISK_FULL = storageError(errno.ENOSPC)
 
 
 class GroupCommitTests(SynchronousTestCase):
-    """
-    L{GroupCommit} writes once for all appends of a turn.
-    """
+    """L{GroupCommit} writes once for all appends of a turn."""
 
     def setUp(self) -> None:
-        """
-        Have a list for a log, and note down which hooks are called.
-        """
+        """Have a list for a log, and note down which hooks are called."""
         self.clock = TurnClock()
         self.pending: list[str] = []
         self.stored: list[str] = []
@@ -41,55 +35,40 @@ class GroupCommitTests(SynchronousTestCase):
         self.told: list[tuple[str, Exception | None]] = []
 
     def write(self) -> None:
-        """
-        Write, or fail.
-        """
+        """Write, or fail."""
         self.calls.append("write")
         if self.writeError is not None:
             raise self.writeError
 
     def settle(self) -> None:
-        """
-        Keep what was written.
-        """
+        """Keep what was written."""
         self.calls.append("settle")
         self.stored += self.pending
         self.pending.clear()
 
     def revert(self) -> None:
-        """
-        Discard what was not, or fail.
-        """
+        """Discard what was not, or fail."""
         self.calls.append("revert")
         self.pending.clear()
         if self.revertError is not None:
             raise self.revertError
 
     def put(self, key: str, sizeBytes: int = 1, isKept: bool = True) -> None:
-        """
-        Append something.
-        """
+        """Append something."""
         self.commits.check()
         self.pending.append(key)
         self.commits.appended(sizeBytes, isKept)
 
     def tell(self, name: str) -> None:
-        """
-        Have it noted down what is told about the appends so far.
-        """
+        """Have it noted down what is told about the appends so far."""
         self.commits.whenCommitted(lambda verdict: self.told.append((name, verdict)))
 
     def toldNames(self, *, lost: bool) -> list[str]:
-        """
-        Who was told that their appends are lost, or that they are not.
-        """
+        """Who was told that their appends are lost, or that they are not."""
         return [name for name, verdict in self.told if isinstance(verdict, LogFailed) == lost]
 
     def test_nextTurn(self) -> None:
-        """
-        Appends are written together in the next turn, then callbacks are
-        called in order, then changes announced.
-        """
+        """Appends are written together in the next turn, then callbacks are called in order, then changes announced."""
         self.put("a")
         self.tell("first")
         self.put("b")
@@ -102,24 +81,18 @@ class GroupCommitTests(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_nothingPending(self) -> None:
-        """
-        Who waits for nothing is told at once; to commit nothing writes nothing.
-        """
+        """Who waits for nothing is told at once; to commit nothing writes nothing."""
         self.tell("now")
         self.commits.commit()
         self.assertEqual((self.told, self.calls), ([("now", None)], []))
 
     def test_nothingPendingRaises(self) -> None:
-        """
-        A callback that is called at once and raises does not hurt its caller.
-        """
+        """A callback that is called at once and raises does not hurt its caller."""
         self.commits.whenCommitted(lambda verdict: 1 // 0)
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
     def test_bound(self) -> None:
-        """
-        Enough bytes are written at once, but callbacks wait for their turn.
-        """
+        """Enough bytes are written at once, but callbacks wait for their turn."""
         self.put("a", 500)
         self.tell("waiting")
         self.put("b", 500)
@@ -130,9 +103,7 @@ class GroupCommitTests(SynchronousTestCase):
         self.assertEqual((self.stored, self.told), (["a", "b", "c"], [("waiting", None)]))
 
     def test_notKept(self) -> None:
-        """
-        What cannot be kept until the next turn is written at once, with all before it.
-        """
+        """What cannot be kept until the next turn is written at once, with all before it."""
         self.put("a")
         self.put("b", isKept=False)
         self.tell("waiting")
@@ -142,9 +113,7 @@ class GroupCommitTests(SynchronousTestCase):
         self.assertEqual(self.stored, ["a", "b", "c"])
 
     def test_commit(self) -> None:
-        """
-        A commit in mid-turn writes what is pending; nobody is called meanwhile.
-        """
+        """A commit in mid-turn writes what is pending; nobody is called meanwhile."""
         self.put("a")
         self.tell("of a")
         self.commits.commit()
@@ -153,9 +122,7 @@ class GroupCommitTests(SynchronousTestCase):
         self.assertEqual((self.told, self.calls), ([("of a", None)], ["write", "settle", "announce"]))
 
     def test_callbackRaises(self) -> None:
-        """
-        A callback that raises is logged, and the others are still called.
-        """
+        """A callback that raises is logged, and the others are still called."""
         self.put("a")
         self.tell("before")
         self.commits.whenCommitted(lambda verdict: 1 // 0)
@@ -165,10 +132,7 @@ class GroupCommitTests(SynchronousTestCase):
         self.assertEqual(self.toldNames(lost=False), ["before", "after"])
 
     def test_callbackAppends(self) -> None:
-        """
-        What a callback appends belongs to the next turn, even if it is enough
-        to be written at once.
-        """
+        """What a callback appends belongs to the next turn, even if it is enough to be written at once."""
 
         def again(verdict: Exception | None) -> None:
             self.put("b", 1000)
@@ -186,9 +150,7 @@ class GroupCommitTests(SynchronousTestCase):
         self.assertEqual(self.told, [("again", None), ("first", None), ("and again", None)])
 
     def test_endlessAppender(self) -> None:
-        """
-        A callback that always appends more does not keep the turn from ending.
-        """
+        """A callback that always appends more does not keep the turn from ending."""
         rounds: list[int] = []
 
         def again(verdict: Exception | None) -> None:
@@ -205,10 +167,7 @@ class GroupCommitTests(SynchronousTestCase):
         self.flushLoggedErrors(LogClosed)
 
     def test_callbackCloses(self) -> None:
-        """
-        If a callback closes, the others are told all the same, and appends
-        are refused from then on.
-        """
+        """If a callback closes, the others are told all the same, and appends are refused from then on."""
         self.put("a")
         self.commits.whenCommitted(lambda verdict: self.commits.close())
         self.commits.whenCommitted(lambda verdict: self.put("b"))
@@ -219,10 +178,7 @@ class GroupCommitTests(SynchronousTestCase):
         self.assertEqual((self.stored, self.clock.getDelayedCalls()), (["a"], []))
 
     def test_callbackAppendsAndCloses(self) -> None:
-        """
-        What a callback appends before it closes is written, and who waits for it is told before
-        the turn ends.
-        """
+        """What a callback appends before it closes is written, and who waits for it is told before the turn ends."""
 
         def last(verdict: Exception | None) -> None:
             self.put("b")
@@ -236,9 +192,7 @@ class GroupCommitTests(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_close(self) -> None:
-        """
-        Closing writes and tells before it returns.
-        """
+        """Closing writes and tells before it returns."""
         self.put("a")
         self.tell("waiting")
         self.commits.close()
@@ -248,9 +202,7 @@ class GroupCommitTests(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_closeFails(self) -> None:
-        """
-        If the last write fails, those who ask after closing are told as well.
-        """
+        """If the last write fails, those who ask after closing are told as well."""
         self.put("a")
         self.tell("before")
         self.writeError = DISK_FULL
@@ -278,9 +230,7 @@ class GroupCommitTests(SynchronousTestCase):
         self.assertEqual(self.stored, ["b"])
 
     def test_refusedWrite(self) -> None:
-        """
-        A refusal of the log while it writes is told as it is.
-        """
+        """A refusal of the log while it writes is told as it is."""
         self.put("a")
         self.tell("first")
         self.writeError = LogFailed("too many files")
@@ -320,9 +270,7 @@ class GroupCommitTests(SynchronousTestCase):
         self.assertEqual(self.stored, ["a", "d"])
 
     def test_callbackOfLoss(self) -> None:
-        """
-        Who is told of a loss may append at once.
-        """
+        """Who is told of a loss may append at once."""
         self.put("a")
         self.commits.whenCommitted(lambda verdict: self.put("b"))
         self.writeError = DISK_FULL
@@ -348,9 +296,7 @@ class GroupCommitTests(SynchronousTestCase):
         self.assertEqual(self.stored, [])
 
     def test_fail(self) -> None:
-        """
-        When the log has failed for good, nothing is taken any more, and what is pending is lost.
-        """
+        """When the log has failed for good, nothing is taken any more, and what is pending is lost."""
         self.put("a")
         self.tell("of a")
         self.commits.fail("a flush failed")
@@ -361,9 +307,7 @@ class GroupCommitTests(SynchronousTestCase):
         self.assertRaises(LogClosed, self.put, "b")
 
     def test_wake(self) -> None:
-        """
-        A turn can be had without an append, once.
-        """
+        """A turn can be had without an append, once."""
         self.commits.wake()
         self.commits.wake()
         self.clock.turn()
@@ -371,9 +315,7 @@ class GroupCommitTests(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_problem(self) -> None:
-        """
-        A failure is a problem for a minute, longer if there are more.
-        """
+        """A failure is a problem for a minute, longer if there are more."""
         self.assertIsNone(self.commits.problem)
         self.writeError = DISK_FULL
         for _ in range(2):
@@ -386,10 +328,7 @@ class GroupCommitTests(SynchronousTestCase):
         self.assertIsNone(self.commits.problem)
 
     def test_logging(self) -> None:
-        """
-        Many failures are one line, and so is the first success after a while
-        without any.
-        """
+        """Many failures are one line, and so is the first success after a while without any."""
         with capturedLogs() as events:
             for _ in range(5):
                 self.writeError = DISK_FULL

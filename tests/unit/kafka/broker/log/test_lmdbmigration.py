@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.broker.log.lmdbmigration}.
-"""
+"""Tests for L{admission.kafka.broker.log.lmdbmigration}."""
 
 import os
 import struct
@@ -20,7 +18,8 @@ OTHERS = UUID(int=2)
 class MigrationTests(LogTestCase):
     def setUp(self) -> None:
         """
-        Write an old log with two topics: one with records from offset 3 on in its second partition, one with none.
+        Write an old log with two topics: one with records from offset 3 on in its second partition,
+        one with none.
         """
         self.old = self.mktemp()
         self.writer = OldLogWriter(self.old)
@@ -41,9 +40,7 @@ class MigrationTests(LogTestCase):
         self.successResultOf(self.log.close())
 
     def migrate(self) -> Migrated:
-        """
-        Migrate it, and open the new log.
-        """
+        """Migrate it, and open the new log."""
         self.writer.close()
         before = self.contents()
         log = OldLog(self.old)
@@ -60,15 +57,11 @@ class MigrationTests(LogTestCase):
         return migrated
 
     def contents(self) -> dict[str, bytes]:
-        """
-        All files of the old directory.
-        """
+        """All files of the old directory."""
         return {name: Path(self.old, name).read_bytes() for name in os.listdir(self.old)}
 
     def test_topics(self) -> None:
-        """
-        Topics keep their ids, settings and the numbers of their partitions, and new ones get others.
-        """
+        """Topics keep their ids, settings and the numbers of their partitions, and new ones get others."""
         self.migrate()
         topic = self.log.topic("events")
         self.assertEqual((EVENTS, {"retention.ms": "-1"}), (topic.topicId, topic.configs))
@@ -77,9 +70,7 @@ class MigrationTests(LogTestCase):
         self.assertEqual(13, self.log.createTopic("more", 1, {}).partitions[0].number)
 
     def test_records(self) -> None:
-        """
-        Records keep their offsets, and partitions their starts.
-        """
+        """Records keep their offsets, and partitions their starts."""
         self.migrate()
         empty, filled = self.log.topic("events").partitions
         self.assertEqual((0, 0), (empty.logStartOffset, empty.nextOffset))
@@ -88,9 +79,7 @@ class MigrationTests(LogTestCase):
         self.assertEqual(9, self.append(filled).baseOffset)
 
     def test_manySegments(self) -> None:
-        """
-        They are rolled as the settings of the topic say.
-        """
+        """They are rolled as the settings of the topic say."""
         self.writer.topic("events", EVENTS, [5, 9], {"segment.bytes": "2000"})
         migrated = self.migrate()
         self.assertEqual(3, migrated.partitions[1].batchCount)
@@ -100,9 +89,7 @@ class MigrationTests(LogTestCase):
         self.assertEqual(3, len(self.batchesOf(3)))
 
     def batchesOf(self, offset: int) -> list[bytes]:
-        """
-        All batches from an offset on.
-        """
+        """All batches from an offset on."""
         partition = self.log.topic("events").partitions[1]
         batches: list[bytes] = []
         while offset < partition.highWatermark:
@@ -111,9 +98,7 @@ class MigrationTests(LogTestCase):
         return batches
 
     def test_producers(self) -> None:
-        """
-        Producers go on where they were, under their owners, and new ones get other ids.
-        """
+        """Producers go on where they were, under their owners, and new ones get other ids."""
         self.migrate()
         self.assertEqual([("alice", 7)], list(self.log.producers()))
         partition = self.log.topic("events").partitions[1]
@@ -124,9 +109,7 @@ class MigrationTests(LogTestCase):
         self.assertEqual(2000, self.log.allocateProducerId())
 
     def test_firstProducerFormat(self) -> None:
-        """
-        So do producers whose state is in the oldest format, which had no owners.
-        """
+        """So do producers whose state is in the oldest format, which had no owners."""
         stored = struct.pack(">hd", 1, 999_000.0) + struct.pack(">iiqiiq", 102, 103, 5, 104, 105, 7)
         self.writer.put(b"producers", struct.pack(">Iq", 9, 7), stored)
         self.migrate()
@@ -135,24 +118,18 @@ class MigrationTests(LogTestCase):
         self.assertEqual((7, True), again)
 
     def test_tables(self) -> None:
-        """
-        Groups, offsets and limits are what they were.
-        """
+        """Groups, offsets and limits are what they were."""
         self.migrate()
         self.assertEqual(b"limits", self.log.table("quotas").get(b"alice"))
         self.assertEqual(b"offset", self.log.table("offsets").get(struct.pack(">QQ", 1, 9)))
 
     def test_clusterId(self) -> None:
-        """
-        The cluster keeps its id.
-        """
+        """The cluster keeps its id."""
         self.migrate()
         self.assertEqual("abcdefghijklmnopqrstuv", self.log.clusterId)
 
     def test_leftovers(self) -> None:
-        """
-        What a deleted topic has left is not copied.
-        """
+        """What a deleted topic has left is not copied."""
         buffer, _ = makeBatch(0)
         self.writer.batch(1, 0, buffer)
         self.writer.producer(1, 8, 0, [(0, 0, 0)], "bob")
@@ -178,9 +155,7 @@ class MigrationTests(LogTestCase):
         return str(self.assertRaises(LogFailed, migrate))
 
     def test_damagedBatch(self) -> None:
-        """
-        A damaged batch is named.
-        """
+        """A damaged batch is named."""
         buffer, _ = makeBatch(0, valueBytes=10)
         buffer[-1] ^= 0xFF
         self.writer.batch(9, 9, buffer)
@@ -188,46 +163,34 @@ class MigrationTests(LogTestCase):
         self.assertIn("is damaged at offset 9", message)
 
     def test_gap(self) -> None:
-        """
-        So are missing offsets.
-        """
+        """So are missing offsets."""
         buffer, _ = makeBatch(0)
         self.writer.batch(9, 11, buffer)
         self.assertIn("lacks the offsets 9 to 10", self.refuse())
 
     def test_otherFormat(self) -> None:
-        """
-        A format that is not known is refused.
-        """
+        """A format that is not known is refused."""
         self.writer.counter(b"format", 7)
         self.assertIn("format 7", self.refuse())
 
     def test_damagedTopic(self) -> None:
-        """
-        A topic that cannot be read is named.
-        """
+        """A topic that cannot be read is named."""
         self.writer.put(b"topics", b"events", b"{}")
         self.assertIn("topic b'events' is damaged", self.refuse())
 
     def test_shortFile(self) -> None:
-        """
-        A file that is shorter than it says is refused, and does not end the process.
-        """
+        """A file that is shorter than it says is refused, and does not end the process."""
         path = Path(self.old, "data.mdb")
         os.truncate(path, path.stat().st_size // 2)
         self.assertIn("shorter than it says", self.refuse())
 
     def test_otherDatabase(self) -> None:
-        """
-        Another database is refused.
-        """
+        """Another database is refused."""
         Path(self.old, "data.mdb").write_bytes(b"no database" * 1000)
         self.assertIn("cannot be read", self.refuse())
 
     def test_inUse(self) -> None:
-        """
-        A directory that a broker uses is refused.
-        """
+        """A directory that a broker uses is refused."""
         self.writer.close()
         self.path = self.old
         os.unlink(Path(self.old, "data.mdb"))
@@ -235,9 +198,7 @@ class MigrationTests(LogTestCase):
         self.assertRaises(LogInUse, OldLog, self.old)
 
     def test_compare(self) -> None:
-        """
-        What is missing of a copy is named.
-        """
+        """What is missing of a copy is named."""
         migrated = self.migrate()
         self.successResultOf(self.log.close())
         for path in Path(self.path, "partitions").rglob("*.*"):

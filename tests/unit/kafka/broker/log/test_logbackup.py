@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.broker.log.logbackup}.
-"""
+"""Tests for L{admission.kafka.broker.log.logbackup}."""
 
 import os
 import shutil
@@ -14,16 +12,12 @@ from tests.kit.logfixture import LogTestCase
 
 
 class BackupTestCase(LogTestCase):
-    """
-    A log that is backed up while it is used.
-    """
+    """A log that is backed up while it is used."""
 
     limits = {"retentionSeconds": None, "segmentBytes": 2000}
 
     def fill(self, count: int = 10, topicName: str = "events") -> None:
-        """
-        Append batches of two records, each in a commit of its own.
-        """
+        """Append batches of two records, each in a commit of its own."""
         partition = self.partition(topicName)
         for number in range(count):
             self.append(partition, number, number, valueBytes=200)
@@ -49,9 +43,7 @@ class BackupTestCase(LogTestCase):
         return checkLog(self.backup)
 
     def restore(self) -> None:
-        """
-        Go on with the backup as the log.
-        """
+        """Go on with the backup as the log."""
         self.successResultOf(self.log.close())
         self.path = self.mktemp()
         copyLog(self.backup, self.path, lambda sizeBytes: None)
@@ -61,9 +53,7 @@ class BackupTestCase(LogTestCase):
 
 class LogBackupTests(BackupTestCase):
     def test_running(self) -> None:
-        """
-        The backup of a log in use has all that is committed, and can be used as a log.
-        """
+        """The backup of a log in use has all that is committed, and can be used as a log."""
         self.fill()
         self.log.table("groups").put(b"key", b"value")
         self.settle()
@@ -80,7 +70,8 @@ class LogBackupTests(BackupTestCase):
 
     def test_neverAhead(self) -> None:
         """
-        What the documents say of offsets holds for the records, also of the records that came while it was copied.
+        What the documents say of offsets holds for the records, also of the records that came while
+        it was copied.
         """
         self.fill()
 
@@ -95,9 +86,7 @@ class LogBackupTests(BackupTestCase):
         self.assertEqual(26, report.partitions[0].nextOffset)
 
     def test_takenBack(self) -> None:
-        """
-        What was copied, and then cut off and written anew, is copied again.
-        """
+        """What was copied, and then cut off and written anew, is copied again."""
         self.fill(1)
         last = max(Path(self.path, "partitions").rglob("*.log"))
         committedBytes = last.stat().st_size
@@ -112,9 +101,7 @@ class LogBackupTests(BackupTestCase):
         self.assertEqual(6, checkLog(self.backup).partitions[0].nextOffset)
 
     def test_retention(self) -> None:
-        """
-        Segments that retention removes while it is copied are no error, and missing from the copy.
-        """
+        """Segments that retention removes while it is copied are no error, and missing from the copy."""
         self.fill()
         first = min(Path(self.path, "partitions").rglob("*.log"))
 
@@ -129,9 +116,7 @@ class LogBackupTests(BackupTestCase):
         self.assertGreater(report.partitions[0].startOffset, 0)
 
     def test_removedBehindDocuments(self) -> None:
-        """
-        If they go after the documents were copied, the documents are copied again.
-        """
+        """If they go after the documents were copied, the documents are copied again."""
         self.fill()
         log = self
 
@@ -153,9 +138,7 @@ class LogBackupTests(BackupTestCase):
         self.assertEqual((20, 20), (report.partitions[0].startOffset, report.partitions[0].nextOffset))
 
     def test_deletedTopic(self) -> None:
-        """
-        A topic that is deleted while it is copied is not in the copy.
-        """
+        """A topic that is deleted while it is copied is not in the copy."""
         self.fill()
         self.fill(2, "others")
 
@@ -169,18 +152,14 @@ class LogBackupTests(BackupTestCase):
         self.assertEqual(1, len(os.listdir(os.path.join(self.backup, "partitions"))))
 
     def test_newTopic(self) -> None:
-        """
-        A topic that is made while it is copied is in the copy with its records.
-        """
+        """A topic that is made while it is copied is in the copy with its records."""
         self.fill()
         report = self.backUp(lambda: self.fill(2, "others"))
         self.assertEqual([], report.problems)
         self.assertEqual([20, 4], [each.nextOffset for each in report.partitions])
 
     def test_snapshot(self) -> None:
-        """
-        A snapshot that takes the place of the journal while it is copied changes nothing.
-        """
+        """A snapshot that takes the place of the journal while it is copied changes nothing."""
         self.fill(1)
         table = self.log.table("groups")
 
@@ -197,18 +176,14 @@ class LogBackupTests(BackupTestCase):
         self.assertGreater(report.generation, 0)
 
     def test_noLinks(self) -> None:
-        """
-        The copy shares nothing with the original.
-        """
+        """The copy shares nothing with the original."""
         self.fill()
         self.backUp()
         for path in Path(self.backup).rglob("*.log"):
             self.assertEqual(1, path.stat().st_nlink)
 
     def test_progress(self) -> None:
-        """
-        The caller is told how much has been copied.
-        """
+        """The caller is told how much has been copied."""
         self.fill()
         self.successResultOf(self.log.close())
         self.backup = self.mktemp()
@@ -221,9 +196,7 @@ class LogBackupTests(BackupTestCase):
 
 class RestoreTests(BackupTestCase):
     def test_leaderEpoch(self) -> None:
-        """
-        The leader epoch is raised even if the log was closed well: consumers may have read further.
-        """
+        """The leader epoch is raised even if the log was closed well: consumers may have read further."""
         self.fill(1)
         self.successResultOf(self.log.close())
         self.backUp()
@@ -231,9 +204,7 @@ class RestoreTests(BackupTestCase):
         self.assertEqual(1, self.log.leaderEpoch)
 
     def test_producers(self) -> None:
-        """
-        Idempotent producers go on where they were.
-        """
+        """Idempotent producers go on where they were."""
         partition = self.partition()
         self.append(partition, 0, 0, producerId=7, producerEpoch=0, baseSequence=0)
         self.settle()
@@ -244,9 +215,7 @@ class RestoreTests(BackupTestCase):
         self.assertEqual((0, True), again)
 
     def test_copiedBytes(self) -> None:
-        """
-        What is copied is counted beforehand.
-        """
+        """What is copied is counted beforehand."""
         self.fill()
         self.backUp()
         told: list[int] = []
@@ -254,17 +223,13 @@ class RestoreTests(BackupTestCase):
         self.assertEqual(copiedBytes(self.backup), sum(told))
 
     def test_inUse(self) -> None:
-        """
-        Nothing is changed in a directory that a broker uses.
-        """
+        """Nothing is changed in a directory that a broker uses."""
         self.assertRaises(LogInUse, markUnclean, self.path)
 
 
 class OccupiedTests(BackupTestCase):
     def test_refused(self) -> None:
-        """
-        Files and directories with contents are refused, and new and empty ones are not.
-        """
+        """Files and directories with contents are refused, and new and empty ones are not."""
         path = self.mktemp()
         refuseOccupied(path)
         os.mkdir(path)

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.broker.log.logcheck}.
-"""
+"""Tests for L{admission.kafka.broker.log.logcheck}."""
 
 import os
 import shutil
@@ -12,31 +10,23 @@ from tests.kit.logfixture import LogTestCase
 
 
 class CheckTestCase(LogTestCase):
-    """
-    A closed log that is checked.
-    """
+    """A closed log that is checked."""
 
     limits = {"retentionSeconds": None, "segmentBytes": 2000}
 
     def fill(self, count: int = 10, topicName: str = "events") -> None:
-        """
-        Append batches of two records, each in a commit of its own.
-        """
+        """Append batches of two records, each in a commit of its own."""
         partition = self.partition(topicName)
         for number in range(count):
             self.append(partition, number, number, valueBytes=200)
             self.settle()
 
     def close(self) -> None:
-        """
-        Close the log.
-        """
+        """Close the log."""
         self.successResultOf(self.log.close())
 
     def kill(self) -> None:
-        """
-        Leave the directory as a killed broker does: without checkpoints at the ends, and not in use.
-        """
+        """Leave the directory as a killed broker does: without checkpoints at the ends, and not in use."""
         copy = self.mktemp()
         shutil.copytree(self.path, copy)
         self.close()
@@ -44,47 +34,35 @@ class CheckTestCase(LogTestCase):
         os.rename(copy, self.path)
 
     def segments(self, topicName: str = "events") -> list[Path]:
-        """
-        The segments of a topic's only partition, oldest first.
-        """
+        """The segments of a topic's only partition, oldest first."""
         return sorted(Path(self.path, "partitions").glob(f"{topicName}-0.*/*.log"))
 
     def damage(self, path: Path, position: int) -> None:
-        """
-        Flip bits.
-        """
+        """Flip bits."""
         contents = bytearray(path.read_bytes())
         contents[position] ^= 0xFF
         path.write_bytes(contents)
 
     def check(self) -> LogReport:
-        """
-        Check the log, which changes nothing.
-        """
+        """Check the log, which changes nothing."""
         before = self.contents()
         report = checkLog(self.path)
         self.assertEqual(before, self.contents())
         return report
 
     def contents(self) -> dict[str, bytes]:
-        """
-        All files.
-        """
+        """All files."""
         return {str(path): path.read_bytes() for path in Path(self.path).rglob("*") if path.is_file()}
 
     def only(self, report: LogReport) -> PartitionReport:
-        """
-        The only partition.
-        """
+        """The only partition."""
         (partition,) = report.partitions
         return partition
 
 
 class WholeTests(CheckTestCase):
     def test_counts(self) -> None:
-        """
-        A log without damage is described: its segments, batches, records, bytes and offsets.
-        """
+        """A log without damage is described: its segments, batches, records, bytes and offsets."""
         self.fill()
         self.close()
         report = self.check()
@@ -99,9 +77,7 @@ class WholeTests(CheckTestCase):
         self.assertEqual(logBytes(self.path), found.sizeBytes)
 
     def test_documents(self) -> None:
-        """
-        The documents are described: format, generation, and tables.
-        """
+        """The documents are described: format, generation, and tables."""
         self.fill(1)
         self.log.table("groups").put(b"key", b"value")
         self.settle()
@@ -112,17 +88,13 @@ class WholeTests(CheckTestCase):
         self.assertEqual(["events"], list(report.topics))
 
     def test_killed(self) -> None:
-        """
-        A broker that was killed leaves nothing to complain about.
-        """
+        """A broker that was killed leaves nothing to complain about."""
         self.fill()
         self.kill()
         self.assertEqual([], self.check().problems)
 
     def test_empty(self) -> None:
-        """
-        A partition to which nothing was ever appended is none that is lost.
-        """
+        """A partition to which nothing was ever appended is none that is lost."""
         self.partition()
         self.close()
         report = self.check()
@@ -130,9 +102,7 @@ class WholeTests(CheckTestCase):
         self.assertEqual((0, 0), (self.only(report).segmentCount, self.only(report).nextOffset))
 
     def test_trimmed(self) -> None:
-        """
-        What retention has removed is not missing, also if the disk still has the file.
-        """
+        """What retention has removed is not missing, also if the disk still has the file."""
         self.fill()
         kept = self.segments()[0].read_bytes()
         name = str(self.segments()[0])
@@ -147,9 +117,7 @@ class WholeTests(CheckTestCase):
         self.assertEqual(20, self.only(report).nextOffset)
 
     def test_progress(self) -> None:
-        """
-        The caller is told how much has been read.
-        """
+        """The caller is told how much has been read."""
         self.fill()
         self.close()
         told: list[int] = []
@@ -159,9 +127,7 @@ class WholeTests(CheckTestCase):
 
 class DamagedTests(CheckTestCase):
     def test_middle(self) -> None:
-        """
-        Damage within a segment is named by the file, the bytes and the offsets; the batches behind it are found.
-        """
+        """Damage within a segment is named by the file, the bytes and the offsets; the batches behind it are found."""
         self.fill()
         self.close()
         first = self.segments()[0]
@@ -177,9 +143,7 @@ class DamagedTests(CheckTestCase):
         self.assertEqual(20, self.only(report).nextOffset)
 
     def test_lengthDamaged(self) -> None:
-        """
-        Batches are found again also if the length of one is wrong.
-        """
+        """Batches are found again also if the length of one is wrong."""
         self.fill()
         self.close()
         self.damage(self.segments()[0], 8)
@@ -188,9 +152,7 @@ class DamagedTests(CheckTestCase):
         self.assertIn("the offsets 0 to 1 are lost", problem.what)
 
     def test_endOfSealed(self) -> None:
-        """
-        What is missing at the end of a segment is lost if another follows.
-        """
+        """What is missing at the end of a segment is lost if another follows."""
         self.fill()
         self.close()
         first = self.segments()[0]
@@ -199,9 +161,7 @@ class DamagedTests(CheckTestCase):
         self.assertIn("the offsets 6 to 7 are lost", problem.what)
 
     def test_missingSegment(self) -> None:
-        """
-        A segment that is gone is noticed by its offsets.
-        """
+        """A segment that is gone is noticed by its offsets."""
         self.fill()
         self.close()
         self.segments()[1].unlink()
@@ -209,9 +169,7 @@ class DamagedTests(CheckTestCase):
         self.assertIn("no segment has the offsets 8 to 15 before it", problem.what)
 
     def test_missingFirst(self) -> None:
-        """
-        So is the first one, because the documents say where the partition starts.
-        """
+        """So is the first one, because the documents say where the partition starts."""
         self.fill()
         self.close()
         self.segments()[0].unlink()
@@ -220,7 +178,8 @@ class DamagedTests(CheckTestCase):
 
     def test_tornTail(self) -> None:
         """
-        What is not whole at the very end was never confirmed: it is said that a start cuts it, and nothing is lost.
+        What is not whole at the very end was never confirmed: it is said that a start cuts it, and
+        nothing is lost.
         """
         self.fill()
         self.kill()
@@ -234,9 +193,7 @@ class DamagedTests(CheckTestCase):
         self.reopen(18)
 
     def test_tailOfZeros(self) -> None:
-        """
-        So is what a loss of power may leave: a length without contents.
-        """
+        """So is what a loss of power may leave: a length without contents."""
         self.fill()
         self.kill()
         last = self.segments()[-1]
@@ -247,9 +204,7 @@ class DamagedTests(CheckTestCase):
         self.reopen(20)
 
     def test_damageInTail(self) -> None:
-        """
-        Damage before whole batches that a start would cut off is a loss.
-        """
+        """Damage before whole batches that a start would cut off is a loss."""
         self.limits = {"retentionSeconds": None}
         self.reopenLog()
         self.fill()
@@ -263,16 +218,12 @@ class DamagedTests(CheckTestCase):
         self.reopen(6)
 
     def reopen(self, nextOffset: int) -> None:
-        """
-        A start ends the partition where the check has said.
-        """
+        """A start ends the partition where the check has said."""
         self.log = self.openLog()
         self.assertEqual(nextOffset, self.partition().nextOffset)
 
     def test_checkpoint(self) -> None:
-        """
-        A damaged checkpoint costs time, and nothing is lost.
-        """
+        """A damaged checkpoint costs time, and nothing is lost."""
         self.fill()
         self.close()
         self.damage(self.segments()[-1].with_suffix(".index"), 40)
@@ -282,9 +233,7 @@ class DamagedTests(CheckTestCase):
         self.assertTrue(problem.where.endswith(".index"), problem)
 
     def test_orphans(self) -> None:
-        """
-        Directories of no topic are named, and no loss.
-        """
+        """Directories of no topic are named, and no loss."""
         self.fill(1)
         self.close()
         Path(self.path, "partitions", "gone-0.77").mkdir()
@@ -298,16 +247,12 @@ class DamagedTests(CheckTestCase):
 
 class DocumentTests(CheckTestCase):
     def journal(self) -> Path:
-        """
-        The only journal.
-        """
+        """The only journal."""
         (path,) = Path(self.path, "documents").glob("*.journal")
         return path
 
     def test_torn(self) -> None:
-        """
-        The torn end of a journal is cut off by a start, and no loss.
-        """
+        """The torn end of a journal is cut off by a start, and no loss."""
         self.fill(1)
         self.close()
         with self.journal().open("ab") as file:
@@ -317,9 +262,7 @@ class DocumentTests(CheckTestCase):
         self.assertIn("4 bytes at its end", report.problems[0].what)
 
     def test_damaged(self) -> None:
-        """
-        Damage before whole changes is a loss.
-        """
+        """Damage before whole changes is a loss."""
         self.fill(1)
         self.close()
         self.damage(self.journal(), 60)
@@ -327,9 +270,7 @@ class DocumentTests(CheckTestCase):
         self.assertIn("is damaged at byte 32, and whole changes follow", report.losses[0].what)
 
     def test_topicLost(self) -> None:
-        """
-        Where the damage has taken a topic, its records are a loss as well.
-        """
+        """Where the damage has taken a topic, its records are a loss as well."""
         self.fill()
         self.fill(2, "others")
         self.close()
@@ -341,9 +282,7 @@ class DocumentTests(CheckTestCase):
         self.assertRegex(lost[directory], "it has [0-9]+ bytes of records, and a start leaves it alone")
 
     def test_gone(self) -> None:
-        """
-        Without documents the partitions are read all the same.
-        """
+        """Without documents the partitions are read all the same."""
         self.fill()
         self.close()
         shutil.rmtree(Path(self.path, "documents"))
@@ -353,9 +292,7 @@ class DocumentTests(CheckTestCase):
         self.assertIsNone(report.format)
 
     def test_newer(self) -> None:
-        """
-        A newer format is not taken for damage of the journal.
-        """
+        """A newer format is not taken for damage of the journal."""
         self.fill(1)
         self.close()
         path = self.journal()
@@ -365,9 +302,7 @@ class DocumentTests(CheckTestCase):
 
 class OtherDirectoryTests(CheckTestCase):
     def test_partition(self) -> None:
-        """
-        The directory of one partition can be checked, whatever index files Kafka has put there.
-        """
+        """The directory of one partition can be checked, whatever index files Kafka has put there."""
         self.fill()
         self.close()
         directory = self.segments()[0].parent
@@ -381,9 +316,7 @@ class OtherDirectoryTests(CheckTestCase):
         self.assertIsNone(report.format)
 
     def test_partitionDamaged(self) -> None:
-        """
-        Damage is found there as well.
-        """
+        """Damage is found there as well."""
         self.fill()
         self.close()
         directory = self.segments()[0].parent
@@ -392,9 +325,7 @@ class OtherDirectoryTests(CheckTestCase):
         self.assertEqual("00000000000000000000.log", problem.where)
 
     def test_lastSegmentDamaged(self) -> None:
-        """
-        So is damage in its last segment, without saying what a start would do.
-        """
+        """So is damage in its last segment, without saying what a start would do."""
         self.limits = {"retentionSeconds": None}
         self.reopenLog()
         self.fill()
@@ -404,18 +335,14 @@ class OtherDirectoryTests(CheckTestCase):
         self.assertIn("the offsets 0 to 1 are lost", problem.what)
 
     def test_neither(self) -> None:
-        """
-        Any other directory is refused.
-        """
+        """Any other directory is refused."""
         self.close()
         path = self.mktemp()
         os.mkdir(path)
         self.assertIn("neither", str(self.assertRaises(LogFailed, checkLog, path)))
 
     def test_inUse(self) -> None:
-        """
-        A log that a broker uses is refused, and the process named.
-        """
+        """A log that a broker uses is refused, and the process named."""
         error = self.assertRaises(LogInUse, checkLog, self.path)
         self.assertEqual(os.getpid(), error.pid)
         self.assertEqual(f"process {os.getpid()}", lockHolder(self.path))

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.broker.log.logtables}.
-"""
+"""Tests for L{admission.kafka.broker.log.logtables}."""
 
 import errno
 
@@ -12,34 +10,24 @@ from tests.kit.logfixture import LogTestCase, Threads, storageError
 
 
 class TableTests(LogTestCase):
-    """
-    Small facts in L{SegmentLog.table}.
-    """
+    """Small facts in L{SegmentLog.table}."""
 
     def setUp(self) -> None:
-        """
-        Have an empty table.
-        """
+        """Have an empty table."""
         super().setUp()
         self.table = self.log.table("offsets")
         self.told: list[Exception | None] = []
 
     def wait(self) -> None:
-        """
-        Have it noted down what is told about the writes so far.
-        """
+        """Have it noted down what is told about the writes so far."""
         self.log.whenCommitted(self.told.append)
 
     def test_interface(self) -> None:
-        """
-        A table fulfils its contract.
-        """
+        """A table fulfils its contract."""
         verifyObject(ITable, self.table)
 
     def test_turn(self) -> None:
-        """
-        What was put and deleted in a turn is seen in that turn, and stays.
-        """
+        """What was put and deleted in a turn is seen in that turn, and stays."""
         self.table.put(b"b", b"1")
         self.table.put(b"a", b"2")
         self.table.put(b"c", b"")
@@ -52,27 +40,21 @@ class TableTests(LogTestCase):
         self.assertEqual(self.told, [None])
 
     def test_replaced(self) -> None:
-        """
-        A key has the value that was put last.
-        """
+        """A key has the value that was put last."""
         self.table.put(b"a", b"1")
         self.clock.turn()
         self.table.put(b"a", b"2")
         self.assertEqual(self.table.get(b"a"), b"2")
 
     def test_deleteAbsent(self) -> None:
-        """
-        To delete what is not there is no error.
-        """
+        """To delete what is not there is no error."""
         self.table.delete(b"a")
         self.wait()
         self.clock.turn()
         self.assertEqual(self.told, [None])
 
     def test_writingMeanwhile(self) -> None:
-        """
-        Who goes through the items may write, and let turns pass.
-        """
+        """Who goes through the items may write, and let turns pass."""
         for key in (b"a", b"b", b"c"):
             self.table.put(key, key)
         seen = []
@@ -85,9 +67,7 @@ class TableTests(LogTestCase):
         self.assertEqual(list(self.table.items()), [(b"d", b"c")])
 
     def test_names(self) -> None:
-        """
-        A name is always the same table, and no other one; what the log itself keeps is none of them.
-        """
+        """A name is always the same table, and no other one; what the log itself keeps is none of them."""
         self.partition("events")
         self.table.put(b"a", b"1")
         self.assertEqual(list(self.log.table("offsets").items()), [(b"a", b"1")])
@@ -96,9 +76,7 @@ class TableTests(LogTestCase):
             self.assertRaises(ValueError, self.log.table, name)
 
     def test_manyNames(self) -> None:
-        """
-        There is room for any number of tables.
-        """
+        """There is room for any number of tables."""
         tables = [self.log.table("x" * (number + 1)) for number in range(100)]
         for number, table in enumerate(tables):
             table.put(b"a", b"%d" % number)
@@ -107,9 +85,7 @@ class TableTests(LogTestCase):
         self.assertEqual([table.get(b"a") for table in tables], [b"%d" % number for number in range(100)])
 
     def test_keys(self) -> None:
-        """
-        Keys that are empty or too long are refused, and nothing is lost.
-        """
+        """Keys that are empty or too long are refused, and nothing is lost."""
         self.table.put(b"a", b"1")
         for key in (b"", bytes(LONGEST_KEY_BYTES + 1)):
             self.assertIsNone(self.table.get(key))
@@ -121,9 +97,7 @@ class TableTests(LogTestCase):
         self.assertEqual((self.table.get(b"a"), self.table.get(longest)), (b"1", b"2"))
 
     def test_restart(self) -> None:
-        """
-        After a restart everything is where it was.
-        """
+        """After a restart everything is where it was."""
         self.table.put(b"a", b"1")
         self.reopenLog()
         self.assertEqual(list(self.log.table("offsets").items()), [(b"a", b"1")])
@@ -150,10 +124,7 @@ class TableTests(LogTestCase):
         self.assertEqual(events.nextOffset, 0)
 
     def test_atOnce(self) -> None:
-        """
-        What is put counts for how much is pending: a turn that writes very much
-        commits in between.
-        """
+        """What is put counts for how much is pending: a turn that writes very much commits in between."""
         self.reopenLog(maxPendingBytes=1000)
         table = self.log.table("offsets")
         for number in range(9):
@@ -183,9 +154,7 @@ class TableTests(LogTestCase):
         self.assertEqual((self.told, list(self.table.items())), ([None], [(b"c", b"1")]))
 
     def test_flushed(self) -> None:
-        """
-        Only of a table that flushes the changes are on the disk when those are told who wait for it.
-        """
+        """Only of a table that flushes the changes are on the disk when those are told who wait for it."""
         threads = Threads()
         self.successResultOf(self.log.close())
         log = SegmentLog(self.path, self.clock, lambda: 0.0, threads.deferToThread)
@@ -203,9 +172,7 @@ class TableTests(LogTestCase):
         self.successResultOf(closed)
 
     def test_closed(self) -> None:
-        """
-        After the log tables are closed, too: they can only be read.
-        """
+        """After the log tables are closed, too: they can only be read."""
         self.table.put(b"a", b"1")
         self.successResultOf(self.log.close())
         self.assertEqual(self.table.get(b"a"), b"1")

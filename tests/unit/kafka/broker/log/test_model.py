@@ -1,6 +1,4 @@
-"""
-L{admission.kafka.broker.log.segmentlog} against a model made of lists.
-"""
+"""L{admission.kafka.broker.log.segmentlog} against a model made of lists."""
 
 import errno
 import shutil
@@ -36,9 +34,7 @@ SEGMENT_BYTES = 200
 
 @define
 class Batch:
-    """
-    A batch that was appended.
-    """
+    """A batch that was appended."""
 
     baseOffset: int
     timestampsMs: list[int]
@@ -58,26 +54,20 @@ class Producer:
 
 @define
 class PartitionModel:
-    """
-    A partition, as simply as it can be told.
-    """
+    """A partition, as simply as it can be told."""
 
     batches: list[Batch] = field(factory=list)
     nextOffset: int = 0
     producers: dict[int, Producer] = field(factory=dict)
 
     def copy(self) -> "PartitionModel":
-        """
-        What it is now, whatever happens to it later.
-        """
+        """What it is now, whatever happens to it later."""
         producers = {key: Producer(producer.epoch, list(producer.batches)) for key, producer in self.producers.items()}
         return PartitionModel(list(self.batches), self.nextOffset, producers)
 
 
 class LogMachine(RuleBasedStateMachine):
-    """
-    Appends, commits, failures, retention, restarts and crashes in any order.
-    """
+    """Appends, commits, failures, retention, restarts and crashes in any order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,32 +93,24 @@ class LogMachine(RuleBasedStateMachine):
         self.missing: dict[tuple[int, int], tuple[int, int]] = {}
 
     def teardown(self) -> None:
-        """
-        Close the log and remove its directories: there are many.
-        """
+        """Close the log and remove its directories: there are many."""
         self.case.doCleanups()
         for path in self.paths:
             shutil.rmtree(path)
 
     def table(self) -> ITable:
-        """
-        A table of the log.
-        """
+        """A table of the log."""
         table: ITable = self.case.log.table("offsets")
         return table
 
     def partitions(self) -> tuple[Partition, ...]:
-        """
-        The log's partitions.
-        """
+        """The log's partitions."""
         return self.case.log.topic("events").partitions
 
     @precondition(lambda self: not self.lost)
     @rule(index=INDEX, timestampsMs=st.lists(st.integers(NOW_MS - 50, NOW_MS + 50), min_size=1, max_size=3))
     def append(self, index: int, timestampsMs: list[int]) -> None:
-        """
-        A batch without a producer is appended.
-        """
+        """A batch without a producer is appended."""
         self.appendBatch(index, timestampsMs, *makeBatch(*timestampsMs))
 
     @precondition(lambda self: not self.lost)
@@ -169,16 +151,12 @@ class LogMachine(RuleBasedStateMachine):
             self.appended[index].producers[producerId] = Producer(epoch, [*past, appended])
 
     def isGap(self, key: tuple[int, int], epoch: int, first: int) -> bool:
-        """
-        Whether a new producer goes on although its first batch was lost.
-        """
+        """Whether a new producer goes on although its first batch was lost."""
         missingEpoch, missingFirst = self.missing.get(key, (epoch, first))
         return epoch == missingEpoch and first != missingFirst
 
     def lose(self) -> None:
-        """
-        What was appended in this turn is lost, and the first batches of producers are missing.
-        """
+        """What was appended in this turn is lost, and the first batches of producers are missing."""
         for key, beginning in self.begun.items():
             if self.missing.get(key, (None, 0))[0] != beginning[0]:
                 self.missing[key] = beginning
@@ -187,9 +165,7 @@ class LogMachine(RuleBasedStateMachine):
         self.puts = dict(self.committedPuts)
 
     def appendBatch(self, index: int, timestampsMs: list[int], buffer: bytearray, batch: RecordBatch) -> None:
-        """
-        Append to the log and to the model.
-        """
+        """Append to the log and to the model."""
         model = self.appended[index]
         result = self.case.log.append(self.partitions()[index], buffer, batch)
         self.case.assertEqual(result, (model.nextOffset, False))
@@ -200,9 +176,7 @@ class LogMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.lost)
     @rule(key=KEY, value=st.binary(max_size=3))
     def put(self, key: bytes, value: bytes) -> None:
-        """
-        A fact is put into a table.
-        """
+        """A fact is put into a table."""
         self.table().put(key, value)
         self.puts[key] = value
         self.pending = self.hasChanges = True
@@ -210,9 +184,7 @@ class LogMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.lost)
     @rule(key=KEY)
     def delete(self, key: bytes) -> None:
-        """
-        A fact is deleted, if it is there.
-        """
+        """A fact is deleted, if it is there."""
         self.table().delete(key)
         self.hasChanges |= key in self.puts
         self.puts.pop(key, None)
@@ -220,9 +192,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule()
     def wait(self) -> None:
-        """
-        Somebody waits for the commit; at once if there is none to come.
-        """
+        """Somebody waits for the commit; at once if there is none to come."""
         ticket = next(self.tickets)
         if self.pending or self.lost:
             self.waiting.append(ticket)
@@ -232,18 +202,14 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule()
     def turn(self) -> None:
-        """
-        A turn passes: what is pending is committed.
-        """
+        """A turn passes: what is pending is committed."""
         self.case.clock.turn()
         self.settled(not self.lost)
 
     @precondition(lambda self: self.hasChanges)
     @rule()
     def failToCommit(self) -> None:
-        """
-        A turn passes, and the commit fails.
-        """
+        """A turn passes, and the commit fails."""
         self.case.failCommits(storageError(errno.ENOSPC))
         self.case.clock.turn()
         self.case.failCommits(None)
@@ -251,10 +217,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(index=INDEX)
     def failToAppend(self, index: int) -> None:
-        """
-        An append fails, and takes along what is pending; so does every other
-        one until the turn is over.
-        """
+        """An append fails, and takes along what is pending; so does every other one until the turn is over."""
         self.case.failCommits(storageError(errno.ENOSPC))
         self.case.assertRaises(LogFailed, self.case.log.append, self.partitions()[index], *LARGE)
         self.case.failCommits(None)
@@ -265,9 +228,7 @@ class LogMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.lost)
     @rule(maxBytes=st.integers(0, 400), maxAgeMs=st.integers(-1, 50))
     def retain(self, maxBytes: int, maxAgeMs: int) -> None:
-        """
-        Limits are set and a sweep enforces them, by whole segments.
-        """
+        """Limits are set and a sweep enforces them, by whole segments."""
         configs = {"retention.bytes": str(maxBytes), "retention.ms": str(maxAgeMs)}
         self.case.log.setTopicConfigs("events", configs)
         self.settled(True)
@@ -288,9 +249,7 @@ class LogMachine(RuleBasedStateMachine):
         self.committed = [model.copy() for model in self.appended]
 
     def segments(self, index: int) -> list[list[Batch]]:
-        """
-        The batches of a partition as they are spread over segments; the last one may be empty.
-        """
+        """The batches of a partition as they are spread over segments; the last one may be empty."""
         partition = self.partitions()[index]
         assert isinstance(partition, PartitionLog)
         bases = [segment.baseOffset for segment in partition.segments]
@@ -304,18 +263,14 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule()
     def reopen(self) -> None:
-        """
-        The log is closed, which commits what is pending, and opened again.
-        """
+        """The log is closed, which commits what is pending, and opened again."""
         self.case.reopenLog()
         self.settled(not self.lost)
         self.forgetProducers(isClean=True)
 
     @rule(isFlushed=st.booleans())
     def crash(self, isFlushed: bool) -> None:
-        """
-        What is on the disk in this moment is opened as if the process had died.
-        """
+        """What is on the disk in this moment is opened as if the process had died."""
         if isFlushed:
             # Also writes checkpoints of closed segments.
             self.case.log._flusher.everything()
@@ -334,9 +289,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule()
     def interval(self) -> None:
-        """
-        Time passes: everything is flushed.
-        """
+        """Time passes: everything is flushed."""
         self.case.clock.advance(1.0)
         self.settled(not self.lost)
 
@@ -361,9 +314,7 @@ class LogMachine(RuleBasedStateMachine):
         self.committed = [model.copy() for model in self.appended]
 
     def settled(self, success: bool) -> None:
-        """
-        A turn is over, with or without a loss.
-        """
+        """A turn is over, with or without a loss."""
         self.beforeSettling = (self.committed, self.committedPuts)
         if success:
             self.committed = [model.copy() for model in self.appended]
@@ -377,9 +328,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @invariant()
     def same(self) -> None:
-        """
-        The log is what the model says.
-        """
+        """The log is what the model says."""
         self.case.assertEqual(self.told, self.expected)
         self.case.assertEqual(list(self.table().items()), sorted(self.puts.items()))
         for key in KEYS:
@@ -405,15 +354,10 @@ class LogMachine(RuleBasedStateMachine):
 
 
 class ModelTests(SynchronousTestCase):
-    """
-    The log does what lists do.
-    """
+    """The log does what lists do."""
 
     def test_model(self) -> None:
-        """
-        Whatever happens in whatever order, the log holds what was committed
-        and not deleted, and says so.
-        """
+        """Whatever happens in whatever order, the log holds what was committed and not deleted, and says so."""
         run_state_machine_as_test(
             LogMachine,
             settings=settings(

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.broker.log.openfiles}.
-"""
+"""Tests for L{admission.kafka.broker.log.openfiles}."""
 
 import os
 
@@ -12,9 +10,7 @@ from admission.kafka.broker.log.openfiles import LogFile, OpenFiles
 
 
 class CountedFile(LocalFile):
-    """
-    A file that is counted while it is open.
-    """
+    """A file that is counted while it is open."""
 
     def __init__(self, disk: "CountingDisk", path: str, descriptor: int) -> None:
         super().__init__(descriptor)
@@ -22,9 +18,7 @@ class CountedFile(LocalFile):
         self._path = path
 
     def close(self) -> None:
-        """
-        Close it, once.
-        """
+        """Close it, once."""
         self._disk.open_.remove(self._path)
         super().close()
 
@@ -40,23 +34,17 @@ class CountingDisk(LocalDisk):
         self.open_: list[str] = []
 
     def open(self, path: str, create: bool = False) -> CountedFile:
-        """
-        As the disk does.
-        """
+        """As the disk does."""
         file = CountedFile(self, os.path.basename(path), os.open(path, os.O_RDWR | (os.O_CREAT if create else 0)))
         self.open_.append(os.path.basename(path))
         return file
 
 
 class OpenFilesTests(SynchronousTestCase):
-    """
-    L{OpenFiles} keeps few files open.
-    """
+    """L{OpenFiles} keeps few files open."""
 
     def setUp(self) -> None:
-        """
-        Have ten files, of which three may be open.
-        """
+        """Have ten files, of which three may be open."""
         path = self.mktemp()
         os.mkdir(path)
         self.disk = CountingDisk()
@@ -68,39 +56,29 @@ class OpenFilesTests(SynchronousTestCase):
         self.files.closeAll()
 
     def read(self, *numbers: int) -> None:
-        """
-        Read some files.
-        """
+        """Read some files."""
         for number in numbers:
             self.assertEqual(self.files.get(self.logFiles[number]).read(0, 10), b"x")
 
     def write(self, *numbers: int) -> None:
-        """
-        Write to some files.
-        """
+        """Write to some files."""
         for number in numbers:
             self.files.willWrite(self.logFiles[number]).write([b"x"], 0)
 
     def flush(self, *numbers: int) -> list[LogFile]:
-        """
-        Begin to flush some files.
-        """
+        """Begin to flush some files."""
         logFiles = [self.logFiles[number] for number in numbers]
         for logFile in logFiles:
             self.files.beginFlush(logFile).flush()
         return logFiles
 
     def check(self, *numbers: int) -> None:
-        """
-        Exactly these files are open, each once.
-        """
+        """Exactly these files are open, each once."""
         self.assertEqual(sorted(self.disk.open_), [str(number) for number in sorted(numbers)])
         self.assertEqual(len(self.files), len(numbers))
 
     def test_leastRecentlyUsed(self) -> None:
-        """
-        The files that were not used for the longest are closed.
-        """
+        """The files that were not used for the longest are closed."""
         self.read(0, 1, 2)
         self.check(0, 1, 2)
         self.read(0, 3)
@@ -109,18 +87,14 @@ class OpenFilesTests(SynchronousTestCase):
         self.check(0, 3, 4)
 
     def test_absent(self) -> None:
-        """
-        A file that cannot be opened is not remembered as open.
-        """
+        """A file that cannot be opened is not remembered as open."""
         self.assertRaises(FileNotFoundError, self.files.get, LogFile(self.logFiles[0].path + "0"))
         self.assertRaises(FileNotFoundError, self.files.willWrite, LogFile(self.logFiles[0].path + "0"))
         self.check()
         self.write(0, 1, 2)
 
     def test_dirtyStaysOpen(self) -> None:
-        """
-        A file with unflushed bytes stays open, and then only one other is.
-        """
+        """A file with unflushed bytes stays open, and then only one other is."""
         self.write(0, 1, 2)
         self.read(3, 4, 5)
         self.check(0, 1, 2, 5)
@@ -147,9 +121,7 @@ class OpenFilesTests(SynchronousTestCase):
         self.assertFalse(self.logFiles[0].isDirty)
 
     def test_writtenDuringFlush(self) -> None:
-        """
-        What is written while a flush is going on needs another one.
-        """
+        """What is written while a flush is going on needs another one."""
         self.write(0)
         self.assertTrue(self.logFiles[0].isDirty)
         flushed = self.flush(0)
@@ -161,9 +133,7 @@ class OpenFilesTests(SynchronousTestCase):
         self.check(0, 3, 4)
 
     def test_removed(self) -> None:
-        """
-        A file that is closed for good is closed at once, idle or dirty.
-        """
+        """A file that is closed for good is closed at once, idle or dirty."""
         self.read(0)
         self.write(1)
         for number in (0, 1, 2):
@@ -171,9 +141,7 @@ class OpenFilesTests(SynchronousTestCase):
         self.check()
 
     def test_removedDuringFlush(self) -> None:
-        """
-        A file that a thread is flushing is closed when the flush has ended.
-        """
+        """A file that a thread is flushing is closed when the flush has ended."""
         self.write(0, 1)
         flushed = self.flush(0, 1)
         self.files.close(self.logFiles[0])
@@ -182,9 +150,7 @@ class OpenFilesTests(SynchronousTestCase):
         self.check(1)
 
     def test_removedWrittenDuringFlush(self) -> None:
-        """
-        This also holds for one that was written to meanwhile.
-        """
+        """This also holds for one that was written to meanwhile."""
         self.write(0)
         flushed = self.flush(0)
         self.write(0)
@@ -193,9 +159,7 @@ class OpenFilesTests(SynchronousTestCase):
         self.check()
 
     def test_closeAll(self) -> None:
-        """
-        In the end all files are closed.
-        """
+        """In the end all files are closed."""
         self.read(0, 1)
         self.write(2, 3)
         self.files.closeAll()

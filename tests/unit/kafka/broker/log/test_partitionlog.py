@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.broker.log.partitionlog}.
-"""
+"""Tests for L{admission.kafka.broker.log.partitionlog}."""
 
 import errno
 import os
@@ -26,16 +24,12 @@ BATCH_BYTES = len(makeBatch(0)[0])
 
 
 class PartitionTestCase(SynchronousTestCase):
-    """
-    A test with a partition whose segments hold two small batches.
-    """
+    """A test with a partition whose segments hold two small batches."""
 
     maxFiles = 10
 
     def setUp(self) -> None:
-        """
-        Have a partition that is empty.
-        """
+        """Have a partition that is empty."""
         self.disk = FailingDisk()
         self.root = self.mktemp()
         os.mkdir(self.root)
@@ -47,16 +41,12 @@ class PartitionTestCase(SynchronousTestCase):
         self.partition = self.build()
 
     def build(self, name: str = "events-0.7") -> PartitionLog:
-        """
-        A partition that nothing is known of.
-        """
+        """A partition that nothing is known of."""
         limits = evolve(NO_LIMITS, maxSegmentBytes=2 * BATCH_BYTES)
         return PartitionLog("events", 0, 7, directory=os.path.join(self.root, name), limits=limits)
 
     def add(self, *timestampsMs: int, leaderEpoch: int = 0, partition: PartitionLog | None = None) -> None:
-        """
-        Append a batch without writing it.
-        """
+        """Append a batch without writing it."""
         partition = partition or self.partition
         buffer, batch = makeBatch(*(timestampsMs or (0,)))
         if not partition.hasPending:
@@ -65,33 +55,25 @@ class PartitionTestCase(SynchronousTestCase):
         partition.append(buffer, batch)
 
     def commit(self, leaderEpoch: int = 0) -> None:
-        """
-        Write what was appended.
-        """
+        """Write what was appended."""
         self.partition.write(self.files, self.nowSeconds)
         self.partition.settle(leaderEpoch)
 
     def fill(self, *timestampsMs: int) -> None:
-        """
-        Append and commit batches of one record, one by one.
-        """
+        """Append and commit batches of one record, one by one."""
         for timestampMs in timestampsMs:
             self.add(timestampMs)
             self.commit()
 
     def failToWrite(self) -> None:
-        """
-        Have the disk take a part of what was appended, and revert it.
-        """
+        """Have the disk take a part of what was appended, and revert it."""
         self.disk.writeError = storageError(errno.ENOSPC)
         self.assertRaises(OSError, self.partition.write, self.files, self.nowSeconds)
         self.partition.revert(self.files)
         self.disk.writeError = None
 
     def flush(self, isClosing: bool = False) -> DirtyFiles:
-        """
-        Flush what is dirty, and write the checkpoints.
-        """
+        """Flush what is dirty, and write the checkpoints."""
         dirty = self.partition.takeDirty(lambda: self.producers)
         for segment in dirty.segments:
             self.openFiles.beginFlush(segment).flush()
@@ -104,17 +86,13 @@ class PartitionTestCase(SynchronousTestCase):
         return dirty
 
     def names(self) -> dict[str, int]:
-        """
-        The segments on the disk, and their sizes.
-        """
+        """The segments on the disk, and their sizes."""
         directory = self.partition.directory
         names = [name for name in sorted(self.disk.list(directory)) if name.endswith(".log")]
         return {name: os.path.getsize(os.path.join(directory, name)) for name in names}
 
     def read(self, offset: int = 0) -> list[int]:
-        """
-        The offsets of all batches from one on.
-        """
+        """The offsets of all batches from one on."""
         offsets: list[int] = []
         while offset < self.partition.highWatermark:
             batches = batchesIn(self.partition.read(self.files, offset, 1 << 20, True))
@@ -123,9 +101,7 @@ class PartitionTestCase(SynchronousTestCase):
         return offsets
 
     def restarted(self) -> PartitionLog:
-        """
-        The partition as a start finds it.
-        """
+        """The partition as a start finds it."""
         partition = self.build()
         recovery = PartitionRecovery(self.disk, partition.directory, "events-0", 0, self.nowSeconds)
         partition.recovered(recovery.run())
@@ -133,21 +109,15 @@ class PartitionTestCase(SynchronousTestCase):
 
 
 class AppendTests(PartitionTestCase):
-    """
-    Writing to the last segment.
-    """
+    """Writing to the last segment."""
 
     def test_nothing(self) -> None:
-        """
-        A partition that nothing was appended to has no directory.
-        """
+        """A partition that nothing was appended to has no directory."""
         self.assertEqual(os.listdir(self.root), [])
         self.assertEqual(self.partition.read(self.files, 0, 100, True), b"")
 
     def test_rolling(self) -> None:
-        """
-        A segment takes what fits; the next is named by its first offset.
-        """
+        """A segment takes what fits; the next is named by its first offset."""
         self.fill(*range(5))
         self.assertEqual(
             self.names(),
@@ -161,9 +131,7 @@ class AppendTests(PartitionTestCase):
         self.assertEqual(self.partition.sizeBytes, 5 * BATCH_BYTES)
 
     def test_commitIsWhole(self) -> None:
-        """
-        A commit is never spread over two segments, however large it is.
-        """
+        """A commit is never spread over two segments, however large it is."""
         self.fill(0)
         for _ in range(4):
             self.add()
@@ -173,9 +141,7 @@ class AppendTests(PartitionTestCase):
         self.assertEqual(list(self.names()), [segmentName(0), segmentName(5)])
 
     def test_rolledByAge(self) -> None:
-        """
-        A segment is appended to for a limited time; an empty one does not count.
-        """
+        """A segment is appended to for a limited time; an empty one does not count."""
         self.partition.limits = evolve(self.partition.limits, maxSegmentMs=1000)
         self.add()
         self.failToWrite()
@@ -188,9 +154,7 @@ class AppendTests(PartitionTestCase):
         self.assertEqual(list(self.names()), [segmentName(0), segmentName(1)])
 
     def test_revert(self) -> None:
-        """
-        What was written in part is cut off, and the next batch takes its place.
-        """
+        """What was written in part is cut off, and the next batch takes its place."""
         self.fill(1)
         self.add(2)
         self.failToWrite()
@@ -201,9 +165,7 @@ class AppendTests(PartitionTestCase):
         self.assertEqual(self.read(), [0, 1])
 
     def test_revertRolling(self) -> None:
-        """
-        A segment that was begun by what is lost stays, empty, and is used then; so it is after a restart.
-        """
+        """A segment that was begun by what is lost stays, empty, and is used then; so it is after a restart."""
         self.fill(1, 2)
         self.add(3)
         self.failToWrite()
@@ -214,18 +176,14 @@ class AppendTests(PartitionTestCase):
         self.assertEqual(self.names(), {segmentName(0): 2 * BATCH_BYTES, segmentName(2): 2 * BATCH_BYTES})
 
     def test_revertUnwritten(self) -> None:
-        """
-        What was never written is reverted without the disk.
-        """
+        """What was never written is reverted without the disk."""
         self.add()
         self.disk.writeError = storageError(errno.EIO)
         self.partition.revert(self.files)
         self.assertEqual((self.partition.nextOffset, os.listdir(self.root)), (0, []))
 
     def test_leftover(self) -> None:
-        """
-        What stands in the place of a new segment is not part of it.
-        """
+        """What stands in the place of a new segment is not part of it."""
         os.mkdir(self.partition.directory)
         with open(os.path.join(self.partition.directory, segmentName(0)), "wb") as file:
             file.write(bytes(10_000))
@@ -233,9 +191,7 @@ class AppendTests(PartitionTestCase):
         self.assertEqual(self.names(), {segmentName(0): BATCH_BYTES})
 
     def test_indexStaysDuringAppend(self) -> None:
-        """
-        While a batch awaits its commit, its segment's index is not dropped, however little memory there is.
-        """
+        """While a batch awaits its commit, its segment's index is not dropped, however little memory there is."""
         self.fill(1)
         self.flush(isClosing=True)
         self.partition = self.restarted()
@@ -251,14 +207,10 @@ class AppendTests(PartitionTestCase):
 
 
 class FlushTests(PartitionTestCase):
-    """
-    What a flush comprises.
-    """
+    """What a flush comprises."""
 
     def test_dirty(self) -> None:
-        """
-        Each segment with unflushed bytes, and each directory with a new name, once.
-        """
+        """Each segment with unflushed bytes, and each directory with a new name, once."""
         self.fill(0, 0, 0)
         dirty = self.flush()
         self.assertEqual([segment.baseOffset for segment in dirty.segments], [0, 2])
@@ -270,9 +222,7 @@ class FlushTests(PartitionTestCase):
         self.assertEqual(self.flush(), DirtyFiles([], [], []))
 
     def test_reverted(self) -> None:
-        """
-        A file of which something was cut off is flushed like any other, so that it may be closed.
-        """
+        """A file of which something was cut off is flushed like any other, so that it may be closed."""
         self.add()
         self.failToWrite()
         self.assertTrue(self.partition.isDirty)
@@ -280,9 +230,7 @@ class FlushTests(PartitionTestCase):
         self.assertFalse(self.partition.segments[0].isDirty)
 
     def checkpoint(self, baseOffset: int) -> tuple[int, Mapping[int, bytes] | None] | None:
-        """
-        The position and the producers of a segment's checkpoint.
-        """
+        """The position and the producers of a segment's checkpoint."""
         path = os.path.join(self.partition.directory, checkpointName(baseOffset))
         checkpoint = readCheckpoint(self.disk, path)
         return None if checkpoint is None else (checkpoint.position, checkpoint.producers)
@@ -372,14 +320,10 @@ class FlushTests(PartitionTestCase):
 
 
 class ReadTests(PartitionTestCase):
-    """
-    Reading over several segments.
-    """
+    """Reading over several segments."""
 
     def test_bytesFrom(self) -> None:
-        """
-        The size of all batches from an offset on, wherever they are.
-        """
+        """The size of all batches from an offset on, wherever they are."""
         self.fill(*range(5))
         for offset in range(5):
             self.assertEqual(self.partition.bytesFrom(self.files, offset), (5 - offset) * BATCH_BYTES)
@@ -398,9 +342,7 @@ class ReadTests(PartitionTestCase):
             self.assertEqual([partition.endOfEpoch(self.files, epoch) for epoch in range(7)], expected)
 
     def test_readingFails(self) -> None:
-        """
-        An error of the disk while reading is a refusal that names the file and what to do.
-        """
+        """An error of the disk while reading is a refusal that names the file and what to do."""
         self.fill(1, 2, 3)
         self.openFiles.closeAll()
         os.unlink(self.partition.segments[0].path)
@@ -430,9 +372,7 @@ class ReadTests(PartitionTestCase):
         self.assertEqual(self.read(2), [2])
 
     def test_droppedIndexes(self) -> None:
-        """
-        Indexes beyond the limit are dropped and read again; what is found is the same.
-        """
+        """Indexes beyond the limit are dropped and read again; what is found is the same."""
         self.files = SegmentFiles(self.disk, self.openFiles, maxIndexBytes=1000)
         for timestampMs in range(40):
             self.fill(timestampMs)
@@ -449,21 +389,15 @@ class ReadTests(PartitionTestCase):
 
 
 class TrimTests(PartitionTestCase):
-    """
-    Taking out what need not be kept.
-    """
+    """Taking out what need not be kept."""
 
     def trim(self, nowMs: int = 0, **limits: int) -> list[int]:
-        """
-        The first offsets of the segments that go.
-        """
+        """The first offsets of the segments that go."""
         self.partition.limits = evolve(self.partition.limits, **limits)
         return [segment.baseOffset for segment in self.partition.trim(self.files, nowMs)]
 
     def test_bytes(self) -> None:
-        """
-        The oldest segments go while at least the limit remains without them; the last one stays.
-        """
+        """The oldest segments go while at least the limit remains without them; the last one stays."""
         self.fill(*range(5))
         self.assertEqual(self.trim(maxBytes=3 * BATCH_BYTES + 1), [])
         self.assertEqual(self.trim(maxBytes=3 * BATCH_BYTES), [0])
@@ -473,9 +407,7 @@ class TrimTests(PartitionTestCase):
         self.assertEqual(self.read(4), [4])
 
     def test_age(self) -> None:
-        """
-        Segments go, oldest first, while their newest record is too old, even the last one.
-        """
+        """Segments go, oldest first, while their newest record is too old, even the last one."""
         self.fill(90, 50, 60, 70, 100)
         self.assertEqual(self.trim(nowMs=100, maxAgeMs=10), [])
         self.assertEqual(self.trim(nowMs=101), [0, 2])
@@ -486,16 +418,12 @@ class TrimTests(PartitionTestCase):
         self.assertEqual((self.read(5), list(self.names())[-1]), ([5], segmentName(5)))
 
     def test_withoutTimestamps(self) -> None:
-        """
-        A segment without timestamps has no age, and keeps those behind it.
-        """
+        """A segment without timestamps has no age, and keeps those behind it."""
         self.fill(-1, -1, 5, 5)
         self.assertEqual(self.trim(nowMs=1000, maxAgeMs=0), [])
 
     def test_pending(self) -> None:
-        """
-        While batches await their commit nothing is taken out.
-        """
+        """While batches await their commit nothing is taken out."""
         self.fill(1, 1)
         self.add(1)
         self.assertEqual(self.trim(nowMs=1000, maxAgeMs=0), [])
@@ -503,18 +431,14 @@ class TrimTests(PartitionTestCase):
         self.assertEqual(self.trim(nowMs=1000, maxAgeMs=0), [0, 2])
 
     def test_empty(self) -> None:
-        """
-        The last segment stays if it is empty.
-        """
+        """The last segment stays if it is empty."""
         self.fill(1, 1)
         self.add(1)
         self.failToWrite()
         self.assertEqual(self.trim(nowMs=1000, maxAgeMs=0, maxBytes=0), [0])
 
     def test_damaged(self) -> None:
-        """
-        A segment of which nothing can be read does not keep those behind it from being removed.
-        """
+        """A segment of which nothing can be read does not keep those behind it from being removed."""
         self.fill(1, 2, 3, 4, 5)
         self.flush(isClosing=True)
         directory = self.partition.directory
@@ -525,18 +449,14 @@ class TrimTests(PartitionTestCase):
         self.assertEqual(self.trim(maxBytes=0), [0, 2])
 
     def test_notFlushed(self) -> None:
-        """
-        What was taken out gets no checkpoint, and is flushed with the rest.
-        """
+        """What was taken out gets no checkpoint, and is flushed with the rest."""
         self.fill(*range(3))
         self.trim(maxBytes=0)
         dirty = self.flush()
         self.assertEqual(([segment.baseOffset for segment in dirty.segments], dirty.checkpoints), ([0, 2], []))
 
     def test_closed(self) -> None:
-        """
-        When the disk knows that it is not needed, it is not flushed any more.
-        """
+        """When the disk knows that it is not needed, it is not flushed any more."""
         self.fill(*range(3))
         self.partition.limits = evolve(self.partition.limits, maxBytes=0)
         self.partition.closeTrimmed(self.files, self.partition.trim(self.files, 0))
@@ -544,9 +464,7 @@ class TrimTests(PartitionTestCase):
 
 
 class HistoryTests(PartitionTestCase):
-    """
-    A partition against a list.
-    """
+    """A partition against a list."""
 
     @settings(deadline=None, max_examples=60)
     @given(

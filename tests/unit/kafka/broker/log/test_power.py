@@ -1,5 +1,6 @@
 """
-Whether L{admission.kafka.broker.log.segmentlog} survives a loss of power, on a disk that keeps no more than it must.
+Whether L{admission.kafka.broker.log.segmentlog} survives a loss of power, on a disk that keeps no
+more than it must.
 """
 
 import errno
@@ -46,29 +47,21 @@ Sabotage = AbstractContextManager[Any]
 
 
 class HistoriesTestCase(SynchronousTestCase):
-    """
-    Lives through histories.
-    """
+    """Lives through histories."""
 
     def setUp(self) -> None:
-        """
-        Have a directory, to which nothing is written.
-        """
+        """Have a directory, to which nothing is written."""
         self.root = self.mktemp()
         os.makedirs(self.root)
 
     def tearDown(self) -> None:
-        """
-        Forget what the logs have reported: they die in the middle of everything.
-        """
+        """Forget what the logs have reported: they die in the middle of everything."""
         gc.collect()
         self.flushLoggedErrors()
 
 
 class HistoryTests(HistoriesTestCase):
-    """
-    The log keeps its promises.
-    """
+    """The log keeps its promises."""
 
     def test_histories(self) -> None:
         """
@@ -80,17 +73,13 @@ class HistoryTests(HistoriesTestCase):
 
     @longForm
     def test_manyHistories(self) -> None:
-        """
-        The same holds for very many histories.
-        """
+        """The same holds for very many histories."""
         for seed in range(HISTORIES, LONG_HISTORIES):
             PowerHistory(seed, self.root).run()
 
 
 class SabotageTests(HistoriesTestCase):
-    """
-    The histories find faults that are seeded on purpose.
-    """
+    """The histories find faults that are seeded on purpose."""
 
     def assertFound(
         self,
@@ -113,51 +102,35 @@ class SabotageTests(HistoriesTestCase):
         self.fail(f"{maxSeeds} histories did not find it")
 
     def test_segmentsNotFlushed(self) -> None:
-        """
-        A round leaves out the segments.
-        """
+        """A round leaves out the segments."""
         self.assertFound(ignores=ignoring("flush", "*.log"))
 
     def test_documentsNotFlushed(self) -> None:
-        """
-        A round leaves out the documents.
-        """
+        """A round leaves out the documents."""
         self.assertFound(ignores=ignoring("flush", "*.journal"))
 
     def test_namesOfSegmentsNotFlushed(self) -> None:
-        """
-        A round leaves out the directories with new segments.
-        """
+        """A round leaves out the directories with new segments."""
         self.assertFound(ignores=ignoring("flushDirectory", "*/partitions/*"))
 
     def test_namesOfPartitionsNotFlushed(self) -> None:
-        """
-        A round leaves out the directory with new partitions.
-        """
+        """A round leaves out the directory with new partitions."""
         self.assertFound(ignores=ignoring("flushDirectory", "*/partitions"))
 
     def test_namesOfJournalsNotFlushed(self) -> None:
-        """
-        Nobody flushes the directory of the documents.
-        """
+        """Nobody flushes the directory of the documents."""
         self.assertFound(ignores=ignoring("flushDirectory", "*/documents"))
 
     def test_snapshotNotFlushed(self) -> None:
-        """
-        A snapshot gets its name before its contents are on the disk.
-        """
+        """A snapshot gets its name before its contents are on the disk."""
         self.assertFound(ignores=ignoring("flush", "*.snapshot.tmp"))
 
     def test_checkpointNotVerified(self) -> None:
-        """
-        A checkpoint is believed without its checksum.
-        """
+        """A checkpoint is believed without its checksum."""
         self.assertFound(partial(patch.object, checkpoint, "crc32c", lambda *_: 1))
 
     def test_checkpointBeforeFlush(self) -> None:
-        """
-        A checkpoint is written before the flush of what it is about.
-        """
+        """A checkpoint is written before the flush of what it is about."""
         begin = SegmentLog._beginFlush
 
         def checkpointFirst(log: SegmentLog, isEverything: bool) -> Round:
@@ -172,9 +145,7 @@ class SabotageTests(HistoriesTestCase):
         self.assertFound(partial(patch.object, SegmentLog, "_beginFlush", checkpointFirst))
 
     def test_tornBatchesBelieved(self) -> None:
-        """
-        A start does not look at the checksums of batches.
-        """
+        """A start does not look at the checksums of batches."""
 
         def believed(file: File, begin: int, end: int, nextOffset: int) -> Iterator[BatchPlace]:
             try:
@@ -185,9 +156,7 @@ class SabotageTests(HistoriesTestCase):
         self.assertFound(partial(patch.object, recovery, "wholeBatches", believed))
 
     def test_confirmedBeforeFlush(self) -> None:
-        """
-        What is written is confirmed.
-        """
+        """What is written is confirmed."""
 
         def confirm(log: SegmentLog, callback: CommitCallback, error: Exception | None) -> None:
             callback(error)
@@ -195,9 +164,7 @@ class SabotageTests(HistoriesTestCase):
         self.assertFound(partial(patch.object, SegmentLog, "_awaitFlush", confirm))
 
     def test_segmentsRemovedBeforeStart(self) -> None:
-        """
-        Segments are removed before it is on the disk where their partition starts.
-        """
+        """Segments are removed before it is on the disk where their partition starts."""
 
         def trim(sweep: Sweep, partition: PartitionLog) -> None:
             removed = partition.trim(sweep._files, int(sweep._wallSeconds() * 1000))
@@ -208,9 +175,7 @@ class SabotageTests(HistoriesTestCase):
         self.assertFound(partial(patch.object, Sweep, "_trim", trim))
 
     def test_flushRepeated(self) -> None:
-        """
-        A flush that has failed is tried again, and believed.
-        """
+        """A flush that has failed is tried again, and believed."""
 
         def insist(flushes: Sequence[Callable[[], object]]) -> None:
             for flush in flushes:
@@ -223,9 +188,7 @@ class SabotageTests(HistoriesTestCase):
 
     @longForm
     def test_topicRemovedBeforeDocument(self) -> None:
-        """
-        The records of a deleted topic are removed before it is on the disk that it is deleted.
-        """
+        """The records of a deleted topic are removed before it is on the disk that it is deleted."""
         deleteTopic = SegmentLog.deleteTopic
 
         def deleteNow(log: SegmentLog, name: str) -> None:
@@ -237,9 +200,7 @@ class SabotageTests(HistoriesTestCase):
 
     @longForm
     def test_producerIdsBeforeFlush(self) -> None:
-        """
-        Producer ids are given before it is on the disk that they are reserved.
-        """
+        """Producer ids are given before it is on the disk that they are reserved."""
         reserve = SegmentLog._reserveProducerIds
 
         def reserveNow(log: SegmentLog) -> None:
@@ -250,9 +211,7 @@ class SabotageTests(HistoriesTestCase):
 
     @longForm
     def test_pageCacheBelieved(self) -> None:
-        """
-        A start after a failed flush believes the page cache.
-        """
+        """A start after a failed flush believes the page cache."""
 
         def believe(file: SimulatedFile) -> None:
             file._check("distrust")
@@ -262,9 +221,7 @@ class SabotageTests(HistoriesTestCase):
 
     @longForm
     def test_removedSegmentsNotFlushed(self) -> None:
-        """
-        A round leaves out segments that retention has taken out, before it is on the disk that it has.
-        """
+        """A round leaves out segments that retention has taken out, before it is on the disk that it has."""
         trim = PartitionLog.trim
 
         def forget(partition: PartitionLog, *arguments: Any) -> Any:
@@ -277,21 +234,15 @@ class SabotageTests(HistoriesTestCase):
 
 
 def ignoring(operation: str, pattern: str) -> Ignores:
-    """
-    Leave out an operation on paths of a pattern.
-    """
+    """Leave out an operation on paths of a pattern."""
     return lambda each, path: each == operation and fnmatch.fnmatch(path, pattern)
 
 
 class LossTests(SynchronousTestCase):
-    """
-    L{SegmentLog} after single misfortunes.
-    """
+    """L{SegmentLog} after single misfortunes."""
 
     def setUp(self) -> None:
-        """
-        Open a log on a disk that loses power.
-        """
+        """Open a log on a disk that loses power."""
         self.patch(segmentlog, "DirectoryLock", FreeLock)
         self.root = self.mktemp()
         os.makedirs(self.root)
@@ -299,9 +250,7 @@ class LossTests(SynchronousTestCase):
         self.openLog()
 
     def openLog(self, **limits: Any) -> None:
-        """
-        Open the log as it is on the disk.
-        """
+        """Open the log as it is on the disk."""
         self.clock = TurnClock()
         arguments = {"flushIntervalSeconds": 1000.0, "retentionSeconds": None, **limits}
         self.log = SegmentLog(
@@ -309,45 +258,33 @@ class LossTests(SynchronousTestCase):
         )
 
     def losePower(self, chosen: Callable[[str, bool], int] = lambda path, isName: FLUSHED, **limits: Any) -> None:
-        """
-        Lose power, and open what is left.
-        """
+        """Lose power, and open what is left."""
         self.disk = self.disk.losePower(chosen)
         self.openLog(**limits)
 
     def kill(self, **limits: Any) -> None:
-        """
-        Kill the process, and open the log again.
-        """
+        """Kill the process, and open the log again."""
         self.disk = self.disk.kill()
         self.openLog(**limits)
 
     def reopen(self, **limits: Any) -> None:
-        """
-        Close the log and open it again.
-        """
+        """Close the log and open it again."""
         self.successResultOf(self.log.close())
         self.kill(**limits)
 
     def partition(self, topicName: str = "events", configs: Mapping[str, str] = MappingProxyType({})) -> Partition:
-        """
-        The only partition of a topic, which is made if need be.
-        """
+        """The only partition of a topic, which is made if need be."""
         if topicName not in self.log.topics:
             self.log.createTopic(topicName, 1, configs)
         return self.log.topic(topicName).partitions[0]
 
     def append(self, topicName: str = "events", isUrgent: bool = False, **header: int) -> AppendResult:
-        """
-        Append a batch of one record.
-        """
+        """Append a batch of one record."""
         buffer, batch = makeBatch(0, **header)
         return self.log.append(self.partition(topicName), buffer, batch, isUrgent=isUrgent)
 
     def confirm(self, topicName: str = "events", **header: int) -> AppendResult:
-        """
-        Append a batch, and have it confirmed.
-        """
+        """Append a batch, and have it confirmed."""
         result = self.append(topicName, isUrgent=True, **header)
         verdicts: list[Exception | None] = []
         self.log.whenFlushed(verdicts.append)
@@ -356,9 +293,7 @@ class LossTests(SynchronousTestCase):
         return result
 
     def offsets(self, topicName: str = "events") -> list[int]:
-        """
-        The first offsets of all batches.
-        """
+        """The first offsets of all batches."""
         partition = self.partition(topicName)
         found: list[int] = []
         offset = partition.logStartOffset
@@ -369,17 +304,13 @@ class LossTests(SynchronousTestCase):
         return found
 
     def failDisk(self, operation: str, pattern: str, code: int) -> None:
-        """
-        Have the disk fail from now on.
-        """
+        """Have the disk fail from now on."""
         self.disk.fault = lambda each, path: (
             storageError(code) if each == operation and fnmatch.fnmatch(path, pattern) else None
         )
 
     def test_firstRecords(self) -> None:
-        """
-        The first records that a log ever confirms are there.
-        """
+        """The first records that a log ever confirms are there."""
         self.confirm()
         self.losePower()
         self.assertEqual(self.offsets(), [0])
@@ -397,9 +328,7 @@ class LossTests(SynchronousTestCase):
         self.assertEqual(self.offsets(), [0])
 
     def test_sentAgainBeforeFlush(self) -> None:
-        """
-        A batch that no round has comprised is flushed before it is confirmed as a duplicate.
-        """
+        """A batch that no round has comprised is flushed before it is confirmed as a duplicate."""
         self.append(**PRODUCED)
         self.confirm("others")
         self.assertTrue(self.confirm(**PRODUCED).duplicate)
@@ -407,9 +336,7 @@ class LossTests(SynchronousTestCase):
         self.assertEqual(self.offsets(), [0])
 
     def test_sentAgainDuringFlush(self) -> None:
-        """
-        A batch that is being flushed is confirmed as a duplicate when that has succeeded.
-        """
+        """A batch that is being flushed is confirmed as a duplicate when that has succeeded."""
         threads = SteppedThreads()
         self.disk = self.disk.kill()
         self.clock = TurnClock()
@@ -457,9 +384,7 @@ class LossTests(SynchronousTestCase):
         self.assertEqual(self.offsets(), [3])
 
     def test_removedBeforeFlush(self) -> None:
-        """
-        Where the new start could not be stored, what retention has taken out is flushed with what is behind it.
-        """
+        """Where the new start could not be stored, what retention has taken out is flushed with what is behind it."""
         self.partition(configs={"segment.bytes": "1"})
         self.append()
         self.clock.turn()
@@ -477,9 +402,7 @@ class LossTests(SynchronousTestCase):
         self.assertEqual(self.offsets(), [0, 1, 2])
 
     def test_producersOfRemadeCheckpoint(self) -> None:
-        """
-        A checkpoint that was made anew does not say that there were no producers.
-        """
+        """A checkpoint that was made anew does not say that there were no producers."""
         self.partition(configs={"segment.bytes": "1"})
         self.append(**PRODUCED)
         self.clock.turn()
@@ -494,9 +417,7 @@ class LossTests(SynchronousTestCase):
         self.assertEqual(self.append(**PRODUCED), (0, True))
 
     def test_holeBehindCheckpoint(self) -> None:
-        """
-        A segment is cut off if the one before it is missing, also if all others were flushed.
-        """
+        """A segment is cut off if the one before it is missing, also if all others were flushed."""
         self.append()
         self.reopen()
         self.log.setTopicConfigs("events", {"segment.bytes": "1"})
@@ -508,9 +429,7 @@ class LossTests(SynchronousTestCase):
         self.assertEqual((self.offsets(), self.partition().highWatermark), ([0], 1))
 
     def test_failedRoll(self) -> None:
-        """
-        A segment that could not be begun does not stand between others later.
-        """
+        """A segment that could not be begun does not stand between others later."""
         self.confirm()
         self.log.setTopicConfigs("events", {"segment.bytes": "1"})
         self.failDisk("truncate", "*1.log", errno.EIO)
@@ -526,9 +445,7 @@ class LossTests(SynchronousTestCase):
         self.assertEqual(self.offsets(), [0, 1, 2])
 
     def test_failedAppendComesBack(self) -> None:
-        """
-        What was cut off before the process was killed does not come back when there are segments behind it.
-        """
+        """What was cut off before the process was killed does not come back when there are segments behind it."""
         self.append()
         self.reopen()
         self.failDisk("write", "*.log", errno.ENOSPC)
@@ -542,9 +459,7 @@ class LossTests(SynchronousTestCase):
         self.assertEqual(self.offsets(), [0, 1])
 
     def test_failedAppendComesBackAfterClose(self) -> None:
-        """
-        The same holds after the log was closed.
-        """
+        """The same holds after the log was closed."""
         self.append()
         self.reopen()
         self.failDisk("write", "*.log", errno.ENOSPC)
@@ -559,9 +474,7 @@ class LossTests(SynchronousTestCase):
         self.assertEqual(self.offsets(), [0, 1])
 
     def test_tooManyFiles(self) -> None:
-        """
-        While too many files wait to be flushed, appends fail, and afterwards they do not.
-        """
+        """While too many files wait to be flushed, appends fail, and afterwards they do not."""
         for name in ("a", "b", "c"):
             self.confirm(name)
         self.reopen(maxOpenFiles=2)
@@ -575,9 +488,7 @@ class LossTests(SynchronousTestCase):
         self.assertEqual([self.offsets(name) for name in ("a", "b", "c")], [[0, 1]] * 3)
 
     def test_brokenForGood(self) -> None:
-        """
-        A log that accepts nothing any more says so for as long as that is so.
-        """
+        """A log that accepts nothing any more says so for as long as that is so."""
         self.confirm()
         self.disk.fault = lambda operation, path: (
             storageError(errno.EIO) if operation in ("write", "truncate") else None
@@ -590,9 +501,7 @@ class LossTests(SynchronousTestCase):
         self.assertEqual(len(self.log.problems), 1)
 
     def test_closedWithoutSnapshot(self) -> None:
-        """
-        Closing begins no snapshot of the documents.
-        """
+        """Closing begins no snapshot of the documents."""
         threads = SteppedThreads()
         self.log = SegmentLog(
             self.root, self.clock, lambda: 1e6, threads.deferToThread, disk=self.disk, retentionSeconds=None
@@ -605,9 +514,7 @@ class LossTests(SynchronousTestCase):
         self.assertEqual(threads.jobs, [])
 
     def test_journalCut(self) -> None:
-        """
-        What is cut off a journal is gone from the disk before something is written in its place.
-        """
+        """What is cut off a journal is gone from the disk before something is written in its place."""
         path = f"{self.root}/documents/{0:020d}.journal"
         file = self.disk.open(path)
         file.write([b"no frame"], file.size())
@@ -624,9 +531,7 @@ class LossTests(SynchronousTestCase):
         self.assertEqual(operations[at : at + 4], ["truncate", "flush", "flushDirectory", "write"])
 
     def test_indexesDropped(self) -> None:
-        """
-        The index of a segment to which something is about to be appended stays in memory.
-        """
+        """The index of a segment to which something is about to be appended stays in memory."""
         for name in ("a", "b"):
             self.append(name)
         self.patch(segmentlog, "SegmentFiles", partial(SegmentFiles, maxIndexBytes=1))
@@ -637,9 +542,7 @@ class LossTests(SynchronousTestCase):
         self.assertEqual((self.offsets("a"), self.offsets("b")), ([0, 1], [0, 1]))
 
     def test_fullDiskIsRead(self) -> None:
-        """
-        A log is opened and read although a checkpoint that is missing cannot be written.
-        """
+        """A log is opened and read although a checkpoint that is missing cannot be written."""
         self.partition(configs={"segment.bytes": "1"})
         for _ in range(2):
             self.append()
@@ -653,14 +556,10 @@ class LossTests(SynchronousTestCase):
 
 
 class SimulatedDiskTests(SynchronousTestCase):
-    """
-    L{SimulatedDisk} loses what it may, and nothing else.
-    """
+    """L{SimulatedDisk} loses what it may, and nothing else."""
 
     def setUp(self) -> None:
-        """
-        Have a file of which a part is flushed.
-        """
+        """Have a file of which a part is flushed."""
         self.disk = SimulatedDisk("/data", Random(0))
         self.file = self.disk.open("/data/file", create=True)
         self.file.write([b"a" * 700], 0)
@@ -669,9 +568,7 @@ class SimulatedDiskTests(SynchronousTestCase):
         self.file.write([b"b" * 600], 400)
 
     def images(self, disk: SimulatedDisk, name: str = "file") -> set[bytes | None]:
-        """
-        The contents that a file may have after a loss of power.
-        """
+        """The contents that a file may have after a loss of power."""
         found: set[bytes | None] = set()
         for seed in range(200):
             image = disk.crash(Random(seed))
@@ -679,16 +576,12 @@ class SimulatedDiskTests(SynchronousTestCase):
         return found
 
     def test_flushed(self) -> None:
-        """
-        What was flushed is there.
-        """
+        """What was flushed is there."""
         self.file.flush()
         self.assertEqual(self.images(self.disk), {b"a" * 400 + b"b" * 600})
 
     def test_sectors(self) -> None:
-        """
-        What was not flushed may be there by sectors, with any length in between, or zeros.
-        """
+        """What was not flushed may be there by sectors, with any length in between, or zeros."""
         images = {image for image in self.images(self.disk) if image is not None}
         self.assertIn(b"a" * 700, images)
         self.assertIn(b"a" * 400 + b"b" * 600, images)
@@ -696,17 +589,13 @@ class SimulatedDiskTests(SynchronousTestCase):
         self.assertEqual({len(image) for image in images} - set(range(700, 1001)), set())
 
     def test_names(self) -> None:
-        """
-        A file that was renamed has the old or the new name, or both, or none, until the directory is flushed.
-        """
+        """A file that was renamed has the old or the new name, or both, or none, until the directory is flushed."""
         self.disk.rename("/data/file", "/data/other")
         found = {tuple(sorted(self.disk.crash(Random(seed)).list("/data"))) for seed in range(200)}
         self.assertEqual(found, {("file",), ("other",), ("file", "other"), ()})
 
     def test_killed(self) -> None:
-        """
-        Death of the process takes nothing back, and what was not flushed can still be lost.
-        """
+        """Death of the process takes nothing back, and what was not flushed can still be lost."""
         killed = self.disk.kill()
         self.assertEqual(killed.open("/data/file").read(0, 5000), b"a" * 400 + b"b" * 600)
         self.assertIn(b"a" * 700, self.images(killed))

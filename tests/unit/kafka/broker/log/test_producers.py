@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.broker.log.producers}.
-"""
+"""Tests for L{admission.kafka.broker.log.producers}."""
 
 import struct
 
@@ -22,24 +20,17 @@ LAST_SEQUENCE = 2**31 - 1
 
 
 class StateTests(SynchronousTestCase):
-    """
-    L{ProducerState} as bytes, and arithmetic on sequence numbers.
-    """
+    """L{ProducerState} as bytes, and arithmetic on sequence numbers."""
 
     def test_encoding(self) -> None:
-        """
-        A state is the same after it has been stored.
-        """
+        """A state is the same after it has been stored."""
         for epoch in (0, 5, 2**15 - 1, -1):
             for batches in (((0, 9, 100),), ((0, 9, 100), (10, 10, 110), (11, 2**31 - 1, 2**63 - 1))):
                 state = ProducerState(epoch, batches, 1234.5)
                 self.assertEqual(decodeState(state.encode()), state)
 
     def test_after(self) -> None:
-        """
-        A state is followed by one with the next batch, of which the last five are kept; a new
-        epoch begins anew.
-        """
+        """A state is followed by one with the next batch, of which the last five are kept; a new epoch begins anew."""
         encoded = None
         for number in range(7):
             encoded = encodedAfter(encoded, 2, (number, number, 100 + number), 50.0 + number)
@@ -50,16 +41,12 @@ class StateTests(SynchronousTestCase):
         )
 
     def test_unreadable(self) -> None:
-        """
-        What is no state is refused.
-        """
+        """What is no state is refused."""
         for stored in (b"", b"\x80", b"\x00\x00"):
             self.assertRaises(struct.error, decodeState, stored)
 
     def test_lastSequence(self) -> None:
-        """
-        The sequence goes on with 0 after 2^31 - 1.
-        """
+        """The sequence goes on with 0 after 2^31 - 1."""
         self.assertEqual(lastSequenceOf(10, 4), 14)
         self.assertEqual(lastSequenceOf(LAST_SEQUENCE, 0), LAST_SEQUENCE)
         self.assertEqual(lastSequenceOf(LAST_SEQUENCE, 1), 0)
@@ -67,21 +54,15 @@ class StateTests(SynchronousTestCase):
 
 
 class SequenceTests(SynchronousTestCase):
-    """
-    L{ProducerStates} lets each producer append its batches once and in order.
-    """
+    """L{ProducerStates} lets each producer append its batches once and in order."""
 
     def setUp(self) -> None:
-        """
-        Have nothing known of any producer.
-        """
+        """Have nothing known of any producer."""
         self.states = ProducerStates(10)
         self.offset = 1000
 
     def send(self, first: int, last: int, epoch: int = 0) -> int | None:
-        """
-        Append a batch unless it is a duplicate; return what the check says.
-        """
+        """Append a batch unless it is a duplicate; return what the check says."""
         known = self.states.check(KEY, epoch, first, last)
         if known is None:
             self.states.record(KEY, epoch, (first, last, self.offset), 0.0)
@@ -89,25 +70,18 @@ class SequenceTests(SynchronousTestCase):
         return known
 
     def test_unknown(self) -> None:
-        """
-        A producer that nothing is known of may begin with any sequence.
-        """
+        """A producer that nothing is known of may begin with any sequence."""
         self.assertIsNone(self.send(41, 45))
         self.assertIsNone(self.send(46, 46))
 
     def test_gap(self) -> None:
-        """
-        A batch that leaves out a sequence number is refused and changes nothing.
-        """
+        """A batch that leaves out a sequence number is refused and changes nothing."""
         self.send(0, 4)
         self.assertRaises(OutOfOrderSequence, self.states.check, KEY, 0, 6, 6)
         self.assertIsNone(self.send(5, 5))
 
     def test_duplicates(self) -> None:
-        """
-        The last five batches are recognised by first and last sequence; the
-        sixth from the end is out of order.
-        """
+        """The last five batches are recognised by first and last sequence; the sixth from the end is out of order."""
         for number in range(6):
             self.send(number * 10, number * 10 + 9)
         for number in range(1, 6):
@@ -115,17 +89,13 @@ class SequenceTests(SynchronousTestCase):
         self.assertRaises(OutOfOrderSequence, self.states.check, KEY, 0, 0, 9)
 
     def test_otherExtent(self) -> None:
-        """
-        A batch that begins like an old one and ends elsewhere is no duplicate.
-        """
+        """A batch that begins like an old one and ends elsewhere is no duplicate."""
         self.send(0, 9)
         self.assertRaises(OutOfOrderSequence, self.states.check, KEY, 0, 0, 8)
         self.assertRaises(OutOfOrderSequence, self.states.check, KEY, 0, 1, 9)
 
     def test_wrap(self) -> None:
-        """
-        After 2^31 - 1 a producer goes on with 0, between batches and inside one.
-        """
+        """After 2^31 - 1 a producer goes on with 0, between batches and inside one."""
         self.send(LAST_SEQUENCE - 1, LAST_SEQUENCE)
         self.assertIsNone(self.send(0, 3))
         self.assertEqual(self.send(LAST_SEQUENCE - 1, LAST_SEQUENCE), 1000)
@@ -134,17 +104,13 @@ class SequenceTests(SynchronousTestCase):
         self.assertIsNone(self.send(2, 2))
 
     def test_oldEpoch(self) -> None:
-        """
-        A producer of an older epoch is refused even if its batch is a duplicate.
-        """
+        """A producer of an older epoch is refused even if its batch is a duplicate."""
         self.send(0, 4, epoch=2)
         self.assertRaises(InvalidProducerEpoch, self.states.check, KEY, 1, 0, 4)
         self.assertRaises(InvalidProducerEpoch, self.states.check, KEY, 1, 5, 5)
 
     def test_newEpoch(self) -> None:
-        """
-        A new epoch begins with 0 and knows nothing of the old one's batches.
-        """
+        """A new epoch begins with 0 and knows nothing of the old one's batches."""
         self.send(0, 4, epoch=2)
         self.assertRaises(OutOfOrderSequence, self.states.check, KEY, 3, 5, 5)
         self.assertIsNone(self.send(0, 4, epoch=3))
@@ -152,45 +118,32 @@ class SequenceTests(SynchronousTestCase):
         self.assertEqual(self.states.get(KEY), ProducerState(3, ((0, 4, 1001),), 0.0))
 
     def test_noSequence(self) -> None:
-        """
-        A batch of a producer without a sequence number is refused.
-        """
+        """A batch of a producer without a sequence number is refused."""
         self.assertRaises(OutOfOrderSequence, self.states.check, KEY, 0, -1, -1)
 
     def test_apart(self) -> None:
-        """
-        What a producer does in one partition says nothing about another.
-        """
+        """What a producer does in one partition says nothing about another."""
         self.send(0, 4)
         self.assertIsNone(self.states.check((4, 7), 0, 77, 77))
         self.assertIsNone(self.states.check((3, 8), 0, 77, 77))
 
 
 class ChangesTests(SynchronousTestCase):
-    """
-    L{ProducerStates} keeps changes apart until they are committed, and bounds itself.
-    """
+    """L{ProducerStates} keeps changes apart until they are committed, and bounds itself."""
 
     def setUp(self) -> None:
-        """
-        Remember three producers that have been settled.
-        """
+        """Remember three producers that have been settled."""
         self.states = ProducerStates(3)
         for producerId in range(3):
             self.states.record((1, producerId), 0, (0, 0, producerId), float(producerId))
         self.states.settle()
 
     def snapshot(self) -> dict[tuple[int, int], ProducerState | None]:
-        """
-        The states of all producers that tests use.
-        """
+        """The states of all producers that tests use."""
         return {(1, producerId): self.states.get((1, producerId)) for producerId in range(10)}
 
     def test_eviction(self) -> None:
-        """
-        The least recently used producers go when there are too many, and not
-        before the change is settled.
-        """
+        """The least recently used producers go when there are too many, and not before the change is settled."""
         self.states.record((1, 0), 0, (1, 1, 50), 9.0)
         self.states.record((1, 3), 0, (0, 0, 51), 9.0)
         self.assertIsNotNone(self.states.get((1, 1)))
@@ -199,9 +152,7 @@ class ChangesTests(SynchronousTestCase):
         self.assertEqual((len(self.states), sorted(self.states.statesOf(1))), (3, [0, 2, 3]))
 
     def test_revertEviction(self) -> None:
-        """
-        A producer that was to be evicted stays if the change is lost.
-        """
+        """A producer that was to be evicted stays if the change is lost."""
         before = self.snapshot()
         self.states.record((1, 3), 0, (0, 0, 51), 9.0)
         self.states.revert()
@@ -212,9 +163,7 @@ class ChangesTests(SynchronousTestCase):
     @settings(deadline=None)
     @given(*[st.lists(st.tuples(st.integers(0, 9), st.integers(0, 2)), max_size=15)] * 2)
     def test_revert(self, kept: list[tuple[int, int]], lost: list[tuple[int, int]]) -> None:
-        """
-        After a loss every producer is what it was when last settled.
-        """
+        """After a loss every producer is what it was when last settled."""
         self.states = ProducerStates(100)
         for number, (producerId, epoch) in enumerate(kept):
             self.states.record((1, producerId), epoch, (number, number, number), 0.0)
@@ -227,24 +176,18 @@ class ChangesTests(SynchronousTestCase):
         self.assertEqual(len(self.states), len({producerId for producerId, _ in kept}))
 
     def test_unused(self) -> None:
-        """
-        Producers count as unused from the longest unused on, up to a time.
-        """
+        """Producers count as unused from the longest unused on, up to a time."""
         self.assertEqual(self.states.unusedSince(1.0, 10), [(1, 0), (1, 1)])
         self.assertEqual(self.states.unusedSince(1.0, 1), [(1, 0)])
         self.assertEqual(self.states.unusedSince(-1.0, 10), [])
 
     def test_forget(self) -> None:
-        """
-        What is known of some producers can be dropped.
-        """
+        """What is known of some producers can be dropped."""
         self.states.forget([(1, 0), (1, 2)])
         self.assertEqual((len(self.states), list(self.states.statesOf(1))), (1, [1]))
 
     def test_forgetPartitions(self) -> None:
-        """
-        With a partition all that was known of its producers goes.
-        """
+        """With a partition all that was known of its producers goes."""
         self.states.record((2, 0), 0, (0, 0, 0), 9.0)
         self.states.settle()
         self.states.forgetPartitions({1, 7})
@@ -281,9 +224,7 @@ class ChangesTests(SynchronousTestCase):
 
 
 class SizeTests(SynchronousTestCase):
-    """
-    L{ProducerStates.sizeBytes} says how much memory producers take.
-    """
+    """L{ProducerStates.sizeBytes} says how much memory producers take."""
 
     def test_heap(self) -> None:
         """
@@ -313,9 +254,7 @@ class SizeTests(SynchronousTestCase):
         )
     )
     def test_running(self, steps: list[tuple[int, int] | str]) -> None:
-        """
-        Whatever happens, what is counted is what is there, and each producer is among those of its partition.
-        """
+        """Whatever happens, what is counted is what is there, and each producer is among those of its partition."""
         states = ProducerStates(3)
         for number, step in enumerate(steps):
             if isinstance(step, tuple):

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.broker.log.recovery}.
-"""
+"""Tests for L{admission.kafka.broker.log.recovery}."""
 
 import errno
 import os
@@ -24,22 +22,16 @@ NOW_SECONDS = 500.0
 
 
 class RecoveryTestCase(SynchronousTestCase):
-    """
-    A test with the directory of a partition.
-    """
+    """A test with the directory of a partition."""
 
     def setUp(self) -> None:
-        """
-        Have an empty directory.
-        """
+        """Have an empty directory."""
         self.disk = FailingDisk()
         self.directory = self.mktemp()
         os.mkdir(self.directory)
 
     def path(self, name: str) -> str:
-        """
-        A path in the directory.
-        """
+        """A path in the directory."""
         return os.path.join(self.directory, name)
 
     def build(
@@ -73,34 +65,24 @@ class RecoveryTestCase(SynchronousTestCase):
         return batches
 
     def recover(self, logStartOffset: int = 0) -> Recovered:
-        """
-        Start with the directory.
-        """
+        """Start with the directory."""
         return PartitionRecovery(self.disk, self.directory, "events-0", logStartOffset, NOW_SECONDS).run()
 
     def names(self) -> list[str]:
-        """
-        What is in the directory.
-        """
+        """What is in the directory."""
         return sorted(os.listdir(self.directory))
 
     def extents(self, recovered: Recovered) -> list[tuple[int, int, int]]:
-        """
-        The first and the next offset of each segment, and its size.
-        """
+        """The first and the next offset of each segment, and its size."""
         return [(each.baseOffset, each.nextOffset, each.sizeBytes) for each in recovered.segments]
 
     def truncate(self, name: str, sizeBytes: int) -> None:
-        """
-        Cut a file off; from the end if the size is negative.
-        """
+        """Cut a file off; from the end if the size is negative."""
         path = self.path(name)
         os.truncate(path, sizeBytes if sizeBytes >= 0 else os.path.getsize(path) + sizeBytes)
 
     def damage(self, name: str, position: int) -> None:
-        """
-        Change a byte of a file.
-        """
+        """Change a byte of a file."""
         with open(self.path(name), "r+b") as file:
             file.seek(position)
             byte = file.read(1)[0]
@@ -109,14 +91,10 @@ class RecoveryTestCase(SynchronousTestCase):
 
 
 class CleanTests(RecoveryTestCase):
-    """
-    What was closed well is not read.
-    """
+    """What was closed well is not read."""
 
     def test_empty(self) -> None:
-        """
-        In an empty directory there is nothing, and so there is in none.
-        """
+        """In an empty directory there is nothing, and so there is in none."""
         for _ in range(2):
             self.assertEqual(self.recover(), Recovered())
             os.rmdir(self.directory)
@@ -126,9 +104,7 @@ class CleanTests(RecoveryTestCase):
         self.assertEqual(self.recover(), Recovered())
 
     def test_clean(self) -> None:
-        """
-        With checkpoints at the ends nothing is read, and the last one's producers are known.
-        """
+        """With checkpoints at the ends nothing is read, and the last one's producers are known."""
         batches = self.build(2, 3, 1, checkpoints=(0, 1, 2))
         found = self.recover()
         sizeBytes = len(batches[0])
@@ -140,9 +116,7 @@ class CleanTests(RecoveryTestCase):
             self.assertEqual(segment.createdSeconds, NOW_SECONDS)
 
     def state(self, found: Recovered) -> ProducerState:
-        """
-        The state of the only producer.
-        """
+        """The state of the only producer."""
         (state,) = found.producers.values()
         return decodeState(state)
 
@@ -161,9 +135,7 @@ class CleanTests(RecoveryTestCase):
         self.assertEqual(os.stat(self.path(checkpointName(0))).st_mtime_ns, before)
 
     def test_madeAnewIsNoEnd(self) -> None:
-        """
-        An index that was made anew knows no producers, so the tail does not begin behind it.
-        """
+        """An index that was made anew knows no producers, so the tail does not begin behind it."""
         self.build(2, 2, checkpoints=(1,))
         self.recover()
         os.unlink(self.path(checkpointName(2 * 2)))
@@ -172,9 +144,7 @@ class CleanTests(RecoveryTestCase):
         self.assertGreater(found.readBytes, 0)
 
     def test_fullDisk(self) -> None:
-        """
-        A disk that has no room for an index does not keep the log from starting.
-        """
+        """A disk that has no room for an index does not keep the log from starting."""
         self.build(2, 2, checkpoints=(1,))
         self.disk.writeError = storageError(errno.ENOSPC)
         with capturedLogs() as events:
@@ -183,14 +153,10 @@ class CleanTests(RecoveryTestCase):
 
 
 class TailTests(RecoveryTestCase):
-    """
-    What has no checkpoint at its end is read, and cut off where it is not whole.
-    """
+    """What has no checkpoint at its end is read, and cut off where it is not whole."""
 
     def test_whole(self) -> None:
-        """
-        A tail that is whole stays as it is; its producers, its epochs and its index are known.
-        """
+        """A tail that is whole stays as it is; its producers, its epochs and its index are known."""
         batches = self.build(2, 2, leaderEpoch=3)
         found = self.recover()
         self.assertEqual((found.readBytes, found.cutBytes), (sum(map(len, batches)), 0))
@@ -200,9 +166,7 @@ class TailTests(RecoveryTestCase):
         self.assertEqual({each: decodeState(state) for each, state in found.producers.items()}, {7: expected})
 
     def test_fromCheckpoint(self) -> None:
-        """
-        A tail is read from its last checkpoint on.
-        """
+        """A tail is read from its last checkpoint on."""
         self.build(2, checkpoints=(0,))
         contents = Path(self.path(segmentName(0))).read_bytes()
         batches = self.build(4)
@@ -215,7 +179,8 @@ class TailTests(RecoveryTestCase):
 
     def test_torn(self) -> None:
         """
-        Wherever a tail is torn, it is cut off behind the last batch that is whole, and again finds nothing to cut.
+        Wherever a tail is torn, it is cut off behind the last batch that is whole, and again finds
+        nothing to cut.
         """
         batches = self.build(3)
         ends = [sum(map(len, batches[:count])) for count in range(4)]
@@ -231,9 +196,7 @@ class TailTests(RecoveryTestCase):
             self.assertEqual(self.recover().cutBytes, 0)
 
     def test_garbage(self) -> None:
-        """
-        Zeros or anything else behind the last batch are cut off, and that is said with the partition's name.
-        """
+        """Zeros or anything else behind the last batch are cut off, and that is said with the partition's name."""
         for rest in (bytes(5000), b"\xff" * 5000, b"\x00" * 7 + b"\x09" + b"\x7f" * 100):
             self.build(2)
             with open(self.path(segmentName(0)), "ab") as file:
@@ -244,9 +207,7 @@ class TailTests(RecoveryTestCase):
             self.assertEqual((event["log_level"], event["partition"], event["offset"]), (LogLevel.warn, "events-0", 4))
 
     def test_severalSegments(self) -> None:
-        """
-        A tail may have several segments; where one is cut off, those behind it go, with their checkpoints.
-        """
+        """A tail may have several segments; where one is cut off, those behind it go, with their checkpoints."""
         self.build(2, 2, 2, 2, checkpoints=(0,))
         self.truncate(segmentName(8), -1)
         # Its checkpoint is one of the time before the loss.
@@ -272,18 +233,14 @@ class TailTests(RecoveryTestCase):
             self.assertGreater(found.cutBytes, 0)
 
     def test_emptyLast(self) -> None:
-        """
-        A last segment without anything is part of the log, with or without a checkpoint before it.
-        """
+        """A last segment without anything is part of the log, with or without a checkpoint before it."""
         for checkpoints in ((), (0,)):
             self.build(2, 0, checkpoints=checkpoints)
             found = self.recover()
             self.assertEqual([extent[:2] for extent in self.extents(found)], [(0, 4), (4, 4)])
 
     def test_cutBehindCheckpoint(self) -> None:
-        """
-        A checkpoint behind the end of its segment is not believed, and goes.
-        """
+        """A checkpoint behind the end of its segment is not believed, and goes."""
         self.build(3, checkpoints=(0,))
         self.truncate(segmentName(0), -1)
         found = self.recover()
@@ -292,9 +249,7 @@ class TailTests(RecoveryTestCase):
         self.assertEqual(decodeState(found.producers[7]).batches, ((0, 1, 0), (2, 3, 2)))
 
     def test_damagedCheckpoint(self) -> None:
-        """
-        Whatever stands in the place of the checkpoint, the segment is read and found.
-        """
+        """Whatever stands in the place of the checkpoint, the segment is read and found."""
         self.build(2, checkpoints=(0,))
         for position in range(os.path.getsize(self.path(checkpointName(0)))):
             self.build(2, checkpoints=(0,))
@@ -304,9 +259,7 @@ class TailTests(RecoveryTestCase):
             self.assertGreater(found.readBytes, 0)
 
     def test_asksTheDisk(self) -> None:
-        """
-        The tail is read from the disk, not from what a failed flush may have left in memory.
-        """
+        """The tail is read from the disk, not from what a failed flush may have left in memory."""
         asked: list[object] = []
         self.build(2, 2, checkpoints=(0,))
         kind = type(self.disk.open(self.path(segmentName(0))))
@@ -315,9 +268,7 @@ class TailTests(RecoveryTestCase):
         self.assertEqual(len(asked), 1)
 
     def test_diskFails(self) -> None:
-        """
-        An error of the disk is no damage: nothing is cut off, and the start fails.
-        """
+        """An error of the disk is no damage: nothing is cut off, and the start fails."""
         self.build(2)
         self.truncate(segmentName(0), -1)
         sizeBytes = os.path.getsize(self.path(segmentName(0)))
@@ -333,32 +284,24 @@ class TailTests(RecoveryTestCase):
 
 
 class StartTests(RecoveryTestCase):
-    """
-    What ends before the start of the log has been removed.
-    """
+    """What ends before the start of the log has been removed."""
 
     def test_leftoverSegments(self) -> None:
-        """
-        Segments that end before the start are removed even if they are still there.
-        """
+        """Segments that end before the start are removed even if they are still there."""
         self.build(2, 2, 2, checkpoints=(0, 1, 2))
         found = self.recover(8)
         self.assertEqual([extent[:2] for extent in self.extents(found)], [(8, 12)])
         self.assertEqual(self.names(), [checkpointName(8), segmentName(8)])
 
     def test_damagedLeftover(self) -> None:
-        """
-        Nothing of them matters, not even whether they are whole.
-        """
+        """Nothing of them matters, not even whether they are whole."""
         self.build(2, 2, 2)
         self.damage(segmentName(0), 70)
         found = self.recover(4)
         self.assertEqual(([extent[:2] for extent in self.extents(found)], found.cutBytes), ([(4, 8), (8, 12)], 0))
 
     def test_strangeNames(self) -> None:
-        """
-        A file that is named by an offset that no partition comes to is none of the log's.
-        """
+        """A file that is named by an offset that no partition comes to is none of the log's."""
         self.build(2)
         stranger = "99999999999999999999.log"
         Path(self.path(stranger)).touch()
@@ -378,16 +321,12 @@ class StartTests(RecoveryTestCase):
             self.assertEqual((found.segments, self.names()), ([], []))
 
     def test_new(self) -> None:
-        """
-        An empty segment at the start stays.
-        """
+        """An empty segment at the start stays."""
         self.build(0, firstOffset=8)
         self.assertEqual(self.extents(self.recover(8)), [(8, 8, 0)])
 
     def test_leftoverCheckpoints(self) -> None:
-        """
-        Checkpoints without a segment and unfinished ones are removed; files of others are not.
-        """
+        """Checkpoints without a segment and unfinished ones are removed; files of others are not."""
         self.build(1, checkpoints=(0,))
         kept = [checkpointName(0), segmentName(0), "notes.txt", "5.index"]
         for name in (*kept[2:], checkpointName(2), checkpointName(0) + ".tmp", checkpointName(4) + ".tmp"):
@@ -398,14 +337,10 @@ class StartTests(RecoveryTestCase):
 
 
 class DamageTests(RecoveryTestCase):
-    """
-    Damage in segments that were flushed long ago.
-    """
+    """Damage in segments that were flushed long ago."""
 
     def load(self) -> PartitionLog:
-        """
-        The partition as a start finds it.
-        """
+        """The partition as a start finds it."""
         partition = PartitionLog("events", 0, 7, directory=self.directory)
         partition.recovered(self.recover())
         openFiles = OpenFiles(self.disk, 10)
@@ -435,9 +370,7 @@ class DamageTests(RecoveryTestCase):
                 partition = self.load()
 
     def test_fileStays(self) -> None:
-        """
-        The damaged segment is not cut off: what is behind the damage may be of use to somebody.
-        """
+        """The damaged segment is not cut off: what is behind the damage may be of use to somebody."""
         batches = self.build(3, 2, checkpoints=(1,))
         self.damage(segmentName(0), 70)
         with capturedLogs():
@@ -445,9 +378,7 @@ class DamageTests(RecoveryTestCase):
         self.assertEqual(os.path.getsize(self.path(segmentName(0))), sum(map(len, batches[:3])))
 
     def test_firstBatch(self) -> None:
-        """
-        The whole segment may be lost.
-        """
+        """The whole segment may be lost."""
         batches = self.build(2, 2, checkpoints=(1,))
         self.damage(segmentName(0), 0)
         with capturedLogs() as events:
@@ -457,9 +388,7 @@ class DamageTests(RecoveryTestCase):
 
 
 class HistoryTests(RecoveryTestCase):
-    """
-    Recovery against a list.
-    """
+    """Recovery against a list."""
 
     @settings(deadline=None, max_examples=60)
     @given(

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.broker.log.retention}, through the log.
-"""
+"""Tests for L{admission.kafka.broker.log.retention}, through the log."""
 
 import errno
 import os
@@ -18,56 +16,40 @@ BATCH_BYTES = len(makeBatch(0)[0])
 
 
 class RetentionTestCase(LogTestCase):
-    """
-    A test of what remains, with a segment for each commit.
-    """
+    """A test of what remains, with a segment for each commit."""
 
     limits = {**LogTestCase.limits, "segmentBytes": 1}
 
     def setUp(self) -> None:
-        """
-        Note what is told.
-        """
+        """Note what is told."""
         super().setUp()
         self.told: list[Exception | None] = []
 
     def fill(self, partition: Partition, *timestampsMs: int, **header: int) -> None:
-        """
-        Append and commit batches of one record, one by one.
-        """
+        """Append and commit batches of one record, one by one."""
         for timestampMs in timestampsMs:
             self.append(partition, timestampMs, **header)
             self.clock.turn()
 
     def extent(self, partition: Partition) -> tuple[int, int, int]:
-        """
-        Where a partition starts and ends, and its size.
-        """
+        """Where a partition starts and ends, and its size."""
         return partition.logStartOffset, partition.nextOffset, partition.sizeBytes
 
     def files(self, partition: Partition) -> list[str]:
-        """
-        The files of a partition.
-        """
+        """The files of a partition."""
         assert isinstance(partition, PartitionLog)
         return sorted(self.disk.list(partition.directory))
 
     def bases(self, partition: Partition) -> list[int]:
-        """
-        The first offsets of its segments on the disk.
-        """
+        """The first offsets of its segments on the disk."""
         return [int(name[:20]) for name in self.files(partition) if name.endswith(".log")]
 
 
 class RetentionTests(RetentionTestCase):
-    """
-    The log deletes from the start of partitions what they need not keep.
-    """
+    """The log deletes from the start of partitions what they need not keep."""
 
     def test_bytes(self) -> None:
-        """
-        The oldest segments go while at least the limit is left without them.
-        """
+        """The oldest segments go while at least the limit is left without them."""
         events = self.partition()
         self.log.setTopicConfigs("events", {"retention.bytes": str(3 * BATCH_BYTES - 1)})
         self.fill(events, *[0] * 3)
@@ -107,9 +89,7 @@ class RetentionTests(RetentionTestCase):
         self.assertEqual(self.append(events, 1).baseOffset, 4)
 
     def test_deletedInside(self) -> None:
-        """
-        A partition may begin inside a segment, and even inside a batch, also after a restart.
-        """
+        """A partition may begin inside a segment, and even inside a batch, also after a restart."""
         events = self.partition()
         self.append(events, 7, 7, 7)
         self.clock.turn()
@@ -126,9 +106,7 @@ class RetentionTests(RetentionTestCase):
             events = self.partition()
 
     def test_checkpoints(self) -> None:
-        """
-        With a segment its checkpoint goes.
-        """
+        """With a segment its checkpoint goes."""
         events = self.partition()
         self.fill(events, *[0] * 5)
         self.reopenLog(retentionBytes=0)
@@ -138,9 +116,7 @@ class RetentionTests(RetentionTestCase):
         self.assertEqual(len(self.files(events)), 2)
 
     def test_age(self) -> None:
-        """
-        Segments go from the oldest on while their newest record is too old.
-        """
+        """Segments go from the oldest on while their newest record is too old."""
         events = self.partition()
         self.log.setTopicConfigs("events", {"retention.ms": "1000"})
         self.fill(events, NOW_MS - 3000, NOW_MS - 1001, NOW_MS - 1000, NOW_MS - 2000, NOW_MS)
@@ -151,9 +127,7 @@ class RetentionTests(RetentionTestCase):
         self.assertEqual(events.logStartOffset, 4)
 
     def test_defaults(self) -> None:
-        """
-        The limits of the log hold for topics that have none of their own.
-        """
+        """The limits of the log hold for topics that have none of their own."""
         self.reopenLog(retentionBytes=BATCH_BYTES, retentionSeconds=1.0)
         small, young, all_ = map(self.partition, ("small", "young", "all"))
         self.log.setTopicConfigs("young", {"retention.bytes": "-1"})
@@ -164,10 +138,7 @@ class RetentionTests(RetentionTestCase):
         self.assertEqual([partition.logStartOffset for partition in (small, young, all_)], [2, 1, 0])
 
     def test_everything(self) -> None:
-        """
-        A partition that has lost all its batches goes on where it was, also
-        after a restart.
-        """
+        """A partition that has lost all its batches goes on where it was, also after a restart."""
         events = self.partition()
         self.log.setTopicConfigs("events", {"retention.ms": "0"})
         self.fill(events, 5, 6, 7)
@@ -185,9 +156,7 @@ class RetentionTests(RetentionTestCase):
             self.sweep()
 
     def test_restart(self) -> None:
-        """
-        Where a partition starts, and how large it is, is known after a restart.
-        """
+        """Where a partition starts, and how large it is, is known after a restart."""
         events = self.partition()
         self.log.setTopicConfigs("events", {"retention.bytes": str(2 * BATCH_BYTES)})
         self.fill(events, *[0] * 5)
@@ -197,9 +166,7 @@ class RetentionTests(RetentionTestCase):
         self.assertEqual(self.extent(self.partition()), (3, 6, 3 * BATCH_BYTES))
 
     def test_slices(self) -> None:
-        """
-        A turn looks at 64 partitions at most, and the log can be used in between.
-        """
+        """A turn looks at 64 partitions at most, and the log can be used in between."""
         partitions = self.log.createTopic("events", 150, {"retention.ms": "0"}).partitions
         for partition in partitions:
             self.append(partition, 1)
@@ -212,9 +179,7 @@ class RetentionTests(RetentionTestCase):
         self.assertEqual(list(dict.fromkeys(counts)), [0, 64, 128, 150])
 
     def test_reading(self) -> None:
-        """
-        A segment that is removed is closed: the disk gets its space back.
-        """
+        """A segment that is removed is closed: the disk gets its space back."""
         events = self.partition()
         self.log.setTopicConfigs("events", {"retention.bytes": "0"})
         self.fill(events, 1, 2, 3)
@@ -228,9 +193,7 @@ class RetentionTests(RetentionTestCase):
         self.assertEqual([path for path in opened if path.startswith(own) and path.endswith("(deleted)")], [])
 
     def test_pendingAppends(self) -> None:
-        """
-        What is appended and not committed yet when a sweep comes by survives it.
-        """
+        """What is appended and not committed yet when a sweep comes by survives it."""
         events = self.partition()
         self.log.setTopicConfigs("events", {"retention.bytes": str(BATCH_BYTES)})
         self.fill(events, 0, 0)
@@ -246,9 +209,7 @@ class RetentionTests(RetentionTestCase):
         self.assertEqual(len(self.read(events, 2)), 1)
 
     def test_documentsFirst(self) -> None:
-        """
-        A file is removed in a thread, when the disk knows where the partition starts.
-        """
+        """A file is removed in a thread, when the disk knows where the partition starts."""
         self.successResultOf(self.log.close())
         threads = Threads()
         log = SegmentLog(
@@ -319,9 +280,7 @@ class RetentionTests(RetentionTestCase):
         self.assertEqual(self.partition().logStartOffset, 2)
 
     def test_deletedOnFullDisk(self) -> None:
-        """
-        So a topic can be deleted.
-        """
+        """So a topic can be deleted."""
         events = self.partition()
         self.fill(events, 0)
         self.fillDisk()
@@ -349,9 +308,7 @@ class RetentionTests(RetentionTestCase):
         return spare
 
     def test_failureInTurn(self) -> None:
-        """
-        So it is if the sweep comes by in a turn in which something was lost.
-        """
+        """So it is if the sweep comes by in a turn in which something was lost."""
         events = self.partition()
         self.log.setTopicConfigs("events", {"retention.bytes": "0"})
         self.fill(events, 0, 0, 0)
@@ -366,9 +323,7 @@ class RetentionTests(RetentionTestCase):
         self.assertEqual(self.bases(events), [2])
 
     def test_deletedAfterFailure(self) -> None:
-        """
-        If the topic is deleted after such a failure, everything goes.
-        """
+        """If the topic is deleted after such a failure, everything goes."""
         events = self.partition()
         self.log.setTopicConfigs("events", {"retention.bytes": "0"})
         self.fill(events, 0, 0, 0)
@@ -381,9 +336,7 @@ class RetentionTests(RetentionTestCase):
         self.assertEqual(self.log._sweep._untold, {})
 
     def test_killedBeforeRemoval(self) -> None:
-        """
-        Files that were to be removed when the process ended are removed by the next start.
-        """
+        """Files that were to be removed when the process ended are removed by the next start."""
         events = self.partition()
         self.log.setTopicConfigs("events", {"retention.bytes": "0"})
         self.fill(events, 0, 0, 0)
@@ -396,9 +349,7 @@ class RetentionTests(RetentionTestCase):
         self.assertEqual((self.extent(events), self.bases(events)), ((2, 3, BATCH_BYTES), [2]))
 
     def test_bug(self) -> None:
-        """
-        An error nobody thought of is logged and does not end sweeping.
-        """
+        """An error nobody thought of is logged and does not end sweeping."""
         events = self.partition()
         self.log.setTopicConfigs("events", {"retention.ms": "0"})
         self.fill(events, 0)
@@ -412,7 +363,8 @@ class RetentionTests(RetentionTestCase):
 
     def test_unreadable(self) -> None:
         """
-        A segment that cannot be read keeps its partition from being swept beyond it, and no other one; that is logged.
+        A segment that cannot be read keeps its partition from being swept beyond it, and no other
+        one; that is logged.
         """
         partitions = [self.partition(name) for name in ("events", "other", "third")]
         for partition in partitions:
@@ -439,23 +391,17 @@ class RetentionTests(RetentionTestCase):
 
 
 class ProducerExpiryTests(RetentionTestCase):
-    """
-    Producers that have not appended for long are forgotten.
-    """
+    """Producers that have not appended for long are forgotten."""
 
     limits = {**RetentionTestCase.limits, "producerExpirySeconds": 100.0}
 
     def send(self, producerId: int) -> None:
-        """
-        Append and commit a first batch.
-        """
+        """Append and commit a first batch."""
         self.append(self.partition(), 0, producerId=producerId, producerEpoch=0, baseSequence=0)
         self.clock.turn()
 
     def test_expiry(self) -> None:
-        """
-        The idle go, the others stay, and a restart makes no difference.
-        """
+        """The idle go, the others stay, and a restart makes no difference."""
         self.send(1)
         self.wallSeconds += 60.0
         self.send(2)
@@ -471,9 +417,7 @@ class ProducerExpiryTests(RetentionTestCase):
         self.assertEqual(len(self.log._producers), 0)
 
     def test_limit(self) -> None:
-        """
-        The least recently used go when there are too many, also for the next start.
-        """
+        """The least recently used go when there are too many, also for the next start."""
         self.reopenLog(maxProducers=2)
         self.send(1)
         self.send(2)

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.broker.log.retentionlimits}.
-"""
+"""Tests for L{admission.kafka.broker.log.retentionlimits}."""
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -11,14 +9,10 @@ MIB = 1 << 20
 
 
 class OverrideTests(SynchronousTestCase):
-    """
-    A topic may have limits of its own.
-    """
+    """A topic may have limits of its own."""
 
     def test_override(self) -> None:
-        """
-        A topic's own settings hold before the defaults, and what is not given stays.
-        """
+        """A topic's own settings hold before the defaults, and what is not given stays."""
         default = RetentionLimits(100, 2000, 3000, 4000)
         self.assertEqual(default.overriddenBy({}), default)
         self.assertEqual(default.overriddenBy({"cleanup.policy": "delete"}), default)
@@ -28,17 +22,13 @@ class OverrideTests(SynchronousTestCase):
         self.assertEqual(default.overriddenBy({"segment.ms": "7"}), RetentionLimits(100, 2000, 3000, 7))
 
     def test_noLimit(self) -> None:
-        """
-        -1 is no limit; for the size of segments, which must have one, it is the default.
-        """
+        """-1 is no limit; for the size of segments, which must have one, it is the default."""
         configs = {"retention.bytes": "-1", "retention.ms": "-1", "segment.bytes": "-1", "segment.ms": "-1"}
         default = RetentionLimits(100, 2000, 3000, 4000)
         self.assertEqual(default.overriddenBy(configs), RetentionLimits(None, None, 3000, None))
 
     def test_invalid(self) -> None:
-        """
-        What is no limit is refused, naming the setting and the value.
-        """
+        """What is no limit is refused, naming the setting and the value."""
         for setting in ("retention.bytes", "retention.ms", "segment.bytes", "segment.ms"):
             for text in ("", "ten", "-2", "1.0"):
                 refused = self.assertRaises(InvalidTopicConfig, NO_LIMITS.overriddenBy, {setting: text})
@@ -47,13 +37,12 @@ class OverrideTests(SynchronousTestCase):
 
 
 class SegmentTests(SynchronousTestCase):
-    """
-    How large and how old a segment becomes.
-    """
+    """How large and how old a segment becomes."""
 
     def test_bytes(self) -> None:
         """
-        A segment has at most a quarter of what is kept, but may always have a MiB, unless its own limit is smaller.
+        A segment has at most a quarter of what is kept, but may always have a MiB, unless its own
+        limit is smaller.
         """
         for maxBytes, maxSegmentBytes, expected in (
             (None, 1 << 30, 1 << 30),
@@ -66,9 +55,7 @@ class SegmentTests(SynchronousTestCase):
             self.assertEqual(RetentionLimits(maxBytes, None, maxSegmentBytes, None).segmentBytes, expected)
 
     def test_age(self) -> None:
-        """
-        A segment is appended to for at most a quarter of the age that is kept, and for a second at least.
-        """
+        """A segment is appended to for at most a quarter of the age that is kept, and for a second at least."""
         for maxAgeMs, maxSegmentMs, expected in (
             (None, None, None),
             (None, 1000, 1000),

@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.broker.log.segment}.
-"""
+"""Tests for L{admission.kafka.broker.log.segment}."""
 
 from hypothesis import given, strategies as st
 from twisted.trial.unittest import SynchronousTestCase
@@ -11,14 +9,10 @@ from tests.kit.logfixture import makeBatch
 
 
 class SegmentTests(SynchronousTestCase):
-    """
-    L{Segment} knows what is in its file.
-    """
+    """L{Segment} knows what is in its file."""
 
     def setUp(self) -> None:
-        """
-        Have an empty segment that begins at 100.
-        """
+        """Have an empty segment that begins at 100."""
         self.segment = Segment("here", 100, 5.0)
 
     def add(self, *timestampsMs: int, leaderEpoch: int = 0, valueBytes: int = 0) -> int:
@@ -32,24 +26,18 @@ class SegmentTests(SynchronousTestCase):
         return batch.sizeBytes
 
     def test_paths(self) -> None:
-        """
-        A segment and its checkpoint are named by its first offset, as Kafka names them.
-        """
+        """A segment and its checkpoint are named by its first offset, as Kafka names them."""
         self.assertEqual(segmentName(100), "00000000000000000100.log")
         self.assertEqual(self.segment.path, "here/00000000000000000100.log")
         self.assertEqual(self.segment.checkpointPath, "here/00000000000000000100.index")
 
     def test_empty(self) -> None:
-        """
-        A new segment ends where it begins.
-        """
+        """A new segment ends where it begins."""
         segment = self.segment
         self.assertEqual((segment.nextOffset, segment.sizeBytes, segment.maxTimestampMs), (100, 0, -1))
 
     def test_add(self) -> None:
-        """
-        Each batch adds its size and its records; the largest timestamp counts, wherever it came.
-        """
+        """Each batch adds its size and its records; the largest timestamp counts, wherever it came."""
         first = self.add(5, 90, 7)
         second = self.add(6)
         segment = self.segment
@@ -57,9 +45,7 @@ class SegmentTests(SynchronousTestCase):
         self.assertEqual((segment.lastPosition, segment.lastCrc), (first, makeBatch(6)[1].crc))
 
     def test_epochs(self) -> None:
-        """
-        Each leader epoch is noted with its first offset.
-        """
+        """Each leader epoch is noted with its first offset."""
         for leaderEpoch in (1, 1, 3, 3, 4):
             self.add(0, 0, leaderEpoch=leaderEpoch)
         self.assertEqual(self.segment.epochs, [(1, 100), (3, 104), (4, 108)])
@@ -84,9 +70,7 @@ class SegmentTests(SynchronousTestCase):
         self.assertEqual(list(zip(index.offsets, index.positions, index.timestampsMs, strict=True)), entries)
 
     def test_checkpoint(self) -> None:
-        """
-        A checkpoint is a copy, and another segment can be made what it says.
-        """
+        """A checkpoint is a copy, and another segment can be made what it says."""
         for timestampMs in (7, 9, 8):
             self.add(timestampMs, leaderEpoch=timestampMs, valueBytes=INDEX_INTERVAL_BYTES)
         checkpoint = self.segment.checkpoint({1: b"state"})
@@ -100,9 +84,7 @@ class SegmentTests(SynchronousTestCase):
         self.assertEqual((other.nextOffset, len(other.epochs), len(checkpoint.index.offsets)), (103, 3, 3))
 
     def test_forgetIndex(self) -> None:
-        """
-        What is in the checkpoint can be dropped, and restored.
-        """
+        """What is in the checkpoint can be dropped, and restored."""
         self.add(1)
         checkpoint = self.segment.checkpoint({})
         self.segment.forgetIndex()
@@ -111,7 +93,5 @@ class SegmentTests(SynchronousTestCase):
         self.assertEqual((self.segment.epochs, self.segment.nextOffset), ([(0, 100)], 101))
 
     def test_small(self) -> None:
-        """
-        There may be very many segments, so none has a dictionary.
-        """
+        """There may be very many segments, so none has a dictionary."""
         self.assertFalse(hasattr(self.segment, "__dict__"))

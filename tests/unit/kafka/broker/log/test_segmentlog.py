@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.broker.log.segmentlog}.
-"""
+"""Tests for L{admission.kafka.broker.log.segmentlog}."""
 
 import errno
 import gc
@@ -36,14 +34,10 @@ from tests.kit.logfixture import LogTestCase, Threads, makeBatch, storageError
 
 
 class AppendTests(LogTestCase):
-    """
-    L{SegmentLog.append} and what follows from it.
-    """
+    """L{SegmentLog.append} and what follows from it."""
 
     def test_interface(self) -> None:
-        """
-        The log fulfils its contract.
-        """
+        """The log fulfils its contract."""
         verifyObject(ILog, self.log)
 
     def test_offsets(self) -> None:
@@ -61,10 +55,7 @@ class AppendTests(LogTestCase):
         self.assertEqual([(header.baseOffset, header.leaderEpoch) for header in headers], [(0, 0), (3, 0), (4, 0)])
 
     def test_bytes(self) -> None:
-        """
-        Apart from these two fields a batch is stored as it came, and its buffer
-        is free again at once.
-        """
+        """Apart from these two fields a batch is stored as it came, and its buffer is free again at once."""
         events = self.partition()
         buffer, batch = makeBatch(1, 2, valueBytes=5000)
         sent = bytes(buffer)
@@ -75,9 +66,7 @@ class AppendTests(LogTestCase):
         self.assertEqual((stored[8:12], stored[16:]), (sent[8:12], sent[16:]))
 
     def test_highWatermark(self) -> None:
-        """
-        The high watermark advances with the commit, not with the append.
-        """
+        """The high watermark advances with the commit, not with the append."""
         events = self.partition()
         self.append(events, 1, 2)
         self.assertEqual((events.highWatermark, events.nextOffset, events.sizeBytes), (0, 2, 0))
@@ -85,10 +74,7 @@ class AppendTests(LogTestCase):
         self.assertEqual((events.highWatermark, events.nextOffset), (2, 2))
 
     def test_listeners(self) -> None:
-        """
-        Listeners hear after each commit of the partitions that grew, each once,
-        whatever other listeners raise.
-        """
+        """Listeners hear after each commit of the partitions that grew, each once, whatever other listeners raise."""
         first, second, _ = self.log.createTopic("events", 3, {}).partitions
         told: list[tuple[Sequence[Partition], int]] = []
 
@@ -109,9 +95,7 @@ class AppendTests(LogTestCase):
         self.assertEqual(len(told), 1)
 
     def test_listenerAppends(self) -> None:
-        """
-        A listener may append; it is told again in the next turn.
-        """
+        """A listener may append; it is told again in the next turn."""
         events = self.partition()
         told: list[int] = []
 
@@ -129,9 +113,7 @@ class AppendTests(LogTestCase):
         self.assertEqual(told, [1, 2, 3])
 
     def test_restart(self) -> None:
-        """
-        After a restart everything is where it was.
-        """
+        """After a restart everything is where it was."""
         events = self.partition()
         for timestampMs in (7, 9, 8):
             self.append(events, timestampMs, timestampMs)
@@ -145,23 +127,17 @@ class AppendTests(LogTestCase):
         self.assertEqual(self.append(again).baseOffset, 6)
 
     def test_closeCommits(self) -> None:
-        """
-        What is appended when the log is closed is committed.
-        """
+        """What is appended when the log is closed is committed."""
         self.append(self.partition())
         self.reopenLog()
         self.assertEqual(self.partition().highWatermark, 1)
 
 
 class FailureTests(LogTestCase):
-    """
-    When the storage fails, it is as if nothing had been appended.
-    """
+    """When the storage fails, it is as if nothing had been appended."""
 
     def setUp(self) -> None:
-        """
-        Have some committed batches, one of them with a producer.
-        """
+        """Have some committed batches, one of them with a producer."""
         super().setUp()
         self.events = self.partition()
         self.told: list[Exception | None] = []
@@ -171,26 +147,20 @@ class FailureTests(LogTestCase):
         self.before = self.state()
 
     def state(self) -> tuple[list[object], object, list[bytes]]:
-        """
-        Everything in memory that appends change.
-        """
+        """Everything in memory that appends change."""
         events = self.events
         names = ("logStartOffset", "highWatermark", "nextOffset", "sizeBytes", "deleted")
         return [getattr(events, name) for name in names], dict(self.log._producers._states), self.read(events, 0)
 
     def appendSome(self) -> None:
-        """
-        Append for the producer that is known, for a new one, and for none.
-        """
+        """Append for the producer that is known, for a new one, and for none."""
         self.append(self.events, 100, producerId=1, producerEpoch=0, baseSequence=1)
         self.append(self.events, 200, 300, producerId=2, producerEpoch=0, baseSequence=0)
         self.append(self.events, 400)
         self.log.whenCommitted(self.told.append)
 
     def checkRecovery(self) -> None:
-        """
-        Everything is as before, and the same appends succeed now.
-        """
+        """Everything is as before, and the same appends succeed now."""
         self.assertEqual(self.state(), self.before)
         self.assertIsInstance(self.told.pop(), LogFailed)
         self.appendSome()
@@ -217,9 +187,7 @@ class FailureTests(LogTestCase):
         self.checkRecovery()
 
     def test_severalPartitions(self) -> None:
-        """
-        If one partition of a turn cannot be written, those that were written before are cut off again.
-        """
+        """If one partition of a turn cannot be written, those that were written before are cut off again."""
         others = self.log.createTopic("others", 3, {}).partitions
         for partition in others:
             self.append(partition)
@@ -240,9 +208,7 @@ class FailureTests(LogTestCase):
             others = self.log.topic("others").partitions
 
     def failThird(self, third: Partition) -> Callable[..., None]:
-        """
-        What L{PartitionLog.write} does when the disk is full before a certain partition.
-        """
+        """What L{PartitionLog.write} does when the disk is full before a certain partition."""
         write = PartitionLog.write
 
         def failing(partition: PartitionLog, *arguments: Any) -> None:
@@ -282,9 +248,7 @@ class FailureTests(LogTestCase):
         self.assertEqual(repeated, (3, True))
 
     def test_commit(self) -> None:
-        """
-        A commit that fails takes all its appends along.
-        """
+        """A commit that fails takes all its appends along."""
         self.appendSome()
         self.failCommits(storageError(errno.ENOSPC))
         self.clock.turn()
@@ -292,9 +256,7 @@ class FailureTests(LogTestCase):
         self.checkRecovery()
 
     def test_nobodyHears(self) -> None:
-        """
-        Listeners do not hear of what was lost.
-        """
+        """Listeners do not hear of what was lost."""
         heard: list[Sequence[Partition]] = []
         self.log.subscribe(heard.append)
         self.appendSome()
@@ -303,9 +265,7 @@ class FailureTests(LogTestCase):
         self.assertEqual(heard, [])
 
     def test_closed(self) -> None:
-        """
-        Files of which something was cut off are closed like any other when they have been flushed.
-        """
+        """Files of which something was cut off are closed like any other when they have been flushed."""
         partitions = self.log.createTopic("many", 20, {}).partitions
         self.reopenLog(maxOpenFiles=8)
         partitions = self.log.topic("many").partitions
@@ -324,9 +284,7 @@ class FailureTests(LogTestCase):
         self.assertEqual([partition.highWatermark for partition in partitions], [1] * 20)
 
     def test_problems(self) -> None:
-        """
-        What is wrong is said for a while.
-        """
+        """What is wrong is said for a while."""
         self.assertEqual(list(self.log.problems), [])
         self.appendSome()
         self.failCommits(storageError(errno.ENOSPC))
@@ -339,9 +297,7 @@ class FailureTests(LogTestCase):
 
 
 class OpenFilesTests(LogTestCase):
-    """
-    C{maxOpenFiles} bounds the files that are open.
-    """
+    """C{maxOpenFiles} bounds the files that are open."""
 
     limits = {**LogTestCase.limits, "maxOpenFiles": 4}
 
@@ -369,9 +325,7 @@ class OpenFilesTests(LogTestCase):
         self.assertEqual([partition.highWatermark for partition in partitions], [1] * 8)
 
     def test_halfFull(self) -> None:
-        """
-        When half of them have unflushed bytes, a flush of everything begins, long before the interval is over.
-        """
+        """When half of them have unflushed bytes, a flush of everything begins, long before the interval is over."""
         partitions = self.log.createTopic("events", 3, {}).partitions
         self.clock.advance(1.0)
         for partition in partitions[:2]:
@@ -385,9 +339,7 @@ class OpenFilesTests(LogTestCase):
         self.assertFalse(any(each.isDirty for each in partitionsOf(self.log.topic("events"))))
 
     def test_manyRead(self) -> None:
-        """
-        Any number of partitions is read with few files open.
-        """
+        """Any number of partitions is read with few files open."""
         for number in range(12):
             self.append(self.partition(f"events{number}"))
             self.clock.advance(1.0)
@@ -397,21 +349,14 @@ class OpenFilesTests(LogTestCase):
 
 
 class IdempotenceTests(LogTestCase):
-    """
-    Batches of idempotent producers are appended once.
-    """
+    """Batches of idempotent producers are appended once."""
 
     def send(self, baseSequence: int, *, epoch: int = 0, count: int = 1) -> tuple[int, bool]:
-        """
-        Append a batch of producer 7.
-        """
+        """Append a batch of producer 7."""
         return self.append(self.partition(), *[0] * count, producerId=7, producerEpoch=epoch, baseSequence=baseSequence)
 
     def test_duplicate(self) -> None:
-        """
-        A duplicate is answered with the old offset and not appended, before and
-        after a restart.
-        """
+        """A duplicate is answered with the old offset and not appended, before and after a restart."""
         self.append(self.partition())
         self.assertEqual(self.send(0, count=3), (1, False))
         self.assertEqual(self.send(3), (4, False))
@@ -444,7 +389,8 @@ class IdempotenceTests(LogTestCase):
 
     def test_firstRefused(self) -> None:
         """
-        So it is if the log did not take it at all, because of what somebody else had appended; a new epoch begins anew.
+        So it is if the log did not take it at all, because of what somebody else had appended; a
+        new epoch begins anew.
         """
         self.append(self.partition())
         self.clock.turn()
@@ -460,9 +406,7 @@ class IdempotenceTests(LogTestCase):
         self.assertEqual(self.log.producerStateBytes, 0)
 
     def test_failedRoll(self) -> None:
-        """
-        A clean end remembers all of a producer, also behind a roll that failed, and what retention has removed.
-        """
+        """A clean end remembers all of a producer, also behind a roll that failed, and what retention has removed."""
         self.log.createTopic("events", 1, {"segment.bytes": "200"})
         self.send(0)
         self.clock.advance(1.0)
@@ -482,10 +426,7 @@ class IdempotenceTests(LogTestCase):
         self.assertEqual((self.send(0), self.send(1)), ((0, True), (1, True)))
 
     def test_duplicateOfPending(self) -> None:
-        """
-        A duplicate of a batch that is not committed yet waits for that commit,
-        and is told if it fails.
-        """
+        """A duplicate of a batch that is not committed yet waits for that commit, and is told if it fails."""
         told: list[Exception | None] = []
         self.send(0)
         self.assertEqual(self.send(0), (0, True))
@@ -506,10 +447,7 @@ class IdempotenceTests(LogTestCase):
         self.assertEqual(self.send(1), (1, False))
 
     def test_refusals(self) -> None:
-        """
-        Batches out of order and old epochs are refused with Kafka's errors,
-        and nothing is appended.
-        """
+        """Batches out of order and old epochs are refused with Kafka's errors, and nothing is appended."""
         self.send(0, epoch=1)
         self.assertRaises(OutOfOrderSequence, self.send, 2, epoch=1)
         self.assertRaises(OutOfOrderSequence, self.send, 1, epoch=2)
@@ -519,9 +457,7 @@ class IdempotenceTests(LogTestCase):
         self.assertEqual(self.send(0, epoch=2), (1, False))
 
     def test_deletedTopic(self) -> None:
-        """
-        With a topic its producers' states go.
-        """
+        """With a topic its producers' states go."""
         self.send(0)
         self.send(1)
         self.log.deleteTopic("events")
@@ -529,21 +465,15 @@ class IdempotenceTests(LogTestCase):
 
 
 class OwnerTests(LogTestCase):
-    """
-    The log remembers who owns a producer.
-    """
+    """The log remembers who owns a producer."""
 
     def send(self, producerId: int, owner: str, index: int = 0) -> None:
-        """
-        Append the first batch of a producer to a partition.
-        """
+        """Append the first batch of a producer to a partition."""
         buffer, batch = makeBatch(1, producerId=producerId, producerEpoch=0, baseSequence=0)
         self.log.append(self.partitions[index], buffer, batch, owner)
 
     def setUp(self) -> None:
-        """
-        Have a topic with two partitions.
-        """
+        """Have a topic with two partitions."""
         super().setUp()
         self.partitions = self.log.createTopic("events", 2, {}).partitions
 
@@ -566,27 +496,21 @@ class OwnerTests(LogTestCase):
         self.assertEqual((set(self.log.producers()), self.log.producerStateBytes), (owners, sizeBytes))
 
     def test_lost(self) -> None:
-        """
-        Who owns a producer is lost with the batch that said so.
-        """
+        """Who owns a producer is lost with the batch that said so."""
         self.send(7, "alice")
         self.failCommits(storageError(errno.ENOSPC))
         self.clock.turn()
         self.assertEqual(list(self.log.producers()), [])
 
     def test_changed(self) -> None:
-        """
-        A producer belongs to the owner that appended last.
-        """
+        """A producer belongs to the owner that appended last."""
         self.send(7, "alice")
         self.send(7, "bob", 1)
         self.clock.turn()
         self.assertEqual(list(self.log.producers()), [("bob", 7)])
 
     def test_anyName(self) -> None:
-        """
-        Owners may have any name.
-        """
+        """Owners may have any name."""
         owners = ["Ålice=\N{SNOWMAN}", "\udc80\ud800", "x" * 1000]
         for producerId, owner in enumerate(owners):
             self.send(producerId, owner)
@@ -595,7 +519,8 @@ class OwnerTests(LogTestCase):
 
     def test_bounded(self) -> None:
         """
-        Owners of producers that are not remembered any more are dropped by a sweep, or earlier if there are too many.
+        Owners of producers that are not remembered any more are dropped by a sweep, or earlier if
+        there are too many.
         """
         self.reopenLog(maxProducers=10)
         self.partitions = self.log.topic("events").partitions
@@ -610,39 +535,29 @@ class OwnerTests(LogTestCase):
 
 
 class ProducerIdTests(LogTestCase):
-    """
-    Producer ids are never given twice.
-    """
+    """Producer ids are never given twice."""
 
     def setUp(self) -> None:
-        """
-        Have threads that wait.
-        """
+        """Have threads that wait."""
         super().setUp()
         self.threads = Threads()
 
     def openWithThreads(self) -> SegmentLog:
-        """
-        Open the log again, with those threads.
-        """
+        """Open the log again, with those threads."""
         self.successResultOf(self.log.close())
         log = SegmentLog(self.path, self.clock, lambda: 0.0, self.threads.deferToThread, disk=self.disk)
         self.clock.turn()
         return log
 
     def finish(self, log: SegmentLog) -> None:
-        """
-        Close such a log.
-        """
+        """Close such a log."""
         closed = log.close()
         while self.threads.waiting:
             self.threads.run()
         self.successResultOf(closed)
 
     def take(self, log: SegmentLog, count: int) -> list[int]:
-        """
-        Allocate some ids, some in each turn.
-        """
+        """Allocate some ids, some in each turn."""
         ids: list[int] = []
         for number in range(count):
             ids.append(log.allocateProducerId())
@@ -651,9 +566,7 @@ class ProducerIdTests(LogTestCase):
         return ids
 
     def test_restart(self) -> None:
-        """
-        After a restart no id is given again, whether the log was closed or not.
-        """
+        """After a restart no id is given again, whether the log was closed or not."""
         ids = self.take(self.log, 10)
         path = self.mktemp()
         shutil.copytree(self.path, path)
@@ -669,7 +582,8 @@ class ProducerIdTests(LogTestCase):
 
     def test_reserved(self) -> None:
         """
-        The next ids are reserved before the present ones are used up; none is given before the disk has confirmed that.
+        The next ids are reserved before the present ones are used up; none is given before the disk
+        has confirmed that.
         """
         log = self.openWithThreads()
         first = log.allocateProducerId()
@@ -684,9 +598,7 @@ class ProducerIdTests(LogTestCase):
         self.finish(log)
 
     def test_notStored(self) -> None:
-        """
-        If the reservation is lost, the present ids are given all the same, and then none until one succeeds.
-        """
+        """If the reservation is lost, the present ids are given all the same, and then none until one succeeds."""
         self.failCommits(storageError(errno.ENOSPC))
         ids = self.take(self.log, 700)
         self.clock.turn()
@@ -706,9 +618,7 @@ class ProducerIdTests(LogTestCase):
         self.assertIn(self.log.allocateProducerId(), (1000, 1001))
 
     def test_notStoredAtOnce(self) -> None:
-        """
-        This also holds if the reservation is written at once.
-        """
+        """This also holds if the reservation is written at once."""
         self.reopenLog(maxPendingBytes=1)
         first = self.log.allocateProducerId()
         self.take(self.log, 499)
@@ -720,14 +630,10 @@ class ProducerIdTests(LogTestCase):
 
 
 class LeaderEpochTests(LogTestCase):
-    """
-    The leader epoch grows with each start after which records may be missing.
-    """
+    """The leader epoch grows with each start after which records may be missing."""
 
     def crash(self) -> None:
-        """
-        Open what is on the disk in this moment as if the process had died.
-        """
+        """Open what is on the disk in this moment as if the process had died."""
         path = self.mktemp()
         shutil.copytree(self.path, path)
         self.successResultOf(self.log.close())
@@ -735,18 +641,14 @@ class LeaderEpochTests(LogTestCase):
         self.log = self.openLog()
 
     def test_clean(self) -> None:
-        """
-        After a clean end it is the same.
-        """
+        """After a clean end it is the same."""
         for _ in range(3):
             self.assertEqual(self.log.leaderEpoch, 0)
             self.append(self.partition())
             self.reopenLog()
 
     def test_unclean(self) -> None:
-        """
-        After any other it is larger, also if two follow one another.
-        """
+        """After any other it is larger, also if two follow one another."""
         self.crash()
         self.assertEqual(self.log.leaderEpoch, 1)
         self.crash()
@@ -756,9 +658,7 @@ class LeaderEpochTests(LogTestCase):
         self.assertEqual(self.log.leaderEpoch, 3)
 
     def test_failedFlush(self) -> None:
-        """
-        An end after a failed flush is not clean.
-        """
+        """An end after a failed flush is not clean."""
         self.disk.flushError = storageError(errno.EIO)
         self.append(self.partition())
         with capturedLogs():
@@ -768,9 +668,7 @@ class LeaderEpochTests(LogTestCase):
         self.assertEqual(self.log.leaderEpoch, 1)
 
     def test_endOfEpoch(self) -> None:
-        """
-        Each epoch ends where the next one begins; one that the log has not seen has no end.
-        """
+        """Each epoch ends where the next one begins; one that the log has not seen has no end."""
         for count in (2, 0, 3):
             for _ in range(count):
                 self.append(self.partition())
@@ -791,14 +689,10 @@ class LeaderEpochTests(LogTestCase):
 
 
 class FlushTests(LogTestCase):
-    """
-    What is told when the disk has it.
-    """
+    """What is told when the disk has it."""
 
     def setUp(self) -> None:
-        """
-        Have a log with threads that wait, and two partitions that are on the disk.
-        """
+        """Have a log with threads that wait, and two partitions that are on the disk."""
         super().setUp()
         self.successResultOf(self.log.close())
         self.threads = Threads()
@@ -824,31 +718,23 @@ class FlushTests(LogTestCase):
         self.patch(LocalFile, "flush", note)
 
     def finish(self) -> None:
-        """
-        Close the log.
-        """
+        """Close the log."""
         closed = self.log.close()
         self.run_()
         self.successResultOf(closed)
 
     def run_(self) -> None:
-        """
-        Let the threads do all that they have.
-        """
+        """Let the threads do all that they have."""
         while self.threads.waiting:
             self.threads.run()
 
     def urgent(self, partition: Partition, **header: int) -> None:
-        """
-        Append a batch whose flush somebody will wait for.
-        """
+        """Append a batch whose flush somebody will wait for."""
         buffer, batch = makeBatch(1, **header)
         self.log.append(partition, buffer, batch, isUrgent=True)
 
     def parts(self) -> set[str]:
-        """
-        Which parts of the log have been flushed since this was last asked.
-        """
+        """Which parts of the log have been flushed since this was last asked."""
         parts = {name.partition("/")[0] if name.startswith("doc") else name.split("/")[1] for name in self.flushed}
         self.flushed.clear()
         return {part.partition(".")[0] for part in parts}
@@ -873,9 +759,7 @@ class FlushTests(LogTestCase):
         self.assertEqual(self.threads.waiting, [])
 
     def test_documents(self) -> None:
-        """
-        Changes of topics and of tables that flush are urgent.
-        """
+        """Changes of topics and of tables that flush are urgent."""
         self.append(self.first)
         self.log.createTopic("other", 1, {})
         self.log.whenFlushed(self.told.append)
@@ -888,9 +772,7 @@ class FlushTests(LogTestCase):
         self.assertEqual((self.told, self.parts()), ([None, None], {"documents"}))
 
     def test_shared(self) -> None:
-        """
-        Who comes during a round shares the next one; each is told as soon as its own is done.
-        """
+        """Who comes during a round shares the next one; each is told as soon as its own is done."""
         self.urgent(self.first)
         self.log.whenFlushed(self.told.append)
         self.clock.turn()
@@ -905,9 +787,7 @@ class FlushTests(LogTestCase):
         self.assertEqual(self.told, [None] * 3)
 
     def test_nothing(self) -> None:
-        """
-        Who waits for nothing is told at once.
-        """
+        """Who waits for nothing is told at once."""
         self.log.whenFlushed(self.told.append)
         self.assertEqual(self.told, [None])
 
@@ -930,9 +810,7 @@ class FlushTests(LogTestCase):
         self.assertEqual((self.told, self.parts()), ([None, None], {"events-0"}))
 
     def test_duplicateOfPending(self) -> None:
-        """
-        This also holds for a duplicate of a batch that awaits its commit, or is being flushed.
-        """
+        """This also holds for a duplicate of a batch that awaits its commit, or is being flushed."""
         header = {"producerId": 5, "producerEpoch": 0, "baseSequence": 0}
         self.append(self.first, **header)
         self.urgent(self.first, **header)
@@ -945,9 +823,7 @@ class FlushTests(LogTestCase):
         self.assertEqual((self.told, self.parts()), ([None, None], {"events-0"}))
 
     def test_lost(self) -> None:
-        """
-        Who waits for what is lost is told that, and nothing is flushed for it.
-        """
+        """Who waits for what is lost is told that, and nothing is flushed for it."""
         self.urgent(self.first)
         self.log.whenFlushed(self.told.append)
         self.failCommits(storageError(errno.ENOSPC))
@@ -956,9 +832,7 @@ class FlushTests(LogTestCase):
         self.assertEqual(([type(each) for each in self.told], self.threads.waiting), ([LogFailed], []))
 
     def test_callbacks(self) -> None:
-        """
-        Who is told may append, wait again, and raise; others are told all the same.
-        """
+        """Who is told may append, wait again, and raise; others are told all the same."""
 
         def again(verdict: Exception | None) -> None:
             self.told.append(verdict)
@@ -977,9 +851,7 @@ class FlushTests(LogTestCase):
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 4)
 
     def test_sameRound(self) -> None:
-        """
-        Who waits for what a round already comprises begins no other.
-        """
+        """Who waits for what a round already comprises begins no other."""
         rounds: list[bool] = []
         begin = self.log._flusher._begin
         self.patch(self.log._flusher, "_begin", lambda isEverything: rounds.append(isEverything) or begin(isEverything))
@@ -992,9 +864,7 @@ class FlushTests(LogTestCase):
         self.assertEqual((self.told, rounds), ([None] * 4, [False]))
 
     def test_callbackCloses(self) -> None:
-        """
-        Who is told may close the log; the others are told of success.
-        """
+        """Who is told may close the log; the others are told of success."""
         closed: list[Deferred[None]] = []
         for partition in (self.first, self.second):
             self.urgent(partition)
@@ -1042,9 +912,7 @@ class FlushTests(LogTestCase):
         self.clock.turn()
 
     def test_duplicateAfterFailure(self) -> None:
-        """
-        After a flush that failed a duplicate is not confirmed either.
-        """
+        """After a flush that failed a duplicate is not confirmed either."""
         header = {"producerId": 5, "producerEpoch": 0, "baseSequence": 0}
         self.urgent(self.first, **header)
         self.clock.turn()
@@ -1056,7 +924,8 @@ class FlushTests(LogTestCase):
 
     def test_oneRemovalAtATime(self) -> None:
         """
-        However many topics are deleted at once, their files are removed in one thread, so that flushes find others.
+        However many topics are deleted at once, their files are removed in one thread, so that
+        flushes find others.
         """
         for number in range(5):
             self.append(self.log.createTopic(f"other{number}", 1, {}).partitions[0])
@@ -1073,9 +942,7 @@ class FlushTests(LogTestCase):
         self.assertEqual([name for name in os.listdir(partitions) if name.startswith("other")], [])
 
     def test_afterClose(self) -> None:
-        """
-        To ask for a flush after closing does no harm.
-        """
+        """To ask for a flush after closing does no harm."""
         closing = self.log.close()
         self.log.whenFlushed(self.told.append)
         self.run_()
@@ -1088,9 +955,7 @@ class FlushTests(LogTestCase):
         self.assertEqual(self.flushLoggedErrors(), [])
 
     def test_deletedMeanwhile(self) -> None:
-        """
-        A topic may be deleted while its records are flushed; who waits is told, and its files go.
-        """
+        """A topic may be deleted while its records are flushed; who waits is told, and its files go."""
         self.urgent(self.first)
         self.log.whenFlushed(self.told.append)
         self.clock.turn()
@@ -1102,20 +967,14 @@ class FlushTests(LogTestCase):
 
 
 class DirectoryTests(LogTestCase):
-    """
-    Opening and closing.
-    """
+    """Opening and closing."""
 
     def other(self) -> SegmentLog:
-        """
-        Another log in the same directory.
-        """
+        """Another log in the same directory."""
         return SegmentLog(self.path, self.clock, lambda: 0.0, maybeDeferred)
 
     def test_inUse(self) -> None:
-        """
-        A directory in use is refused, naming it and the process.
-        """
+        """A directory in use is refused, naming it and the process."""
         refused = self.assertRaises(LogInUse, self.other)
         self.assertIn(self.path, str(refused))
         self.assertEqual(refused.pid, os.getpid())
@@ -1138,9 +997,7 @@ class DirectoryTests(LogTestCase):
         self.assertEqual(sorted(os.listdir(path)), ["broker.lock", "data.mdb"])
 
     def test_missingDocuments(self) -> None:
-        """
-        Records without the documents that say what they are of are refused, not removed.
-        """
+        """Records without the documents that say what they are of are refused, not removed."""
         self.append(self.partition())
         self.successResultOf(self.log.close())
         documents = os.path.join(self.path, "documents")
@@ -1154,9 +1011,7 @@ class DirectoryTests(LogTestCase):
         self.assertEqual(self.partition().highWatermark, 1)
 
     def test_damagedTopic(self) -> None:
-        """
-        A document that makes no sense is refused, naming the topic, and leaves the directory free.
-        """
+        """A document that makes no sense is refused, naming the topic, and leaves the directory free."""
         self.partition()
         self.log._documents.put("topics", b"events", b"{")
         self.log._commits.appended(1, isKept=False)
@@ -1165,9 +1020,7 @@ class DirectoryTests(LogTestCase):
             self.assertIn("events", str(self.assertRaises(LogFailed, self.other)))
 
     def test_damagedDocuments(self) -> None:
-        """
-        So is every other document of the log, in words.
-        """
+        """So is every other document of the log, in words."""
         valid = {"id": "0" * 32, "partitions": [0], "configs": {}}
         topics: list[dict[str, object]] = [
             {"id": 7},
@@ -1219,7 +1072,8 @@ class DirectoryTests(LogTestCase):
 
     def test_largestNumber(self) -> None:
         """
-        A directory of the largest number that is skipped leaves numbers for partitions, which a start finds again.
+        A directory of the largest number that is skipped leaves numbers for partitions, which a
+        start finds again.
         """
         self.append(self.partition())
         self.successResultOf(self.log.close())
@@ -1234,9 +1088,7 @@ class DirectoryTests(LogTestCase):
         self.assertEqual(self.log.topics["others"].partitions[0].highWatermark, 1)
 
     def test_largestEpoch(self) -> None:
-        """
-        An epoch in a batch is behind no checksum; the largest one does not keep the log from being appended to.
-        """
+        """An epoch in a batch is behind no checksum; the largest one does not keep the log from being appended to."""
         self.append(self.partition())
         self.clock.turn()
         segment = os.path.join(self.path, "partitions", "events-0.0", "00000000000000000000.log")
@@ -1254,9 +1106,7 @@ class DirectoryTests(LogTestCase):
         self.assertEqual(log.topics["events"].partitions[0].highWatermark, 2)
 
     def test_unreadable(self) -> None:
-        """
-        A disk that cannot be read is a refusal in words, which leaves the directory free.
-        """
+        """A disk that cannot be read is a refusal in words, which leaves the directory free."""
         self.append(self.partition())
         self.clock.turn()
         path = self.mktemp()
@@ -1341,9 +1191,7 @@ class DirectoryTests(LogTestCase):
         self.assertEqual([each.highWatermark for each in self.log.topic("events").partitions], [1, 1])
 
     def test_deletedBefore(self) -> None:
-        """
-        A start removes what a deletion has left, and then forgets about it.
-        """
+        """A start removes what a deletion has left, and then forgets about it."""
         self.append(self.partition())
         self.clock.turn()
         path = self.mktemp()
@@ -1365,9 +1213,7 @@ class DirectoryTests(LogTestCase):
         self.assertEqual(list(self.log._documents.tables["tombstones"]), [])
 
     def test_noDirectory(self) -> None:
-        """
-        A partition without a directory is empty.
-        """
+        """A partition without a directory is empty."""
         self.partition()
         self.log.createTopic("other", 2, {})
         self.reopenLog()
@@ -1375,9 +1221,7 @@ class DirectoryTests(LogTestCase):
         self.assertEqual(self.partition().highWatermark, 0)
 
     def test_clusterId(self) -> None:
-        """
-        The id of the cluster stays, and no other log has it.
-        """
+        """The id of the cluster stays, and no other log has it."""
         clusterId = self.log.clusterId
         self.assertEqual(len(clusterId), 22)
         self.reopenLog()
@@ -1388,9 +1232,7 @@ class DirectoryTests(LogTestCase):
         self.successResultOf(other.close())
 
     def test_cleanStart(self) -> None:
-        """
-        After a clean end a start reads no records, whenever they were flushed.
-        """
+        """After a clean end a start reads no records, whenever they were flushed."""
         self.reopenLog(segmentBytes=200)
         events, other = self.partition(), self.partition("other")
         self.append(other)
@@ -1414,9 +1256,7 @@ class DirectoryTests(LogTestCase):
         self.assertEqual((self.partition().highWatermark, self.partition("other").highWatermark), (7, 1))
 
     def test_progress(self) -> None:
-        """
-        A start that takes more than a second says how far it is.
-        """
+        """A start that takes more than a second says how far it is."""
         for number in range(3):
             self.append(self.partition(f"events{number}"))
         self.successResultOf(self.log.close())
@@ -1436,9 +1276,7 @@ class DirectoryTests(LogTestCase):
         )
 
     def test_closed(self) -> None:
-        """
-        A closed log refuses whatever needs the storage; it can be closed again.
-        """
+        """A closed log refuses whatever needs the storage; it can be closed again."""
         events = self.partition()
         self.successResultOf(self.log.close())
         self.successResultOf(self.log.close())
@@ -1485,9 +1323,7 @@ class DirectoryTests(LogTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_sweepWhileClosing(self) -> None:
-        """
-        A sweep that is due while the log is being closed does no harm.
-        """
+        """A sweep that is due while the log is being closed does no harm."""
         self.successResultOf(self.log.close())
         threads = Threads()
         log = SegmentLog(self.path, self.clock, lambda: 1e6, threads.deferToThread, retentionSeconds=1.0)
@@ -1507,9 +1343,7 @@ class DirectoryTests(LogTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_removalWhileClosing(self) -> None:
-        """
-        Closing waits for files that are being removed.
-        """
+        """Closing waits for files that are being removed."""
         self.successResultOf(self.log.close())
         threads = Threads()
         log = SegmentLog(self.path, self.clock, lambda: 0.0, threads.deferToThread)
@@ -1525,9 +1359,7 @@ class DirectoryTests(LogTestCase):
         self.assertEqual(os.listdir(os.path.join(self.path, "partitions")), [])
 
     def test_closeOnFullDisk(self) -> None:
-        """
-        A log on a full disk can be closed; it is not a clean end then.
-        """
+        """A log on a full disk can be closed; it is not a clean end then."""
         self.append(self.partition())
         self.clock.turn()
         self.failCommits(storageError(errno.ENOSPC))
@@ -1539,9 +1371,7 @@ class DirectoryTests(LogTestCase):
         self.assertEqual((self.log.leaderEpoch, self.partition().highWatermark), (1, 1))
 
     def test_callbackCloses(self) -> None:
-        """
-        A callback may close the log; who waits behind it is told of success.
-        """
+        """A callback may close the log; who waits behind it is told of success."""
         told: list[Exception | None] = []
         self.append(self.partition())
         self.log.whenCommitted(lambda verdict: self.log.close())

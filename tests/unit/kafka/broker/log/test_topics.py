@@ -1,6 +1,4 @@
-"""
-Tests for L{admission.kafka.broker.log.topics}, through the log.
-"""
+"""Tests for L{admission.kafka.broker.log.topics}, through the log."""
 
 import errno
 import os
@@ -27,24 +25,18 @@ from tests.kit.logfixture import LogTestCase, Threads, storageError
 
 
 def outline(topic: Topic) -> tuple[str, str, list[tuple[int, int]], dict[str, str]]:
-    """
-    Everything about a topic that must survive a restart.
-    """
+    """Everything about a topic that must survive a restart."""
     partitions = [(partition.index, partition.number) for partition in topic.partitions]
     return topic.name, topic.topicId.hex, partitions, dict(topic.configs)
 
 
 class TopicTests(LogTestCase):
-    """
-    Topics are made, changed and deleted at once and for good.
-    """
+    """Topics are made, changed and deleted at once and for good."""
 
     limits = {**LogTestCase.limits, "maxPartitions": 10}
 
     def test_create(self) -> None:
-        """
-        A topic is found by name and id as soon as it is made.
-        """
+        """A topic is found by name and id as soon as it is made."""
         topic = self.log.createTopic("events", 3, {"retention.ms": "1000"})
         self.assertEqual(dict(self.log.topics), {"events": topic})
         self.assertIs(self.log.topic("events"), topic)
@@ -53,9 +45,7 @@ class TopicTests(LogTestCase):
         self.assertEqual({partition.topicName for partition in topic.partitions}, {"events"})
 
     def test_unknown(self) -> None:
-        """
-        What is not there is refused by every method.
-        """
+        """What is not there is refused by every method."""
         self.assertRaises(UnknownTopic, self.log.topic, "events")
         self.assertRaises(UnknownTopic, self.log.topicById, uuid4())
         self.assertRaises(UnknownTopic, self.log.deleteTopic, "events")
@@ -63,26 +53,20 @@ class TopicTests(LogTestCase):
         self.assertRaises(UnknownTopic, self.log.setTopicConfigs, "events", {})
 
     def test_names(self) -> None:
-        """
-        Names are those that Kafka allows.
-        """
+        """Names are those that Kafka allows."""
         for name in ("a", "A-z_0.9", "x" * 249, "..."):
             self.log.createTopic(name, 1, {})
         for name in ("", ".", "..", "x" * 250, "a b", "a/b", "ä", "a\n"):
             self.assertRaises(InvalidTopicName, self.log.createTopic, name, 1, {})
 
     def test_exists(self) -> None:
-        """
-        A name is given once.
-        """
+        """A name is given once."""
         topic = self.log.createTopic("events", 1, {})
         self.assertRaises(TopicExists, self.log.createTopic, "events", 2, {})
         self.assertIs(self.log.topic("events"), topic)
 
     def test_partitionCounts(self) -> None:
-        """
-        Counts that make no sense or exceed the limit of the log are refused.
-        """
+        """Counts that make no sense or exceed the limit of the log are refused."""
         for count in (0, -1, 11):
             self.assertRaises(InvalidPartitionCount, self.log.createTopic, "events", count, {})
         self.log.createTopic("events", 9, {})
@@ -95,9 +79,7 @@ class TopicTests(LogTestCase):
         self.log.createTopic("more", 10, {})
 
     def test_configs(self) -> None:
-        """
-        Settings that the log obeys must be numbers; others may be anything.
-        """
+        """Settings that the log obeys must be numbers; others may be anything."""
         for configs in (
             {"retention.bytes": "many"},
             {"retention.ms": "-2"},
@@ -112,9 +94,7 @@ class TopicTests(LogTestCase):
         self.assertEqual(dict(self.log.topic("events").configs), {"retention.ms": "0"})
 
     def test_addPartitions(self) -> None:
-        """
-        Partitions that were there stay the same objects.
-        """
+        """Partitions that were there stay the same objects."""
         before = self.log.createTopic("events", 2, {"a": "b"})
         after = self.log.addPartitions("events", 4)
         self.assertEqual(after.partitions[:2], before.partitions)
@@ -123,9 +103,7 @@ class TopicTests(LogTestCase):
         self.assertIs(self.log.topicById(before.topicId), after)
 
     def test_checks(self) -> None:
-        """
-        What would be refused can be known without changing anything.
-        """
+        """What would be refused can be known without changing anything."""
         topic = self.log.createTopic("events", 3, {})
         create = partial(self.log.createTopic, validateOnly=True)
         add = partial(self.log.addPartitions, validateOnly=True)
@@ -140,9 +118,7 @@ class TopicTests(LogTestCase):
         self.assertEqual(dict(self.log.topics), {"events": topic})
 
     def test_restart(self) -> None:
-        """
-        Topics are the same after a restart.
-        """
+        """Topics are the same after a restart."""
         self.log.createTopic("events", 2, {"retention.ms": "1000"})
         self.log.createTopic("other", 1, {})
         self.log.addPartitions("events", 3)
@@ -152,9 +128,7 @@ class TopicTests(LogTestCase):
         self.assertEqual({name: outline(topic) for name, topic in self.log.topics.items()}, before)
 
     def test_numbers(self) -> None:
-        """
-        The number of a partition is never given again, nor is a topic's id.
-        """
+        """The number of a partition is never given again, nor is a topic's id."""
         numbers: list[int] = []
         ids = set()
         for _ in range(3):
@@ -167,10 +141,7 @@ class TopicTests(LogTestCase):
         self.assertEqual(len(ids), 3)
 
     def test_delete(self) -> None:
-        """
-        A deleted topic is gone, also for those who have its partitions, and
-        a new one of its name is empty.
-        """
+        """A deleted topic is gone, also for those who have its partitions, and a new one of its name is empty."""
         old = self.partition()
         self.append(old)
         self.log.deleteTopic("events")
@@ -188,14 +159,13 @@ class TopicTests(LogTestCase):
         self.assertEqual((new.nextOffset, self.read(new, 0, 1000)), (0, []))
 
     def directories(self) -> list[str]:
-        """
-        The directories of partitions.
-        """
+        """The directories of partitions."""
         return sorted(self.disk.list(os.path.join(self.path, "partitions")))
 
     def test_directories(self) -> None:
         """
-        A partition gets a directory with its first batch, and it goes with the topic; one of the same name has another.
+        A partition gets a directory with its first batch, and it goes with the topic; one of the
+        same name has another.
         """
         first, _ = self.log.createTopic("events", 2, {}).partitions
         self.assertEqual(self.directories(), [])
@@ -211,9 +181,7 @@ class TopicTests(LogTestCase):
         self.assertEqual(self.directories(), ["events-1.3"])
 
     def test_longName(self) -> None:
-        """
-        Topics with the longest names have directories, too, which their numbers tell apart.
-        """
+        """Topics with the longest names have directories, too, which their numbers tell apart."""
         names = ["x" * 248 + last for last in "ab"]
         for name in names:
             self.append(self.partition(name))
@@ -222,9 +190,7 @@ class TopicTests(LogTestCase):
         self.assertEqual(self.directories(), ["x" * 200 + "-0.0", "x" * 200 + "-0.1"])
 
     def test_deletedEmpty(self) -> None:
-        """
-        The directory goes also if retention has removed all segments.
-        """
+        """The directory goes also if retention has removed all segments."""
         events = self.partition()
         self.log.setTopicConfigs("events", {"retention.ms": "0"})
         self.append(events)
@@ -236,9 +202,7 @@ class TopicTests(LogTestCase):
         self.assertEqual(self.directories(), [])
 
     def test_deletionBeforeFiles(self) -> None:
-        """
-        The records go when the disk knows that the topic is gone, not before; if it fails, they stay.
-        """
+        """The records go when the disk knows that the topic is gone, not before; if it fails, they stay."""
         threads = Threads()
         self.successResultOf(self.log.close())
         self.log = SegmentLog(self.path, self.clock, lambda: 0.0, threads.deferToThread, disk=self.disk)
@@ -259,9 +223,7 @@ class TopicTests(LogTestCase):
         self.log = self.openLog()
 
     def test_removalFails(self) -> None:
-        """
-        What cannot be removed is left to the next start, and that is logged.
-        """
+        """What cannot be removed is left to the next start, and that is logged."""
         self.append(self.partition())
         self.clock.turn()
 
@@ -278,9 +240,7 @@ class TopicTests(LogTestCase):
         self.assertEqual(self.directories(), [])
 
     def test_deleteAnnounced(self) -> None:
-        """
-        Who waits for records of a deleted topic hears of it.
-        """
+        """Who waits for records of a deleted topic hears of it."""
         told: list[list[Partition]] = []
         topic = self.log.createTopic("events", 2, {})
         self.log.subscribe(lambda partitions: told.append(list(partitions)))
@@ -290,9 +250,7 @@ class TopicTests(LogTestCase):
         self.assertEqual(told, [list(topic.partitions)])
 
     def test_listenerChangesTopics(self) -> None:
-        """
-        Who hears of a deletion may make a topic of the same name, and delete it again.
-        """
+        """Who hears of a deletion may make a topic of the same name, and delete it again."""
         told: list[str] = []
 
         def listen(partitions: Sequence[Partition]) -> None:
@@ -308,9 +266,7 @@ class TopicTests(LogTestCase):
         self.assertEqual((told, dict(self.log.topics)), (["events"] * 3, {}))
 
     def test_failure(self) -> None:
-        """
-        If the storage fails, topics are what they were.
-        """
+        """If the storage fails, topics are what they were."""
         self.log.createTopic("events", 1, {})
         before = outline(self.log.topic("events"))
         self.failCommits(storageError(errno.ENOSPC))
@@ -326,14 +282,10 @@ class TopicTests(LogTestCase):
 
 
 class DirectoryNameTests(SynchronousTestCase):
-    """
-    The names of the directories of partitions.
-    """
+    """The names of the directories of partitions."""
 
     def test_number(self) -> None:
-        """
-        The number is found in the name, whatever the topic is called; other names have none.
-        """
+        """The number is found in the name, whatever the topic is called; other names have none."""
         for topicName in ("events", "a.b-1.2", "...", "x" * 249, "7"):
             self.assertEqual(numberIn(directoryName(topicName, 3, 12)), 12)
             self.assertLessEqual(len(directoryName(topicName, 10_000, 2**32)), 255)
