@@ -11,8 +11,8 @@ BIN := $(VENV)/bin
 PACKAGING := setup.cfg setup.py pyproject.toml
 FAST := tests/unit tests/contracts tests/fuzz
 # The whole path: tests/conftest.py works in a folder of its own, and pytest would look for it there.
-CONNECTED := tests/sockets tests/clients tests/simulation --ignore=$(CURDIR)/tests/clients/gateway
-SHARING := tests/clients/gateway tests/offline tests/system
+CONNECTED := tests/offline tests/sockets tests/clients tests/simulation --ignore=$(CURDIR)/tests/clients/gateway
+SHARING := tests/clients/gateway tests/spark tests/system
 CHECKED := src plugins twisted tests examples benchmarks setup.py .ci
 
 .PHONY: help run wheel test test-compiled test-fast test-long test-attacks test-faults what-works simulate fuzz soak lint parity demo-offline demo-gateway follow-docs clean

@@ -79,7 +79,7 @@ def main(paths: Sequence[str]) -> int:
     """
     expected = {name: verdict for path in paths for name, verdict in pytestVerdicts(path).items()}
     # Not the attacks and the faults, which are no part of what pytest has reported.
-    parts = ("contracts", "fuzz", "unit", "sockets", "clients", "simulation", "offline", "system")
+    parts = ("contracts", "fuzz", "unit", "sockets", "clients", "simulation", "offline", "spark", "system")
     actual = trialVerdicts([f"tests.{part}" for part in parts])
     different = sorted(name for name in expected.keys() | actual.keys() if expected.get(name) != actual.get(name))
     for name in different:

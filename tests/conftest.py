@@ -11,7 +11,7 @@ import pytest
 _HOME = os.getcwd()
 _TESTS = Path(__file__).parent
 
-_TOGETHER = ("clients/gateway", "offline")
+_TOGETHER = ("clients/gateway", "spark")
 """Folders whose tests share what takes seconds to start: a cluster, a Spark session."""
 
 

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.contracts.test_parquetexporter -*-
+# -*- test-case-name: tests.offline.test_parquetexporter -*-
 """
 Records events as Parquet: events are written into a mapped file at once, and become Parquet in a process of its own.
 

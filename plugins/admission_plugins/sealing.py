@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.contracts.test_parquetexporter -*-
+# -*- test-case-name: tests.offline.test_parquetexporter -*-
 """
 Sealing: segments become Parquet files, and the oldest files are removed to keep the bound.
 

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.contracts.test_parquetexporter -*-
+# -*- test-case-name: tests.offline.test_parquetexporter -*-
 """
 The interface between the process that seals and the one that records.
 """

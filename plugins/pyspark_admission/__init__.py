@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.offline.test_pyspark_admission -*-
+# -*- test-case-name: tests.spark.test_pyspark_admission -*-
 """
 Spark finds this by its name: C{spark.read.format("admission")} reads a server's recording.
 """

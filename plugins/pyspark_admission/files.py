@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.offline.test_pyspark_admission -*-
+# -*- test-case-name: tests.spark.test_pyspark_admission -*-
 """
 The files in the directory of a recording.
 

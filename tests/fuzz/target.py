@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pkgutil import iter_modules
+from random import Random
 from typing import Any, Final
 
 from attrs import frozen
 
 from . import targets
+from .mutations import mutations
 
 DEFAULT_MAX_BYTES: Final = 4096
+
+NEED_ARROW: Final = frozenset({"recordings"})
+"""The targets that need pyarrow, which the other fast tests do without."""
+
+_MUTATIONS = 200
 
 
 @frozen
@@ -48,3 +55,17 @@ def loadTarget(name: str) -> Target:
         getattr(module, "TOKENS", ()),
         getattr(module, "MAX_BYTES", DEFAULT_MAX_BYTES),
     )
+
+
+def checkMutations(name: str) -> None:
+    """
+    Check a target with its seeds and with mutations of them that are the same in every run.
+
+    @raise AssertionError: if an input breaks what the target promises.
+    """
+    target = loadTarget(name)
+    for data in [b"", *target.seeds, *mutations(target.seeds, target.tokens, _MUTATIONS, Random(name))]:
+        try:
+            target.check(data[: target.maxBytes])
+        except Exception as error:
+            raise AssertionError(f"{name} with the input {data!r}: {error!r}") from error

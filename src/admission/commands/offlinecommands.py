@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.offline.test_jobs -*-
+# -*- test-case-name: tests.spark.test_jobs -*-
 """
 The commands that read recordings: C{admission evaluate}, and its parts
 C{aggregate}, C{audit}, C{replay} and C{report}.

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.offline.test_aggregate -*-
+# -*- test-case-name: tests.spark.test_aggregate -*-
 """
 Aggregates by minute: each client's requests, how evenly clients shared, the lengths of delays, and the memory pool.
 """

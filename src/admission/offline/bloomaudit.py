@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.offline.test_audit -*-
+# -*- test-case-name: tests.spark.test_audit -*-
 """
 The answers of the producer-id filter, compared with the truth.
 """

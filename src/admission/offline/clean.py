@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.offline.test_aggregate -*-
+# -*- test-case-name: tests.spark.test_aggregate -*-
 """
 The first step of every job: columns get the types of the schema, missing names become empty, and invalid rows are left
 out and counted.

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.offline.test_jobs -*-
+# -*- test-case-name: tests.spark.test_jobs -*-
 """
 C{OUT/evaluation.json}: the origin of the results beside it, so that their reader needs nothing else. One object, with
 these keys:

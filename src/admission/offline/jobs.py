@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.offline.test_jobs -*-
+# -*- test-case-name: tests.spark.test_jobs -*-
 """
 The offline jobs: each reads a recording and writes the results that
 L{admission.offline.outputs} lists.

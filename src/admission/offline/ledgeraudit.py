@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.offline.test_audit -*-
+# -*- test-case-name: tests.spark.test_audit -*-
 """
 The ledger's account of the server's memory, compared with the memory of the process.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.test_missing -*-
+# -*- test-case-name: tests.offline.test_missing -*-
 """
 How much of a recording is missing, and why.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.offline.test_aggregate -*-
+# -*- test-case-name: tests.spark.test_aggregate -*-
 """
 Results as files: the same results make the same bytes.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.offline.test_jobs -*-
+# -*- test-case-name: tests.spark.test_jobs -*-
 """
 The results of the offline jobs, by name.
 

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.test_syntheticserver -*-
+# -*- test-case-name: tests.offline.test_syntheticserver -*-
 """
 Synthetic clients: their sizes, requests and think times, all from a seed.
 

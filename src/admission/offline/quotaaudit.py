@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.offline.test_audit -*-
+# -*- test-case-name: tests.spark.test_audit -*-
 """
 Which limits were in force for each client, and how clients' usage compares with them.
 """

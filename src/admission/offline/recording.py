@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.offline.test_recording -*-
+# -*- test-case-name: tests.spark.test_recording -*-
 """
 A server's recording, as the jobs read it.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.offline.test_jobs -*-
+# -*- test-case-name: tests.spark.test_jobs -*-
 """
 Runs a job for a command: checks the requirements, starts Spark, and reports an error in one sentence.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.offline.test_session -*-
+# -*- test-case-name: tests.spark.test_session -*-
 """
 The Spark session of the offline jobs, and its Java.
 """

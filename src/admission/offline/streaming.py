@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.offline.test_streaming -*-
+# -*- test-case-name: tests.spark.test_streaming -*-
 """
 The aggregates of a growing recording: each run adds the minutes that are complete.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.offline.test_jobs -*-
+# -*- test-case-name: tests.spark.test_jobs -*-
 """
 The content of a recording: runs of servers, and their policies.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.test_syntheticserver -*-
+# -*- test-case-name: tests.offline.test_syntheticserver -*-
 """
 Recordings of synthetic servers: clients from a seed, the real policies in virtual time, and the real exporter.
 """

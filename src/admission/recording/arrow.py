@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.contracts.test_parquetexporter -*-
+# -*- test-case-name: tests.offline.test_parquetexporter -*-
 """
 Recorded segments as Arrow tables.  Not for a server's process: pyarrow alone
 takes more memory than a small server.

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.test_report -*-
+# -*- test-case-name: tests.offline.test_report -*-
 """
 Whether the recording and the policies were right: the identity gate, what is missing, and the audits.
 """

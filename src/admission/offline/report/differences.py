@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.test_report -*-
+# -*- test-case-name: tests.offline.test_report -*-
 """
 Who gains and who loses under a candidate.
 """

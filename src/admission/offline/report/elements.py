@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.test_report -*-
+# -*- test-case-name: tests.offline.test_report -*-
 """
 The elements of the page.  All text becomes markup here and in L{twisted.web.template}, which escapes it; no markup is
 concatenated from strings.

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.test_report -*-
+# -*- test-case-name: tests.offline.test_report -*-
 """
 The lines of plots: values by time and by length of delay, from the results unchanged.
 """

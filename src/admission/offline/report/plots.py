@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.test_report -*-
+# -*- test-case-name: tests.offline.test_report -*-
 """
 Plots, as SVG in the page: the same values make the same bytes, text stays text,
 and colours are the page's own.

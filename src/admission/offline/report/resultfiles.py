@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.test_report -*-
+# -*- test-case-name: tests.offline.test_report -*-
 """
 The input of the report: the offline jobs' results, L{admission.offline.outputs} and C{evaluation.json}.  The report
 names missing ones.

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.test_report -*-
+# -*- test-case-name: tests.offline.test_report -*-
 """
 The verdict on the replays: whether they can be trusted, and what to set.
 

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.test_report -*-
+# -*- test-case-name: tests.offline.test_report -*-
 """
 Numbers and names as the report writes them.
 """

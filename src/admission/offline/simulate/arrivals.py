@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.simulate.test_arrivals -*-
+# -*- test-case-name: tests.offline.simulate.test_arrivals -*-
 """
 Requests as a replay sees them: what was asked of the server, without the effects of the policy that is replaced.
 """

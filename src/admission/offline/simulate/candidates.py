@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.simulate.test_candidates -*-
+# -*- test-case-name: tests.offline.simulate.test_candidates -*-
 """
 Policies to try on a trace, in a form that other machines can build.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.simulate.test_closedloop -*-
+# -*- test-case-name: tests.offline.simulate.test_closedloop -*-
 """
 The main result: what would have happened.
 

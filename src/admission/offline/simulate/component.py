@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.simulate.test_closedloop -*-
+# -*- test-case-name: tests.offline.simulate.test_closedloop -*-
 """
 The requests of connections that are replayed together, packed: times are stored as durations after what determines
 them.

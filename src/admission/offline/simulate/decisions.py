@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.simulate.test_openloop -*-
+# -*- test-case-name: tests.offline.simulate.test_openloop -*-
 """
 The outcome of each request in a replay.
 """

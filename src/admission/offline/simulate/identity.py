@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.simulate.test_identity -*-
+# -*- test-case-name: tests.offline.simulate.test_identity -*-
 """
 The identity gate: answers about other policies are trusted only if a replay of the policy in force reproduces the
 recording.

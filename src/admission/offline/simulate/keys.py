@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.simulate.test_arrivals -*-
+# -*- test-case-name: tests.offline.simulate.test_arrivals -*-
 """
 Which requests have to be replayed together.
 

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.simulate.test_openloop -*-
+# -*- test-case-name: tests.offline.simulate.test_openloop -*-
 """
 The same offered arrivals: the candidate is asked about every request when the recorded policies were, with the usage
 recorded then.

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.simulate.test_pool -*-
+# -*- test-case-name: tests.offline.simulate.test_pool -*-
 """
 What other memory pools would have done with a recording.
 

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.simulate.test_pool -*-
+# -*- test-case-name: tests.offline.simulate.test_pool -*-
 """
 A replay of a recording's requests with another memory pool, in virtual time, and measurements of that pool.
 """

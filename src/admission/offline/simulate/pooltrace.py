@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.simulate.test_pool -*-
+# -*- test-case-name: tests.offline.simulate.test_pool -*-
 """
 The input of a memory pool's replay, in a file: memory holds few requests at a time, however many there are.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.simulate.test_trials -*-
+# -*- test-case-name: tests.offline.simulate.test_trials -*-
 """
 Runs of servers: their policies and limits, the gaps in their recordings, and when they end.
 """

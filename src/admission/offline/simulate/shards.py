@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.simulate.test_shards -*-
+# -*- test-case-name: tests.offline.simulate.test_shards -*-
 """
 How arrivals are sharded: which trials share them, and which rows have to be in one partition.
 

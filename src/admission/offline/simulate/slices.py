@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.simulate.test_slices -*-
+# -*- test-case-name: tests.offline.simulate.test_slices -*-
 """
 Cutting the rows of one key into slices, so that a client with most of the requests does not keep one worker busy while
 the others wait.

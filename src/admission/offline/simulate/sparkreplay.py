@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.offline.test_replay_spark -*-
+# -*- test-case-name: tests.spark.test_replay_spark -*-
 """
 Replays of large recordings: the same replay, distributed over Spark's workers.
 

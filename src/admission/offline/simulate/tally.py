@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.offline.test_replay_spark -*-
+# -*- test-case-name: tests.spark.test_replay_spark -*-
 """
 The results of replays in Spark: totals by client and time, and whether they can be trusted.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.simulate.test_totals -*-
+# -*- test-case-name: tests.offline.simulate.test_totals -*-
 """
 Sums of decisions: by time and client, in rows that can be added up, and in total.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.simulate.test_trials -*-
+# -*- test-case-name: tests.offline.simulate.test_trials -*-
 """
 Which candidate is tried on which run, and under which limits.
 """

@@ -37,7 +37,7 @@ from tests.kit.browser import consoleErrors, openBrowser
 from tests.kit.longform import longForm
 from tests.kit.replaymodel import Recording, closedLoop, openLoop
 from tests.kit.sparksession import sharedSession
-from tests.unit.offline.simulate.test_identity import gate
+from tests.offline.simulate.test_identity import gate
 
 CROWD = Crowd(connections=14, seconds=7.0)
 STRICTER = "client-bytes:produce=50k"

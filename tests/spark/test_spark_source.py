@@ -28,7 +28,7 @@ from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, ROOT
 from tests.kit.longform import longForm
 from tests.kit.recordings import writeRecording
 from tests.kit.sparksession import sharedSession
-from tests.offline.test_pyspark_admission import CAP_BYTES, someEvents
+from tests.spark.test_pyspark_admission import CAP_BYTES, someEvents
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

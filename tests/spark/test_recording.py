@@ -24,8 +24,8 @@ from pyspark_admission.columns import columnsOf
 from pyspark_admission.files import segmentPath
 from tests.kit.recordings import WALL_SECONDS, writeRecording
 from tests.kit.sparksession import sharedSession
-from tests.offline.test_pyspark_admission import CAP_BYTES, HOUR_SECONDS, someEvents
-from tests.offline.test_spark_source import numbersOf
+from tests.spark.test_pyspark_admission import CAP_BYTES, HOUR_SECONDS, someEvents
+from tests.spark.test_spark_source import numbersOf
 
 
 class RecordingTests(SynchronousTestCase):

@@ -17,7 +17,7 @@ from tests.kit.sparksession import sharedSession
 from tests.system.test_documentation import DocumentTestCase, hasWord, pages, textOf
 
 _FOLLOWED_ELSEWHERE = {
-    "evaluate-offline.md": "tests.offline.test_jobs, on a smaller recording",
+    "evaluate-offline.md": "tests.spark.test_jobs, on a smaller recording",
 }
 
 # Spark's own directory is another than the reader's.
