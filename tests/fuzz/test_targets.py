@@ -10,7 +10,7 @@ from .target import NEED_ARROW, checkMutations, targetNames
 
 
 class TargetTests(SynchronousTestCase):
-    """What a target promises holds for inputs that are easy to come by; L{tests.offline} has those that need pyarrow."""
+    """What a target promises holds for inputs that are easy to come by; L{tests.offline} has the others."""
 
 
 def _test(name: str) -> Callable[[TargetTests], None]:
