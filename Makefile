@@ -9,20 +9,25 @@ STATUS ?= tcp:9090:interface=127.0.0.1
 
 BIN := $(VENV)/bin
 PACKAGING := setup.cfg setup.py pyproject.toml
+# What needs no more than the dev extra installs; the rest needs Spark's packages, real clients or a browser.
 FAST := tests/unit tests/contracts tests/fuzz
-# The whole path: tests/conftest.py works in a folder of its own, and pytest would look for it there.
-CONNECTED := tests/offline tests/sockets tests/clients tests/simulation --ignore=$(CURDIR)/tests/clients/gateway
-SHARING := tests/clients/gateway tests/spark tests/system
+# All but the attacks and the faults.
+TESTED := $(FAST) tests/offline tests/sockets tests/clients tests/simulation tests/spark tests/system
+PYTHONS ?= python3.11 python3.12 python3.13 python3.14
+# What imports Spark's packages, in the form of mypy's --exclude.
+ARROW := admission/(offline/|recording/arrow)|admission_plugins/sealing|pyspark_admission/
 CHECKED := src plugins twisted tests examples benchmarks setup.py .ci
 
-.PHONY: help run wheel test test-compiled test-fast test-long test-attacks test-faults what-works simulate fuzz soak lint parity demo-offline demo-gateway follow-docs clean
+.PHONY: help run wheel hooks test test-compiled test-fast test-pythons test-long test-attacks test-faults what-works simulate fuzz soak lint types parity mutants demo-offline demo-gateway follow-docs release clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make run     start a broker on 127.0.0.1:9092 with its data in ./$(DATA), and its page on http://127.0.0.1:9090"
 	@echo "make wheel   make a wheel for machines like this one, with the hot modules compiled, in ./dist"
-	@echo "make test    run the tests, in a quarter of an hour on two cores"
-	@echo "make test-fast  run those that need no more than Python: an answer in a minute or a little more"
+	@echo "make test-fast  run the tests that need no more than Python, in about a minute; make lint checks the rest of a change"
+	@echo "make hooks   have git run ruff and the import rules before each commit"
+	@echo "make test    run all tests but the attacks and the faults, in eight minutes on two cores"
+	@echo "make test-pythons  run the fast tests with each Python that is installed; PYTHONS='$(PYTHONS)'"
 	@echo "make test-long  run them with those that take long: benchmarks, the demo, Connect, slow groups"
 	@echo "make test-compiled  run those of make test in $(VENV)-compiled, where the hot modules are compiled"
 	@echo "make test-attacks  attack a broker and show what that costs it; LONG=1 attacks harder"
@@ -31,8 +36,10 @@ help:
 	@echo "make simulate  let simulated brokers live through what seeds say; SEEDS=1000, or SEED=17 again"
 	@echo "make fuzz    fuzz everything that parses, for MINUTES=10 or SECONDS"
 	@echo "make soak    a broker under everything at once for MINUTES=$(MINUTES), and whether anything of it grows"
-	@echo "make lint    ruff, mypy and the import rules"
-	@echo "make parity  run the tests under trial as well and compare with make test"
+	@echo "make lint    ruff, mypy and the import rules; make types has mypy check the offline part, too"
+	@echo "make parity  compare trial with make test: verdicts of the unit tests, names of all others"
+	@echo "make mutants change the core in small ways, and count the changes that its own tests do not notice"
+	@echo "make release build and check what is published; VERSION=0.2.0 makes it that version and writes NEWS.md"
 	@echo "make demo-offline  record a broker under real load for a minute, and say what twice the limit would change"
 	@echo "make demo-gateway  put a gateway in front of three nodes of Apache Kafka for a minute; KEEP=1 until Ctrl-C"
 	@echo "make follow-docs  do what the manual says, to the letter, in a fresh environment"
@@ -42,14 +49,16 @@ help:
 run: $(VENV)/run.stamp
 	$(BIN)/twistd -n --pidfile= admission --listen $(LISTEN) --status $(STATUS) --data $(DATA)
 
-# Those that share nothing, and those that mostly wait for clients; then those that take seconds to start what they share,
-# each kind on one core, and those that start processes of their own.
+# One worker runs what shares a Java, the other all else, and then both.
 test: $(VENV)/test.stamp
-	$(BIN)/python -m pytest -q -rs -n 2 --junitxml=build/fast.xml $(FAST) $(CONNECTED)
-	$(BIN)/python -m pytest -q -rs -n 2 --dist loadgroup --junitxml=build/pytest.xml $(SHARING)
+	$(BIN)/python -m pytest -q -rs -n 2 --dist loadgroup --junitxml=build/pytest.xml $(TESTED)
 
-test-fast: $(VENV)/test.stamp
-	$(BIN)/python -m pytest -q -n 2 $(FAST)
+test-fast: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest -q -n auto $(FAST)
+
+# Each in an environment of its own; a Python that is not installed is named.
+test-pythons:
+	PYTHONS="$(PYTHONS)" FAST="$(FAST)" bash .ci/test-pythons
 
 test-long: $(VENV)/test.stamp
 	ADMISSION_LONG=yes $(BIN)/python -m pytest -rs
@@ -57,7 +66,7 @@ test-long: $(VENV)/test.stamp
 # Not those that stand alone: most are about a checkout, its commands and its documents.
 test-compiled: $(VENV)-compiled/test.stamp
 	$(VENV)-compiled/bin/python -c 'from admission._version import isCompiled; assert isCompiled(), "nothing is compiled"'
-	$(VENV)-compiled/bin/python -m pytest -q -rs -n 2 $(FAST) $(CONNECTED)
+	$(VENV)-compiled/bin/python -m pytest -q -rs -n 2 $(FAST) tests/offline tests/sockets tests/simulation
 
 wheel: $(VENV)/venv.stamp
 	ADMISSION_COMPILE=1 $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
@@ -76,17 +85,23 @@ what-works: $(VENV)/test.stamp
 simulate: $(VENV)/test.stamp
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000))
 
+mutants: $(VENV)/dev.stamp
+	$(BIN)/python -m tests.mutants --count $(or $(COUNT),300)
+
 fuzz: $(VENV)/fuzz.stamp
 	$(BIN)/python -m tests.fuzz run $(if $(SECONDS),--seconds $(SECONDS),--minutes $(MINUTES))
 
 soak: $(VENV)/test.stamp
 	$(BIN)/python -m benchmarks.soak --minutes $(MINUTES)
 
-lint: $(VENV)/lint.stamp
+lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check $(CHECKED)
 	$(BIN)/ruff format --check $(CHECKED)
-	$(BIN)/mypy
+	$(BIN)/mypy --follow-imports=silent --exclude '$(ARROW)' src/admission plugins
 	$(BIN)/python -m pytest -q tests/unit/test_import_rules.py
+
+types: $(VENV)/test.stamp
+	$(BIN)/mypy src/admission plugins
 
 parity: $(VENV)/test.stamp
 	$(BIN)/python .ci/parity.py build/fast.xml build/pytest.xml
@@ -101,6 +116,16 @@ demo-gateway: $(VENV)/test.stamp
 follow-docs:
 	PYTHON="$(PYTHON)" bash .ci/follow-docs
 
+release: $(VENV)/release.stamp
+	VERSION="$(VERSION)" bash .ci/release $(BIN)
+
+# Before each commit: ruff, and the import rules where they may have changed.
+hooks: $(VENV)/dev.stamp
+	@hook="$$(git rev-parse --git-path hooks)/pre-commit"; mkdir -p "$$(dirname "$$hook")"; \
+	if [ -e "$$hook" ] && ! cmp -s "$$hook" .ci/pre-commit; then \
+		echo "$$hook is another hook already; have it call .ci/pre-commit" >&2; exit 1; fi; \
+	ln -sf "$(CURDIR)/.ci/pre-commit" "$$hook"; echo "git runs .ci/pre-commit before each commit now"
+
 clean:
 	rm -rf $(VENV) $(VENV)-compiled build dist *.egg-info _trial_temp* .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src plugins twisted tests -name __pycache__ -prune -exec rm -rf {} +
@@ -111,13 +136,17 @@ $(VENV)/run.stamp: $(VENV)/venv.stamp $(PACKAGING)
 	$(BIN)/python -m pip install --quiet --editable .
 	@touch $@
 
-$(VENV)/test.stamp: $(VENV)/venv.stamp $(PACKAGING)
-	$(BIN)/python -m pip install --quiet --editable '.[test]'
+$(VENV)/dev.stamp: $(VENV)/venv.stamp $(PACKAGING)
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@ $(VENV)/run.stamp
 
-$(VENV)/lint.stamp: $(VENV)/venv.stamp $(PACKAGING)
-	$(BIN)/python -m pip install --quiet --editable '.[test,lint]'
-	@touch $@ $(VENV)/run.stamp $(VENV)/test.stamp
+$(VENV)/test.stamp: $(VENV)/venv.stamp $(PACKAGING)
+	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	@touch $@ $(VENV)/run.stamp $(VENV)/dev.stamp
+
+$(VENV)/release.stamp: $(VENV)/venv.stamp $(PACKAGING)
+	$(BIN)/python -m pip install --quiet --editable '.[release]'
+	@touch $@ $(VENV)/run.stamp
 
 # The sources are built, not linked: after a change in them, make it again.
 $(VENV)-compiled/test.stamp: $(VENV)/venv.stamp $(PACKAGING) $(shell find src plugins -name '*.py')

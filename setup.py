@@ -46,7 +46,7 @@ def compiling():
         settings.read("setup.cfg")
         # mypyc compiles what mypy understands, which takes the types of what is used.
         used = settings["options"]["install_requires"].splitlines()
-        mypy = [each for each in settings["options.extras_require"]["lint"].splitlines() if each.startswith("mypy")]
+        mypy = [each for each in settings["options.extras_require"]["dev"].splitlines() if each.startswith("mypy")]
         return {"setup_requires": [*filter(None, used), *mypy, "mypy[mypyc]"]}
     # What is not there before the wheel is built cannot be imported at the top.
     from mypyc.build import mypycify

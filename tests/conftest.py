@@ -11,8 +11,11 @@ import pytest
 _HOME = os.getcwd()
 _TESTS = Path(__file__).parent
 
-_TOGETHER = ("clients/gateway", "spark")
-"""Folders whose tests share what takes seconds to start: a cluster, a Spark session."""
+_JAVA = ("spark", "clients/gateway", "clients/suites", "system/test_demo_gateway.py")
+"""
+What works in processes of Java.  One worker runs all of it, so that a session of Spark and a cluster of Kafka are
+started once, and share the machine with tests in Python rather than with each other.
+"""
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -30,8 +33,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have one worker run the tests of a folder, where several work and C{--dist loadgroup} is given."""
+    """With C{--dist loadgroup} one worker runs what needs Java, which begins first since it takes longest."""
     for item in items:
-        for folder in _TOGETHER:
-            if item.path.is_relative_to(_TESTS / folder):
-                item.add_marker(pytest.mark.xdist_group(folder.replace("/", "-")))
+        if any(item.path.is_relative_to(_TESTS / place) for place in _JAVA):
+            item.add_marker(pytest.mark.xdist_group("java"))

@@ -5,7 +5,7 @@ The version, and what was made of it, where modules can have them without the fr
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.util import find_spec
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 
 def isCompiled() -> bool:
