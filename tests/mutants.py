@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
@@ -29,7 +29,7 @@ from attrs import frozen
 
 from tests.kit.checkout import ROOT
 
-TESTED_BY: Final = {
+TESTED_BY: Final[Mapping[str, Sequence[str]]] = {
     "src/admission/control.py": ("tests/unit/test_control.py",),
     "src/admission/gate.py": ("tests/unit/test_gate.py",),
     "src/admission/request.py": ("tests/unit/test_request.py",),
@@ -141,9 +141,9 @@ def _mutant(path: str, number: int, way: int) -> Mutant:
     return Mutant(path, node.lineno, f"{was} -> {now}", source)  # type: ignore[attr-defined]
 
 
-def chosen(count: int, seed: int) -> list[Mutant]:
+def chosen(paths: Iterable[str], count: int, seed: int) -> list[Mutant]:
     """C{count} of all mutants, of each module about as many as its share of the changes that there are."""
-    places = [place for path in TESTED_BY for place in _placesOf(path)]
+    places = [place for path in paths for place in _placesOf(path)]
     return [_mutant(*place) for place in Random(seed).sample(places, min(count, len(places)))]
 
 
@@ -169,7 +169,16 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--count", type=int, default=300, help="how many changes to try (300)")
     parser.add_argument("--seed", type=int, default=1, help="decides which (1)")
+    parser.add_argument(
+        "--of",
+        metavar="MODULE=TESTS",
+        action="append",
+        help="change this module instead of the core, and run these tests, with commas between them",
+    )
     options = parser.parse_args(arguments)
+    testedBy = TESTED_BY
+    if options.of:
+        testedBy = {path: tests.split(",") for path, _, tests in (each.partition("=") for each in options.of)}
     workers = os.cpu_count() or 1
     with tempfile.TemporaryDirectory(prefix="admission-mutants-") as directory:
         copies: SimpleQueue[Path] = SimpleQueue()
@@ -184,7 +193,7 @@ def main(arguments: Sequence[str]) -> int:
             copies.put(copy)
         seconds = {}
         first = copies.get()
-        for path, tests in TESTED_BY.items():
+        for path, tests in testedBy.items():
             begun = time.monotonic()
             if not passes(first, tests):
                 print(f"{' '.join(tests)} fail without any change", file=sys.stderr)
@@ -198,15 +207,15 @@ def main(arguments: Sequence[str]) -> int:
             original = file.read_text(encoding="utf-8")
             try:
                 file.write_text(mutant.source, encoding="utf-8")
-                return passes(copy, TESTED_BY[mutant.path], seconds[mutant.path])
+                return passes(copy, testedBy[mutant.path], seconds[mutant.path])
             finally:
                 file.write_text(original, encoding="utf-8")
                 copies.put(copy)
 
-        mutants = chosen(options.count, options.seed)
+        mutants = chosen(testedBy, options.count, options.seed)
         with ThreadPoolExecutor(workers) as threads:
             results = list(zip(mutants, threads.map(lives, mutants), strict=True))
-    for path in TESTED_BY:
+    for path in testedBy:
         of = [alive for mutant, alive in results if mutant.path == path]
         print(f"{path}: {sum(of)} of {len(of)} live")
         for mutant, alive in results:
