@@ -13,7 +13,6 @@ from typing import Any
 
 from cryptography import x509
 from cryptography.x509.oid import NameOID
-from kafka.net.sasl.scram import ScramClient
 from kio.schema.errors import ErrorCode
 from OpenSSL.crypto import FILETYPE_PEM, X509, load_certificate
 from twisted.cred.checkers import AllowAnonymousAccess, ICredentialsChecker, InMemoryUsernamePasswordDatabaseDontUse
@@ -31,6 +30,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
+from admission.kafka.client.sasl import Credentials, ScramConversation
 from admission.kafka.options import Options
 from admission.kafka.scram import HASHES, MIN_ITERATIONS, ScramExchange
 from admission.kafka.security.checkers import PASSWORDS_AT_ONCE, SUPPORTED, ScramChecker, SeveralCheckers, makePortal
@@ -71,6 +71,10 @@ def passwordFile(case: SynchronousTestCase, *names: str) -> str:
 def plain(name: str, password: str, authorizationId: str = "") -> bytes:
     """The message of SASL PLAIN."""
     return f"{authorizationId}\0{name}\0{password}".encode()
+
+
+def scramOfAlice() -> ScramConversation:
+    return ScramConversation(Credentials("SCRAM-SHA-256", "alice", PASSWORD))
 
 
 class Threads:
@@ -309,7 +313,7 @@ class LoginTestCase(BrokerTestCase):
         answer = client.ask("SaslHandshake", 1, mechanism=mechanism)
         self.assertEqual((answer.error_code, mechanism in answer.mechanisms), (ErrorCode.none, True))
 
-    def send(self, client: Client, message: bytes, apiVersion: int = 2) -> None:
+    def send(self, client: Client, message: bytes | None, apiVersion: int = 2) -> None:
         """Send the next message of a login."""
         client.send("SaslAuthenticate", apiVersion, auth_bytes=message)
 
@@ -324,12 +328,12 @@ class LoginTestCase(BrokerTestCase):
 
         @return: the client's side of it; our last answer is still to be received.
         """
-        scram = ScramClient(name, password, mechanism)
+        scram = ScramConversation(Credentials(mechanism, name, password))
         self.begin(client, mechanism)
-        challenge = client.ask("SaslAuthenticate", 2, auth_bytes=scram.first_message())
-        self.assertEqual(challenge.error_code, ErrorCode.none)
-        scram.process_server_first_message(challenge.auth_bytes)
-        self.send(client, scram.final_message())
+        answer = client.ask("SaslAuthenticate", 2, auth_bytes=scram.first())
+        self.assertEqual(answer.error_code, ErrorCode.none)
+        self.challenge = answer.auth_bytes
+        self.send(client, scram.reply(self.challenge))
         return scram
 
     def assertServed(self, client: Client, principal: str) -> None:
@@ -382,7 +386,7 @@ class LoginTests(LoginTestCase):
             scram = self.logInByScram(client, mechanism, "bob")
             answer = client.receive()
             self.assertEqual(answer.error_code, ErrorCode.none)
-            scram.process_server_final_message(answer.auth_bytes)
+            self.assertIsNone(scram.reply(answer.auth_bytes))
             self.assertServed(client, "bob")
 
     def test_pipelined(self) -> None:
@@ -470,8 +474,8 @@ class FailedLoginTests(LoginTestCase):
             self.assertEqual(self.assertFailsLate(client).error_message, WRONG)
             for mechanism in HASHES:
                 client = self.connect()
-                scram = self.logInByScram(client, mechanism, name, password)
-                challenges.add((mechanism, len(scram.nonce)))
+                self.logInByScram(client, mechanism, name, password)
+                challenges.add((mechanism, len(self.challenge)))
                 self.assertEqual(self.assertFailsLate(client).error_message, WRONG)
         self.assertEqual(len(challenges), len(HASHES))
 
@@ -541,7 +545,7 @@ class FailedLoginTests(LoginTestCase):
         """A second message that is no proof fails as a wrong password does."""
         client = self.connect()
         self.begin(client, "SCRAM-SHA-256")
-        self.send(client, ScramClient("alice", PASSWORD, "SCRAM-SHA-256").first_message())
+        self.send(client, scramOfAlice().first())
         client.receive()
         self.send(client, b"nonsense")
         self.assertEqual(self.assertFailsLate(client).error_message, WRONG)
@@ -572,15 +576,15 @@ class FailedLoginTests(LoginTestCase):
         checker = SlowChecker()
         self.require(checker)
         client = self.connect()
-        scram = ScramClient("alice", PASSWORD, "SCRAM-SHA-256")
+        scram = scramOfAlice()
         self.begin(client, "SCRAM-SHA-256")
-        self.send(client, scram.first_message())
+        self.send(client, scram.first())
         self.assertEqual(client.waiting(), 0)
         checker.credentials.checkSecret(self.checker.file.secretOf("alice", "SCRAM-SHA-256"))
         self.clock.advance(0)
-        scram.process_server_first_message(client.receive().auth_bytes)
+        proof = scram.reply(client.receive().auth_bytes)
         checker.verdict.errback(UnauthorizedLogin())
-        self.send(client, scram.final_message())
+        self.send(client, proof)
         self.assertFailsLate(client)
 
     def test_leaves(self) -> None:
@@ -602,7 +606,7 @@ class FailedLoginTests(LoginTestCase):
             client.disconnect()
         between = self.connect()
         self.begin(between, "SCRAM-SHA-256")
-        self.send(between, ScramClient("alice", PASSWORD, "SCRAM-SHA-256").first_message())
+        self.send(between, scramOfAlice().first())
         between.disconnect()
 
     def test_hangsUp(self) -> None:
