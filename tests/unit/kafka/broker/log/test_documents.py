@@ -102,14 +102,6 @@ class TableTests(DocumentsTestCase):
             self.assertEqual(self.contents(), expected)
             self.reopen()
 
-    def test_uncommitted(self) -> None:
-        """What was not written is not found."""
-        self.commit(("a", b"x", b"1"))
-        self.change(("a", b"x", b"2"))
-        self.assertTrue(self.documents.hasChanges)
-        self.reopen()
-        self.assertEqual(self.contents(), {"a": {b"x": b"1"}})
-
     def test_nothing(self) -> None:
         """A commit without changes writes nothing."""
         sizeBytes = os.path.getsize(self.path(journal(0)))

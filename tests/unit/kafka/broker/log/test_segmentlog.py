@@ -16,7 +16,6 @@ from zope.interface.verify import verifyObject
 from admission.kafka.broker.log.disk import LocalFile
 from admission.kafka.broker.log.interface import (
     ILog,
-    InvalidProducerEpoch,
     LogClosed,
     LogFailed,
     LogInUse,
@@ -283,18 +282,6 @@ class FailureTests(LogTestCase):
             self.clock.advance(1.0)
         self.assertEqual([partition.highWatermark for partition in partitions], [1] * 20)
 
-    def test_problems(self) -> None:
-        """What is wrong is said for a while."""
-        self.assertEqual(list(self.log.problems), [])
-        self.appendSome()
-        self.failCommits(storageError(errno.ENOSPC))
-        self.clock.turn()
-        self.failCommits(None)
-        (problem,) = self.log.problems
-        self.assertIn("make room", problem)
-        self.clock.advance(60.0)
-        self.assertEqual(list(self.log.problems), [])
-
 
 class OpenFilesTests(LogTestCase):
     """C{maxOpenFiles} bounds the files that are open."""
@@ -337,15 +324,6 @@ class OpenFilesTests(LogTestCase):
         self.clock.turn()
         self.clock.turn()
         self.assertFalse(any(each.isDirty for each in partitionsOf(self.log.topic("events"))))
-
-    def test_manyRead(self) -> None:
-        """Any number of partitions is read with few files open."""
-        for number in range(12):
-            self.append(self.partition(f"events{number}"))
-            self.clock.advance(1.0)
-        for number in range(12):
-            self.assertEqual(len(self.read(self.partition(f"events{number}"), 0)), 1)
-        self.assertLessEqual(len(self.log._openFiles), 4)
 
 
 class IdempotenceTests(LogTestCase):
@@ -445,23 +423,6 @@ class IdempotenceTests(LogTestCase):
         self.assertIsInstance(told[2], LogFailed)
         self.failCommits(None)
         self.assertEqual(self.send(1), (1, False))
-
-    def test_refusals(self) -> None:
-        """Batches out of order and old epochs are refused with Kafka's errors, and nothing is appended."""
-        self.send(0, epoch=1)
-        self.assertRaises(OutOfOrderSequence, self.send, 2, epoch=1)
-        self.assertRaises(OutOfOrderSequence, self.send, 1, epoch=2)
-        self.assertRaises(InvalidProducerEpoch, self.send, 1, epoch=0)
-        self.assertEqual((OutOfOrderSequence.errorCode, InvalidProducerEpoch.errorCode), (45, 47))
-        self.assertEqual(self.partition().nextOffset, 1)
-        self.assertEqual(self.send(0, epoch=2), (1, False))
-
-    def test_deletedTopic(self) -> None:
-        """With a topic its producers' states go."""
-        self.send(0)
-        self.send(1)
-        self.log.deleteTopic("events")
-        self.assertEqual(self.send(5), (0, False))
 
 
 class OwnerTests(LogTestCase):
@@ -1010,17 +971,8 @@ class DirectoryTests(LogTestCase):
         self.log = self.openLog()
         self.assertEqual(self.partition().highWatermark, 1)
 
-    def test_damagedTopic(self) -> None:
-        """A document that makes no sense is refused, naming the topic, and leaves the directory free."""
-        self.partition()
-        self.log._documents.put("topics", b"events", b"{")
-        self.log._commits.appended(1, isKept=False)
-        self.successResultOf(self.log.close())
-        for _ in range(2):
-            self.assertIn("events", str(self.assertRaises(LogFailed, self.other)))
-
     def test_damagedDocuments(self) -> None:
-        """So is every other document of the log, in words."""
+        """A document that makes no sense is refused, saying what is damaged."""
         valid = {"id": "0" * 32, "partitions": [0], "configs": {}}
         topics: list[dict[str, object]] = [
             {"id": 7},
@@ -1054,7 +1006,10 @@ class DirectoryTests(LogTestCase):
         self.log._documents.put(table, key, value)
         self.log._commits.appended(1, isKept=False)
         self.successResultOf(self.log.close())
-        self.assertIn("damaged", str(self.assertRaises(LogFailed, self.other)), (table, key, value))
+        refusal = str(self.assertRaises(LogFailed, self.other))
+        self.assertIn("damaged", refusal, (table, key, value))
+        if table == "topics":
+            self.assertIn("events", refusal)
 
     def test_copiedDirectory(self) -> None:
         """
@@ -1369,14 +1324,3 @@ class DirectoryTests(LogTestCase):
         self.failCommits(None)
         self.log = self.openLog()
         self.assertEqual((self.log.leaderEpoch, self.partition().highWatermark), (1, 1))
-
-    def test_callbackCloses(self) -> None:
-        """A callback may close the log; who waits behind it is told of success."""
-        told: list[Exception | None] = []
-        self.append(self.partition())
-        self.log.whenCommitted(lambda verdict: self.log.close())
-        self.log.whenCommitted(told.append)
-        self.clock.turn()
-        self.assertEqual(told, [None])
-        self.log = self.openLog()
-        self.assertEqual(self.partition().highWatermark, 1)
