@@ -277,28 +277,6 @@ class SyncTests(BrokerTestCase):
         self.assertEqual(self.purgatory.watched, 0)
         self.assertPoolWhole()
 
-    def test_closing(self) -> None:
-        """A connection that closes is answered first."""
-        self.send(self.client, self.produceBytes(self.client, b"1", ALL))
-        self.client.protocol.closeGracefully()
-        self.assertFalse(self.client.isClosed)
-        self.finish()
-        self.assertEqual((self.result(self.client), self.client.isClosed), ((0, 0), True))
-
-    def test_closingInVain(self) -> None:
-        """Closing does not wait longer than its grace period for a disk that hangs."""
-        fields = {**produceFields("events", batchOf(b"1"), acks=ALL), "timeout": 60_000}
-        self.send(self.client, self.client.frame(requestOf("Produce", 9, **fields)))
-        self.client.protocol.closeGracefully()
-        graceSeconds = self.factory.limits.closeGraceSeconds
-        self.clock.advance(graceSeconds * 0.9)
-        self.client.protocol.closeGracefully()
-        self.assertFalse(self.client.isClosed)
-        self.clock.advance(graceSeconds * 0.2)
-        self.clock.advance(0)
-        self.assertTrue(self.client.isClosed)
-        self.assertEqual(self.purgatory.watched, 0)
-
     def test_maxUnanswered(self) -> None:
         """A client that sends on and on while the disk is slow is not read any more, until it is answered."""
         frames = [self.produceBytes(self.client, b"%d" % number, ALL) for number in range(MAX_UNANSWERED + 5)]

@@ -216,14 +216,6 @@ class ErrorTests(ClientTestCase):
         self.cluster.produce("later", b"1")
         self.assertEqual(self.poll(consumer), [b"1"])
 
-    def test_forbiddenGroup(self) -> None:
-        """A group that may not be joined is an error in words, each time."""
-        self.broker.answers["JoinGroup"] = errorAnswer(ErrorCode.group_authorization_failed)
-        consumer = self.consumer()
-        consumer.subscribe(["events"])
-        for _ in range(2):
-            self.assertIn("joining group 'readers'", str(self.failure(consumer.poll(), BrokerRefused)))
-
     def test_noBrokers(self) -> None:
         """While no broker is there, a poll waits."""
         self.broker.isDown = True
