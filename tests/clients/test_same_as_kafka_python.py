@@ -26,8 +26,8 @@ from admission.kafka.client.assignors import (
 from admission.kafka.client.subscriptionstate import TopicPartition
 from admission.kafka.scram import HASHES, ScramExchange, ScramSecret
 from admission.kafka.wire.batches import Record, encodeBatch
+from tests.kit.kioentities import manyExamples
 from tests.unit.kafka.wire.test_batches import RECORDS
-from tests.unit.kafka.wire.test_kio import manyExamples
 
 # kafka-python fails over members that want nothing, and over topics that do not exist.
 _TOPICS = st.frozensets(st.sampled_from("abcd"), min_size=1, max_size=4)

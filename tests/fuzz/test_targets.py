@@ -11,6 +11,8 @@ from .mutations import mutations
 from .target import loadTarget, targetNames
 
 _MUTATIONS = 200
+_MUTATIONS_OF_SEED = 4
+"""How many inputs are made for a target, and for each of its seeds, at least."""
 
 
 class TargetTests(SynchronousTestCase):
@@ -20,7 +22,8 @@ class TargetTests(SynchronousTestCase):
 def _test(name: str) -> Callable[[TargetTests], None]:
     def test(self: TargetTests) -> None:
         target = loadTarget(name)
-        for data in [b"", *target.seeds, *mutations(target.seeds, target.tokens, _MUTATIONS, Random(name))]:
+        count = max(_MUTATIONS, _MUTATIONS_OF_SEED * len(target.seeds))
+        for data in [b"", *target.seeds, *mutations(target.seeds, target.tokens, count, Random(name))]:
             try:
                 target.check(data[: target.maxBytes])
             except Exception as error:

@@ -160,15 +160,6 @@ class ReadTests(DrainTestCase):
         self.assertEqual(self.events.partitions[0].highWatermark, 1)
         self.assertAnswered(client, count=0)
 
-    def test_asksTwice(self) -> None:
-        """Draining twice is draining once."""
-        client = self.connect()
-        self.park(client)
-        first = self.factory.closeAll()
-        self.successResultOf(self.drain())
-        self.successResultOf(first)
-        self.assertAnswered(client)
-
     def test_failingConnection(self) -> None:
         """A connection that cannot be drained is cut off, and the others are drained."""
         failing, other = self.connect(), self.connect()

@@ -144,17 +144,6 @@ class PassingTests(RelayTestCase):
             self.assertEqual(self.node.unanswered, left)
             self.assertEqual(self.client.receive().throttle_time.total_seconds() * 1000, left)
 
-    def test_chunks(self) -> None:
-        """Neither requests nor responses have to come in one piece."""
-        node = self.linked()
-        for byte in self.client.frame(requestOf("Heartbeat", 4)):
-            self.client.sendBytes(bytes((byte,)))
-        (sent,) = node.arrived()
-        for byte in node.responseTo(sent, {}):
-            self.assertEqual(self.client.waiting(), 0)
-            node.send(bytes((byte,)))
-        self.client.receive()
-
     def test_memory(self) -> None:
         """A request holds memory until the node has taken it, and no longer."""
         node = self.linked()
@@ -693,17 +682,6 @@ class BackpressureTests(RelayTestCase):
         self.assertEqual(len(self.client.receive().responses[0].partitions[0].records), 2_000_000)
         self.assertEqual(len(node.arrived()), 1)
 
-    def test_clientStays(self) -> None:
-        """A client that takes nothing for long is closed, and its link with it."""
-        node = self.linked()
-        self.client.send("Fetch", 12)
-        (sent,) = node.arrived()
-        self.client.transport.isTaking = False
-        node.send(node.responseTo(sent, fetched(2_000_000)))
-        self.clock.advance(self.factory.limits.sendSeconds)
-        self.assertTrue(self.client.isClosed)
-        self.assertTrue(node.isClosed)
-
     def test_node(self) -> None:
         """A node that takes nothing for C{upstream.send.timeout} loses its link, and its client is closed."""
         node = self.linked()
@@ -842,10 +820,6 @@ class ShareTests(RelayTestCase):
 class ConnectingTests(RelayTestCase):
     """Nodes are connected to when the first request comes."""
 
-    def test_late(self) -> None:
-        """Not before."""
-        self.assertEqual(self.attempts, [])
-
     def test_unknown(self) -> None:
         """Requests for a node that is not known wait until it is; the counters are those of one node all the time."""
         client = self.connect(3)
@@ -939,24 +913,6 @@ class ConnectingTests(RelayTestCase):
         self.assertEqual((self.node.lastError, self.gateway.bootstrap.lastError), (None, None))
         self.assertEqual((self.node.linkCount, self.node.heldBytes), (0, 0))
 
-    def test_unansweredRequests(self) -> None:
-        """Requests without acknowledgement of a client that has left are sent once the node is connected."""
-        self.silent.add(addressOf(1))
-        for _ in range(2):
-            self.client.send("Produce", 9, answered=False, **producing(acks=0))
-        self.client.disconnect()
-        self.accept()
-        self.assertEqual(len(self.played.arrived()), 2)
-        self.assertTrue(self.played.isClosed)
-
-    def test_pausedMeanwhile(self) -> None:
-        """Requests that come while it is being connected are sent in their order."""
-        self.silent.add(addressOf(1))
-        for _ in range(3):
-            self.client.send("Heartbeat", 4)
-        self.accept()
-        self.assertEqual([sent.correlationId for sent in self.played.arrived()], [1, 2, 3])
-
 
 class EndingTests(RelayTestCase):
     """When one end goes, the other one does."""
@@ -1042,15 +998,6 @@ class EndingTests(RelayTestCase):
         self.assertTrue(self.client.isClosed)
         self.assertTrue(node.isClosed)
 
-    def test_drainGrace(self) -> None:
-        """Answers that do not come are waited for until the grace period ends."""
-        self.client.send("Heartbeat", 4)
-        self.client.protocol.drain()
-        self.clock.advance(self.factory.limits.closeGraceSeconds)
-        self.assertTrue(self.client.isClosed)
-        self.assertTrue(self.played.isClosed)
-        self.assertEqual(self.node.unanswered, 0)
-
     def test_drainUnsent(self) -> None:
         """Draining waits for requests without acknowledgement to be sent."""
         node = self.linked()
@@ -1112,14 +1059,6 @@ class LoginTests(LoginTestCase):
         answer = self.authenticate(b"\0alice\0wrong", errorCode=58)
         self.assertEqual((answer.error_code, answer.error_message), (ErrorCode.sasl_authentication_failed, "no"))
         self.assertEqual(self.principal, ANONYMOUS)
-
-    def test_scram(self) -> None:
-        """With SCRAM the second answer confirms."""
-        self.begin("SCRAM-SHA-256")
-        self.authenticate(b"n,,n=al=2Cice,r=abc")
-        self.assertEqual(self.principal, ANONYMOUS)
-        self.authenticate(b"c=biws,r=abcdef,p=cHJvb2Y=")
-        self.assertEqual(self.principal, "al,ice")
 
     def test_pipelined(self) -> None:
         """A message that comes before the last one is answered is rejected."""

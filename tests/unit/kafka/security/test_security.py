@@ -7,7 +7,7 @@ import os
 import struct
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -755,30 +755,6 @@ class CertificateTests(LoginTestCase):
         self.assertIn("larger than 4096 bytes", client.receive().error_message)
 
 
-class SettingsTests(LoginTestCase):
-    """The properties of Kafka's that say how logins go."""
-
-    properties: Mapping[str, str] = {
-        "connection.failed.authentication.delay.ms": "5000",
-        "sasl.server.max.receive.size": "1KiB",
-    }
-
-    def test_delay(self) -> None:
-        """The delay is as long as it was set."""
-        client = self.connect()
-        self.logIn(client, password="wrong")
-        self.clock.advance(4.99)
-        self.assertEqual(client.waiting(), 0)
-        self.clock.pump([0.02, 0])
-        self.assertEqual(client.receive().error_code, ErrorCode.sasl_authentication_failed)
-
-    def test_size(self) -> None:
-        """So is the largest request."""
-        client = self.connect()
-        client.sendBytes(struct.pack(">i", 1025))
-        self.assertRefused(client, "1024 are allowed (sasl.server.max.receive.size)")
-
-
 class AuthOptionTests(SynchronousTestCase):
     """C{--auth}, C{--help-auth} and the endpoint C{mtls:}."""
 
@@ -798,10 +774,6 @@ class AuthOptionTests(SynchronousTestCase):
         message = str(self.assertRaises(UsageError, self.parse, *arguments))
         self.assertNotIn("\n", message)
         return message
-
-    def test_none(self) -> None:
-        """Nobody needs to log in unless it is asked for."""
-        self.assertEqual(self.parse()["listeners"][0].checkers, [])
 
     def test_checkers(self) -> None:
         """Our checker and those of Twisted's that check passwords are found."""

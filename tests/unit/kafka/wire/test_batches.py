@@ -17,7 +17,7 @@ from admission.kafka.wire.batches import (
     encodeBatch,
     readBatch,
 )
-from tests.unit.kafka.wire.test_kio import manyExamples
+from tests.kit.kioentities import manyExamples
 
 RECORDS = st.lists(
     st.builds(

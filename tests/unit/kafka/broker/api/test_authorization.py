@@ -16,9 +16,9 @@ from admission.kafka.quotalimits import QuotaLimits
 from admission.quotas.limits import CLIENT_KINDS, LimitTable
 from admission.testing.scriptedquota import ScriptedQuota
 from tests.kit.brokerfixture import API_KEYS, BrokerTestCase, Client, batchOf, codes, fetchFields
+from tests.kit.kioentities import entities, everyVersion, fewExamples
 from tests.unit.kafka.broker.test_servedapis import REQUESTS, errorCodes
 from tests.unit.kafka.test_quotalimits import TablePolicy
-from tests.unit.kafka.wire.test_kio import entities, everyVersion, fewExamples
 
 RATE = "producer_byte_rate"
 
