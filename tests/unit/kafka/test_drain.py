@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
-from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IHalfCloseableDescriptor
 from zope.interface import implementer
 
@@ -242,10 +242,7 @@ class SlowDiskTests(DrainTestCase):
 
     def finish(self) -> None:
         """The disk has everything, and whatever else it is asked for."""
-        self.isHolding = False
-        while self.flushes:
-            done, function = self.flushes.pop(0)
-            maybeDeferred(function).chainDeferred(done)
+        self.finishFlushes()
         self.clock.pump([0.0] * 4)
 
     def test_acknowledged(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from attrs import define, field
 from hypothesis import given, settings, strategies as st
 from twisted.cred.checkers import InMemoryUsernamePasswordDatabaseDontUse
-from twisted.internet.defer import maybeDeferred, succeed
+from twisted.internet.defer import succeed
 from twisted.internet.testing import MemoryReactorClock
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
@@ -809,14 +809,7 @@ class SyncTests(RecordedTestCase):
         self.topic()
         self.clock.advance(2)
         self.isHolding = True
-        self.addCleanup(self.finishAll)
-
-    def finishAll(self) -> None:
-        """The disk has everything."""
-        self.isHolding = False
-        while self.flushes:
-            done, function = self.flushes.pop(0)
-            maybeDeferred(function).chainDeferred(done)
+        self.addCleanup(self.finishFlushes)
 
     def test_waits(self) -> None:
         """Waiting for the disk is like any other wait."""
@@ -824,8 +817,7 @@ class SyncTests(RecordedTestCase):
         client.sendBytes(self.produceBytes(client))
         self.clock.advance(0.5)
         self.assertEqual(self.requests(), [])
-        self.finishAll()
-        self.clock.advance(0)
+        self.finishFlushes()
         event = self.request()
         self.assertDecision(event, ADMIT, None)
         self.assertEqual((event.purgatoryWaitSeconds, client.waiting()), (0.5, 1))

@@ -773,16 +773,6 @@ class ShareTests(RelayTestCase):
             played.take(True)
         self.assertEqual(sum(len(played.arrived()) for played in self.links), 3)
 
-    def test_waiterLeaves(self) -> None:
-        """A client that leaves while it waits is forgotten."""
-        self.stuck.add(addressOf(1))
-        clients = [self.connect(1) for _ in range(4)]
-        for client in clients:
-            self.produced(client)
-        clients[2].disconnect()
-        self.links[0].take(True)
-        self.assertNotIn(Pause.UPSTREAM, clients[3].protocol.pauses.reasons)
-
     def test_stalled(self) -> None:
         """
         Those who wait go on when stuck links are given up, if the node takes anything at all; otherwise they are closed

@@ -236,9 +236,7 @@ class ManyPartitionsTests(BrokerTestCase):
         self.deliver(acks=-1)
         self.clock.advance(0)
         self.assertEqual((self.stored(), self.client.waiting()), (self.COUNT, 0))
-        while self.flushes:
-            self.finishFlush()
-        self.isHolding = False
+        self.finishFlushes()
         self.assertEqual(self.outcomes(), {0: self.COUNT})
 
     def test_failure(self) -> None:

@@ -170,9 +170,7 @@ class FlushTests(BrokerTestCase):
         self.finishFlush()
         self.finishFlush()
         self.assertEqual([client.waiting() for client in clients], [1] * len(clients))
-        self.isHolding = False
-        while self.flushes:
-            self.finishFlush()
+        self.finishFlushes()
 
     def test_overdue(self) -> None:
         """
@@ -196,9 +194,7 @@ class FlushTests(BrokerTestCase):
         self.assertEqual(codes(unspecific.receive().topics), [ErrorCode.request_timed_out])
         self.assertEqual(codes(asking.receive().topics), [ErrorCode.leader_not_available])
         self.assertEqual(set(self.log.topics), {"a", "b", "c"})
-        self.isHolding = False
-        while self.flushes:
-            self.finishFlush()
+        self.finishFlushes()
         self.assertEqual(codes(patient.receive().responses), [ErrorCode.none])
         self.assertEqual([client.waiting() for client in (impatient, unspecific, asking)], [0, 0, 0])
         self.assertEqual(self.purgatory.watched, 0)
@@ -212,9 +208,7 @@ class FlushTests(BrokerTestCase):
         self.assertEqual(self.purgatory.watched, 1)
         client.disconnect()
         self.assertEqual(self.purgatory.watched, 0)
-        self.isHolding = False
-        while self.flushes:
-            self.finishFlush()
+        self.finishFlushes()
 
     def test_failedFlush(self) -> None:
         """Where the disk does not get it, the error is told."""

@@ -163,12 +163,10 @@ class TableTests(LogTestCase):
             log.whenFlushed(self.told.append)
             self.clock.turn()
             self.assertEqual(len(threads.waiting), isFlushed)
-            while threads.waiting:
-                threads.run()
+            threads.runAll()
         self.assertEqual(self.told, [None, None])
         closed = log.close()
-        while threads.waiting:
-            threads.run()
+        threads.runAll()
         self.successResultOf(closed)
 
     def test_closed(self) -> None:

@@ -172,8 +172,7 @@ class RetentionTests(RetentionTestCase):
         )
         self.log = log
         events = self.partition()
-        while threads.waiting:
-            threads.run()
+        threads.runAll()
         self.fill(events, 1, 2)
         self.sweep()
         self.assertEqual((self.extent(events), self.bases(events)), ((1, 2, BATCH_BYTES), [0, 1]))
@@ -184,8 +183,7 @@ class RetentionTests(RetentionTestCase):
         self.assertGreater(rounds, 1)
         self.assertEqual(self.bases(events), [1])
         closed = log.close()
-        while threads.waiting:
-            threads.run()
+        threads.runAll()
         self.successResultOf(closed)
         self.log = self.openLog()
 

@@ -513,8 +513,7 @@ class ProducerIdTests(LogTestCase):
     def finish(self, log: SegmentLog) -> None:
         """Close such a log."""
         closed = log.close()
-        while self.threads.waiting:
-            self.threads.run()
+        self.threads.runAll()
         self.successResultOf(closed)
 
     def take(self, log: SegmentLog, count: int) -> list[int]:
@@ -553,8 +552,7 @@ class ProducerIdTests(LogTestCase):
             self.assertRaises(NoProducerId, log.allocateProducerId)
             self.clock.turn()
         self.assertEqual(NoProducerId.errorCode, 14)
-        while self.threads.waiting:
-            self.threads.run()
+        self.threads.runAll()
         self.assertEqual(self.take(log, 400), list(range(first + 1000, first + 1400)))
         self.finish(log)
 
@@ -666,7 +664,7 @@ class FlushTests(LogTestCase):
             self.append(partition)
         self.clock.turn()
         self.clock.advance(1.0)
-        self.run_()
+        self.threads.runAll()
         self.told: list[Exception | None] = []
         flush = LocalFile.flush
 
@@ -681,13 +679,8 @@ class FlushTests(LogTestCase):
     def finish(self) -> None:
         """Close the log."""
         closed = self.log.close()
-        self.run_()
+        self.threads.runAll()
         self.successResultOf(closed)
-
-    def run_(self) -> None:
-        """Let the threads do all that they have."""
-        while self.threads.waiting:
-            self.threads.run()
 
     def urgent(self, partition: Partition, **header: int) -> None:
         """Append a batch whose flush somebody will wait for."""
@@ -711,10 +704,10 @@ class FlushTests(LogTestCase):
         self.log.whenFlushed(self.told.append)
         self.clock.turn()
         self.assertEqual(self.told, [])
-        self.run_()
+        self.threads.runAll()
         self.assertEqual((self.told, self.parts()), ([None], {"events-0"}))
         self.clock.advance(1.0)
-        self.run_()
+        self.threads.runAll()
         self.assertEqual(self.parts(), {"events-1", "documents"})
         self.clock.advance(10.0)
         self.assertEqual(self.threads.waiting, [])
@@ -724,12 +717,12 @@ class FlushTests(LogTestCase):
         self.append(self.first)
         self.log.createTopic("other", 1, {})
         self.log.whenFlushed(self.told.append)
-        self.run_()
+        self.threads.runAll()
         self.assertEqual((self.told, self.parts()), ([None], {"documents"}))
         self.log.table("quotas", isFlushed=True).put(b"a", b"1")
         self.log.whenFlushed(self.told.append)
         self.clock.turn()
-        self.run_()
+        self.threads.runAll()
         self.assertEqual((self.told, self.parts()), ([None, None], {"documents"}))
 
     def test_shared(self) -> None:
@@ -744,7 +737,7 @@ class FlushTests(LogTestCase):
         self.assertEqual(len(self.threads.waiting), 1)
         self.threads.run()
         self.assertEqual(self.told, [None])
-        self.run_()
+        self.threads.runAll()
         self.assertEqual(self.told, [None] * 3)
 
     def test_nothing(self) -> None:
@@ -762,12 +755,12 @@ class FlushTests(LogTestCase):
         self.urgent(self.second)
         self.log.whenFlushed(self.told.append)
         self.clock.turn()
-        self.run_()
+        self.threads.runAll()
         self.assertEqual((self.told, self.parts()), ([None], {"events-1"}))
         self.urgent(self.first, **header)
         self.log.whenFlushed(self.told.append)
         self.assertEqual(self.told, [None])
-        self.run_()
+        self.threads.runAll()
         self.assertEqual((self.told, self.parts()), ([None, None], {"events-0"}))
 
     def test_duplicateOfPending(self) -> None:
@@ -780,7 +773,7 @@ class FlushTests(LogTestCase):
         self.urgent(self.first, **header)
         self.log.whenFlushed(self.told.append)
         self.assertEqual(self.told, [])
-        self.run_()
+        self.threads.runAll()
         self.assertEqual((self.told, self.parts()), ([None, None], {"events-0"}))
 
     def test_lost(self) -> None:
@@ -807,7 +800,7 @@ class FlushTests(LogTestCase):
             self.log.whenFlushed(again)
         for _ in range(5):
             self.clock.turn()
-            self.run_()
+            self.threads.runAll()
         self.assertEqual((self.told, self.first.highWatermark), ([None] * 4, 5))
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 4)
 
@@ -821,7 +814,7 @@ class FlushTests(LogTestCase):
             self.log.whenFlushed(self.told.append)
         self.clock.turn()
         self.log.whenFlushed(self.told.append)
-        self.run_()
+        self.threads.runAll()
         self.assertEqual((self.told, rounds), ([None] * 4, [False]))
 
     def test_callbackCloses(self) -> None:
@@ -832,7 +825,7 @@ class FlushTests(LogTestCase):
             self.log.whenFlushed(lambda verdict: closed.append(self.log.close()))
             self.log.whenFlushed(self.told.append)
         self.clock.turn()
-        self.run_()
+        self.threads.runAll()
         for each in closed:
             self.successResultOf(each)
         self.assertEqual((self.told, len(closed)), ([None, None], 2))
@@ -849,7 +842,7 @@ class FlushTests(LogTestCase):
         self.log.whenFlushed(self.told.append)
         self.disk.flushError = storageError(errno.EIO)
         with capturedLogs():
-            self.run_()
+            self.threads.runAll()
         self.disk.flushError = None
         self.clock.turn()
         self.assertEqual([type(each) for each in self.told], [LogFailed] * 2)
@@ -879,7 +872,7 @@ class FlushTests(LogTestCase):
         self.clock.turn()
         self.disk.flushError = storageError(errno.EIO)
         self.log.whenFlushed(self.told.append)
-        self.run_()
+        self.threads.runAll()
         self.disk.flushError = None
         self.assertIn("restart the broker", str(self.assertRaises(LogFailed, self.append, self.first, **header)))
 
@@ -906,7 +899,7 @@ class FlushTests(LogTestCase):
         """To ask for a flush after closing does no harm."""
         closing = self.log.close()
         self.log.whenFlushed(self.told.append)
-        self.run_()
+        self.threads.runAll()
         self.successResultOf(closing)
         self.told.clear()
         self.log.whenFlushed(self.told.append)
@@ -922,7 +915,7 @@ class FlushTests(LogTestCase):
         self.clock.turn()
         self.log.deleteTopic("events")
         self.clock.turn()
-        self.run_()
+        self.threads.runAll()
         self.assertEqual(self.told, [None])
         self.assertEqual(os.listdir(os.path.join(self.path, "partitions")), [])
 
@@ -1286,14 +1279,12 @@ class DirectoryTests(LogTestCase):
         (events,) = log.createTopic("events", 1, {}).partitions
         log.append(events, *makeBatch(1))
         self.clock.turn()
-        while threads.waiting:
-            threads.run()
+        threads.runAll()
         closed = log.close()
         self.clock.advance(60.0)
         for _ in range(5):
             self.clock.turn()
-        while threads.waiting:
-            threads.run()
+        threads.runAll()
         self.successResultOf(closed)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 

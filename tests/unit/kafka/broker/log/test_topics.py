@@ -212,11 +212,9 @@ class TopicTests(LogTestCase):
         self.assertEqual(self.directories(), ["events-0.0"])
         self.disk.flushError = storageError(errno.EIO)
         with capturedLogs():
-            while threads.waiting:
-                threads.run()
+            threads.runAll()
             closed = self.log.close()
-            while threads.waiting:
-                threads.run()
+            threads.runAll()
         self.successResultOf(closed)
         self.assertEqual(self.directories(), ["events-0.0"])
         self.disk.flushError = None
