@@ -190,22 +190,6 @@ class ServingTests(ServiceTestCase):
         for client in (first, second):
             yield self.disconnect(client)
 
-    @inlineCallbacks
-    def test_sensors(self) -> Any:
-        """What the service holds can be measured."""
-        service = self.start(self.service())
-        client = yield self.connect(service)
-        yield client.ask("Metadata", 9, topics=[{"name": "events"}])
-        topic = service.broker.log.topic("events")
-        answer = client.ask("Fetch", 12, **fetchFields(topic, 0, maxWaitMs=200))
-        while not service.sensors["RequestPurgatorySize"]:
-            yield deferLater(reactor, 0.01)
-        self.assertEqual(service.sensors["Connections"], 1)
-        self.assertGreater(service.sensors["MemoryPoolUsed"], 0)
-        yield answer
-        self.assertEqual(service.sensors["RequestPurgatorySize"], 0)
-        yield self.disconnect(client)
-
     def test_neverIdle(self) -> None:
         """C{connections.max.idle.ms=-1} lets connections be idle for ever."""
         service = self.start(self.service("connections.max.idle.ms=-1"))

@@ -582,19 +582,6 @@ class LargeTests(RelayTestCase):
         self.assertEqual(self.node.unanswered, 0)
         self.client.receive()
 
-    def test_ownBehind(self) -> None:
-        """A refusal does not come into the middle of a response."""
-        self.client.send("Fetch", 12)
-        (sent,) = self.played.arrived()
-        response = self.played.responseTo(sent, fetched(100_000))
-        self.played.send(response[:50_000])
-        self.quota.decision = REFUSED
-        self.client.send("Produce", 9, **producing())
-        self.assertEqual(len(self.client.transport.received), 50_000)
-        self.played.send(response[50_000:])
-        self.client.receive()
-        self.client.receive()
-
     def test_metadata(self) -> None:
         """A large Metadata has the gateway's addresses, and the length that it has with these."""
         topics = [{"name": f"topic-{index:05}"} for index in range(5000)]
@@ -1190,15 +1177,6 @@ class LimitsTests(LimitsTestCase):
         self.assertEqual(entry.error_code, ErrorCode.cluster_authorization_failed)
         self.assertNotIn({"scripted_rate": 5.0}, list(self.quota.limits.values()))
         self.assertEqual(self.attempts, [])
-
-    def test_waits(self) -> None:
-        """The answer waits for those before it."""
-        self.client.send("Heartbeat", 4)
-        self.client.send("DescribeClientQuotas", 1)
-        self.assertEqual(self.client.waiting(), 0)
-        self.played.answer()
-        self.client.receive()
-        self.client.receive()
 
 
 class TheirLimitsTests(LimitsTestCase):

@@ -517,27 +517,24 @@ class ListOffsetsTests(BrokerTestCase):
             self.assertEqual(self.offsets(apiVersion, (0, -1)), [(0, 4, -1)])
             self.assertEqual(self.offsets(apiVersion, (0, -2)), [(0, 0, -1)])
 
-    def test_maxTimestamp(self) -> None:
-        """-3 is the first record with the largest timestamp."""
-        self.assertEqual(self.offsets(7, (0, -3)), [(0, 1, 3000)])
-
-    def test_tiers(self) -> None:
-        """-4 is the start, since everything is local, and -5 nothing, since nothing is elsewhere."""
-        self.assertEqual(self.offsets(9, (0, -4)), [(0, 0, -1)])
-        self.assertEqual(self.offsets(9, (0, -5)), [(0, -1, -1)])
-
-    def test_byTime(self) -> None:
-        """A time is answered with the first record that is not older."""
-        for timestampMs, expected in ((0, (0, 0, 1000)), (1001, (0, 1, 3000)), (3000, (0, 1, 3000))):
-            self.assertEqual(self.offsets(5, (0, timestampMs)), [expected])
-
-    def test_beyondTheEnd(self) -> None:
-        """A time after the last record is answered with no offset, and without an error."""
-        self.assertEqual(self.offsets(5, (0, 3001)), [(0, -1, -1)])
-
-    def test_otherNegativeTimes(self) -> None:
-        """Any other negative number is a time before all records."""
-        self.assertEqual(self.offsets(5, (0, -100)), [(0, 0, 1000)])
+    def test_times(self) -> None:
+        """
+        A time is answered with the first record that is not older, or with no offset; some negative numbers mean
+        something else.
+        """
+        for timestampMs, expected in (
+            (0, (0, 0, 1000)),
+            (1001, (0, 1, 3000)),
+            (3000, (0, 1, 3000)),
+            (3001, (0, -1, -1)),
+            (-100, (0, 0, 1000)),
+            # The first record with the largest timestamp.
+            (-3, (0, 1, 3000)),
+            # Everything is local, and nothing is elsewhere.
+            (-4, (0, 0, -1)),
+            (-5, (0, -1, -1)),
+        ):
+            self.assertEqual(self.offsets(9, (0, timestampMs)), [expected], timestampMs)
 
     def test_emptyPartition(self) -> None:
         """An empty partition begins and ends at 0 and has no record of any time."""

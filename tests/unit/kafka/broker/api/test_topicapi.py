@@ -9,7 +9,7 @@ from uuid import uuid4
 from kio.schema.errors import ErrorCode
 
 from admission.kafka.broker.api.refusals import FLUSH_SECONDS
-from tests.kit.brokerfixture import BrokerTestCase, batchOf, codes
+from tests.kit.brokerfixture import BrokerTestCase, codes
 from tests.kit.logfixture import storageError
 
 TWICE = "twice"
@@ -282,16 +282,6 @@ class DeleteTopicsTests(BrokerTestCase):
         wanted = [{"name": "a"}, {"name": None, "topic_id": topic.topicId}]
         results = self.connect().ask("DeleteTopics", 6, topics=wanted).responses
         self.assertEqual(codes(results), [ErrorCode.none, ErrorCode.unknown_topic_id])
-
-    def test_successor(self) -> None:
-        """A topic that is made anew has another id and no records."""
-        topic = self.topic("a")
-        self.store(topic.partitions[0], b"1")
-        client = self.connect()
-        client.ask("DeleteTopics", 5, topic_names=["a"])
-        client.ask("CreateTopics", 7, topics=[creatable("a")])
-        self.assertNotEqual(self.log.topic("a").topicId, topic.topicId)
-        self.assertEqual(client.produce("a", batchOf(b"2")).base_offset, 0)
 
 
 class CreatePartitionsTests(BrokerTestCase):

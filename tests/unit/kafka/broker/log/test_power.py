@@ -22,7 +22,7 @@ from admission.kafka.broker.log import checkpoint, flushing, recovery, segmentlo
 from admission.kafka.broker.log.batchlookup import BatchPlace, Damaged, headers
 from admission.kafka.broker.log.disk import File
 from admission.kafka.broker.log.flushing import Round
-from admission.kafka.broker.log.interface import AppendResult, CommitCallback, LogFailed, Partition
+from admission.kafka.broker.log.interface import AppendResult, CommitCallback, Partition
 from admission.kafka.broker.log.partitionlog import PartitionLog
 from admission.kafka.broker.log.retention import Sweep
 from admission.kafka.broker.log.segmentlog import SegmentLog
@@ -402,19 +402,6 @@ class LossTests(SynchronousTestCase):
         self.confirm()
         self.losePower(lambda path, isName: 1)
         self.assertEqual(self.offsets(), [0, 1])
-
-    def test_brokenForGood(self) -> None:
-        """A log that accepts nothing any more says so for as long as that is so."""
-        self.confirm()
-        self.disk.fault = lambda operation, path: (
-            storageError(errno.EIO) if operation in ("write", "truncate") else None
-        )
-        self.append()
-        self.clock.turn()
-        self.disk.fault = None
-        self.clock.advance(100.0)
-        self.assertRaises(LogFailed, self.append)
-        self.assertEqual(len(self.log.problems), 1)
 
     def test_journalCut(self) -> None:
         """What is cut off a journal is gone from the disk before something is written in its place."""

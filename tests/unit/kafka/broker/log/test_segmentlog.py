@@ -111,20 +111,6 @@ class AppendTests(LogTestCase):
         self.clock.turn()
         self.assertEqual(told, [1, 2, 3])
 
-    def test_restart(self) -> None:
-        """After a restart everything is where it was."""
-        events = self.partition()
-        for timestampMs in (7, 9, 8):
-            self.append(events, timestampMs, timestampMs)
-        self.clock.turn()
-        batches = self.read(events, 0, 10_000)
-        self.reopenLog()
-        again = self.partition()
-        for name in ("nextOffset", "highWatermark", "logStartOffset", "sizeBytes"):
-            self.assertEqual(getattr(again, name), getattr(events, name), name)
-        self.assertEqual(self.read(again, 0, 10_000), batches)
-        self.assertEqual(self.append(again).baseOffset, 6)
-
     def test_closeCommits(self) -> None:
         """What is appended when the log is closed is committed."""
         self.append(self.partition())
