@@ -143,28 +143,6 @@ class LimitsTestCase(LogTestCase):
 class AlterTests(LimitsTestCase):
     """L{QuotaLimits.alter} stores limits and puts them in force."""
 
-    def test_writtenFirst(self) -> None:
-        """A limit is in force, and its alteration over, once it is committed and not before."""
-        altered = self.ask((ALICE, {RATE: 1000.0}))
-        self.assertNoResult(altered)
-        self.assertNotIn(ALICE, self.control.limits)
-        self.clock.turn()
-        self.assertEqual(self.successResultOf(altered), [None])
-        self.assertEqual(self.control.limits[ALICE], {RATE: 1000.0})
-
-    def test_removed(self) -> None:
-        """A limit with none below it is gone when it is removed, from the policies and from the storage."""
-        self.set(ALICE, **{RATE: 1000.0, PERCENTAGE: 5.0})
-        self.set(ALICE, **{RATE: None})
-        self.assertEqual(self.control.limits[ALICE], {PERCENTAGE: 5.0})
-        self.set(ALICE, **{PERCENTAGE: None})
-        self.assertNotIn(ALICE, self.control.limits)
-        self.assertEqual(list(self.log.table("quotas").items()), [])
-
-    def test_removeNothing(self) -> None:
-        """To remove what is not there is no error, and nothing is written for it."""
-        self.assertEqual(self.successResultOf(self.ask((ALICE, {RATE: None}))), [None])
-
     def test_onlyWhatChanges(self) -> None:
         """Policies hear of what changes and of nothing else."""
         self.set(ALICE, **{RATE: 1000.0, PERCENTAGE: 5.0})

@@ -6,8 +6,7 @@ import json
 import os
 import shutil
 import struct
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.logger import capturedLogs, formatEvent
@@ -22,13 +21,10 @@ from admission.kafka.broker.log.interface import (
     NoProducerId,
     OutOfOrderSequence,
     Partition,
-    UnknownTopic,
 )
-from admission.kafka.broker.log.partitionlog import PartitionLog
 from admission.kafka.broker.log.recovery import PartitionRecovery, Recovered
 from admission.kafka.broker.log.segmentlog import SegmentLog
 from admission.kafka.broker.log.topics import partitionsOf
-from admission.kafka.wire.batches import readBatch
 from tests.kit.logfixture import LogTestCase, Threads, makeBatch, storageError
 
 
@@ -38,20 +34,6 @@ class AppendTests(LogTestCase):
     def test_interface(self) -> None:
         """The log fulfils its contract."""
         verifyObject(ILog, self.log)
-
-    def test_offsets(self) -> None:
-        """
-        Each batch begins where the one before ended, in its own partition, and
-        carries its offset and the leader epoch.
-        """
-        first, second = self.log.createTopic("events", 2, {}).partitions
-        self.assertEqual(self.append(first, 1, 2, 3), (0, False))
-        self.assertEqual(self.append(second, 1), (0, False))
-        self.assertEqual(self.append(first, 4), (3, False))
-        self.assertEqual(self.append(first, 5), (4, False))
-        self.clock.turn()
-        headers = [readBatch(batch) for batch in self.read(first, 0, 10_000)]
-        self.assertEqual([(header.baseOffset, header.leaderEpoch) for header in headers], [(0, 0), (3, 0), (4, 0)])
 
     def test_bytes(self) -> None:
         """Apart from these two fields a batch is stored as it came, and its buffer is free again at once."""
@@ -111,12 +93,6 @@ class AppendTests(LogTestCase):
         self.clock.turn()
         self.assertEqual(told, [1, 2, 3])
 
-    def test_closeCommits(self) -> None:
-        """What is appended when the log is closed is committed."""
-        self.append(self.partition())
-        self.reopenLog()
-        self.assertEqual(self.partition().highWatermark, 1)
-
 
 class FailureTests(LogTestCase):
     """When the storage fails, it is as if nothing had been appended."""
@@ -171,38 +147,6 @@ class FailureTests(LogTestCase):
         self.clock.turn()
         self.checkRecovery()
 
-    def test_severalPartitions(self) -> None:
-        """If one partition of a turn cannot be written, those that were written before are cut off again."""
-        others = self.log.createTopic("others", 3, {}).partitions
-        for partition in others:
-            self.append(partition)
-        self.clock.turn()
-        for partition in others:
-            self.append(partition, valueBytes=100)
-        patch = self.patch(type(others[2]), "write", self.failThird(others[2]))
-        self.clock.turn()
-        patch.restore()
-        for _ in range(2):
-            self.assertEqual([partition.nextOffset for partition in others], [1, 1, 1])
-            files = [
-                os.path.join(partition.directory, "0" * 20 + ".log")
-                for partition in partitionsOf(self.log.topic("others"))
-            ]
-            self.assertEqual({os.path.getsize(file) for file in files}, {len(makeBatch(0)[0])})
-            self.reopenLog()
-            others = self.log.topic("others").partitions
-
-    def failThird(self, third: Partition) -> Callable[..., None]:
-        """What L{PartitionLog.write} does when the disk is full before a certain partition."""
-        write = PartitionLog.write
-
-        def failing(partition: PartitionLog, *arguments: Any) -> None:
-            if partition is third:
-                raise storageError(errno.ENOSPC)
-            write(partition, *arguments)
-
-        return failing
-
     def test_revertFails(self) -> None:
         """
         If the disk does not even cut off what it has taken, nothing is taken any more until a restart, which takes what
@@ -232,14 +176,6 @@ class FailureTests(LogTestCase):
         repeated = self.append(self.events, 200, 300, producerId=2, producerEpoch=0, baseSequence=0)
         self.assertEqual(repeated, (3, True))
 
-    def test_commit(self) -> None:
-        """A commit that fails takes all its appends along."""
-        self.appendSome()
-        self.failCommits(storageError(errno.ENOSPC))
-        self.clock.turn()
-        self.failCommits(None)
-        self.checkRecovery()
-
     def test_nobodyHears(self) -> None:
         """Listeners do not hear of what was lost."""
         heard: list[Sequence[Partition]] = []
@@ -248,25 +184,6 @@ class FailureTests(LogTestCase):
         self.failCommits(storageError(errno.ENOSPC))
         self.clock.turn()
         self.assertEqual(heard, [])
-
-    def test_closed(self) -> None:
-        """Files of which something was cut off are closed like any other when they have been flushed."""
-        partitions = self.log.createTopic("many", 20, {}).partitions
-        self.reopenLog(maxOpenFiles=8)
-        partitions = self.log.topic("many").partitions
-        for number in range(0, 20, 4):
-            for partition in partitions[number : number + 4]:
-                self.append(partition)
-            self.failCommits(storageError(errno.ENOSPC))
-            self.clock.turn()
-            self.failCommits(None)
-            self.clock.advance(1.0)
-        for number in range(0, 20, 4):
-            for partition in partitions[number : number + 4]:
-                self.append(partition)
-            self.clock.turn()
-            self.clock.advance(1.0)
-        self.assertEqual([partition.highWatermark for partition in partitions], [1] * 20)
 
 
 class OpenFilesTests(LogTestCase):
@@ -318,19 +235,6 @@ class IdempotenceTests(LogTestCase):
     def send(self, baseSequence: int, *, epoch: int = 0, count: int = 1) -> tuple[int, bool]:
         """Append a batch of producer 7."""
         return self.append(self.partition(), *[0] * count, producerId=7, producerEpoch=epoch, baseSequence=baseSequence)
-
-    def test_duplicate(self) -> None:
-        """A duplicate is answered with the old offset and not appended, before and after a restart."""
-        self.append(self.partition())
-        self.assertEqual(self.send(0, count=3), (1, False))
-        self.assertEqual(self.send(3), (4, False))
-        self.clock.turn()
-        for _ in range(2):
-            self.assertEqual(self.send(0, count=3), (1, True))
-            self.assertEqual(self.send(3), (4, True))
-            self.assertEqual(self.partition().nextOffset, 5)
-            self.reopenLog()
-        self.assertEqual(self.send(4), (5, False))
 
     def test_firstNotKept(self) -> None:
         """
@@ -585,13 +489,6 @@ class LeaderEpochTests(LogTestCase):
         self.path = path
         self.log = self.openLog()
 
-    def test_clean(self) -> None:
-        """After a clean end it is the same."""
-        for _ in range(3):
-            self.assertEqual(self.log.leaderEpoch, 0)
-            self.append(self.partition())
-            self.reopenLog()
-
     def test_unclean(self) -> None:
         """After any other it is larger, also if two follow one another."""
         self.crash()
@@ -611,26 +508,6 @@ class LeaderEpochTests(LogTestCase):
         self.disk.flushError = None
         self.reopenLog()
         self.assertEqual(self.log.leaderEpoch, 1)
-
-    def test_endOfEpoch(self) -> None:
-        """Each epoch ends where the next one begins; one that the log has not seen has no end."""
-        for count in (2, 0, 3):
-            for _ in range(count):
-                self.append(self.partition())
-            self.clock.turn()
-            self.crash()
-        events = self.partition()
-        self.append(events)
-        self.assertEqual(
-            [self.log.endOfEpoch(events, epoch) for epoch in range(-1, 5)],
-            [(-1, -1), (0, 2), (0, 2), (2, 5), (2, 5), (-1, -1)],
-        )
-        self.clock.turn()
-        self.assertEqual(self.log.endOfEpoch(events, 3), (3, 6))
-        headers = [readBatch(batch).leaderEpoch for batch in self.read(events, 0)]
-        self.assertEqual(headers, [0, 0, 2, 2, 2, 3])
-        self.log.deleteTopic("events")
-        self.assertRaises(UnknownTopic, self.log.endOfEpoch, events, 0)
 
 
 class FlushTests(LogTestCase):
@@ -710,26 +587,6 @@ class FlushTests(LogTestCase):
         self.clock.turn()
         self.threads.runAll()
         self.assertEqual((self.told, self.parts()), ([None, None], {"documents"}))
-
-    def test_shared(self) -> None:
-        """Who comes during a round shares the next one; each is told as soon as its own is done."""
-        self.urgent(self.first)
-        self.log.whenFlushed(self.told.append)
-        self.clock.turn()
-        for _ in range(2):
-            self.urgent(self.second)
-            self.log.whenFlushed(self.told.append)
-        self.clock.turn()
-        self.assertEqual(len(self.threads.waiting), 1)
-        self.threads.run()
-        self.assertEqual(self.told, [None])
-        self.threads.runAll()
-        self.assertEqual(self.told, [None] * 3)
-
-    def test_nothing(self) -> None:
-        """Who waits for nothing is told at once."""
-        self.log.whenFlushed(self.told.append)
-        self.assertEqual(self.told, [None])
 
     def test_duplicate(self) -> None:
         """
@@ -821,7 +678,8 @@ class FlushTests(LogTestCase):
         A flush that fails is final: all who wait and all who come are told, nothing is appended any more, records can
         still be read, and a restart has what was flushed before.
         """
-        self.urgent(self.first)
+        header = {"producerId": 5, "producerEpoch": 0, "baseSequence": 0}
+        self.urgent(self.first, **header)
         self.log.whenFlushed(self.told.append)
         self.clock.turn()
         self.urgent(self.second)
@@ -834,6 +692,7 @@ class FlushTests(LogTestCase):
         self.assertEqual([type(each) for each in self.told], [LogFailed] * 2)
         for use in (
             lambda: self.append(self.second),
+            lambda: self.append(self.first, **header),
             lambda: self.log.createTopic("other", 1, {}),
             lambda: self.log.deleteTopic("events"),
             lambda: self.log.table("offsets").put(b"a", b"1"),
@@ -850,17 +709,6 @@ class FlushTests(LogTestCase):
         self.assertGreaterEqual(self.partition().highWatermark, 1)
         self.append(self.partition())
         self.clock.turn()
-
-    def test_duplicateAfterFailure(self) -> None:
-        """After a flush that failed a duplicate is not confirmed either."""
-        header = {"producerId": 5, "producerEpoch": 0, "baseSequence": 0}
-        self.urgent(self.first, **header)
-        self.clock.turn()
-        self.disk.flushError = storageError(errno.EIO)
-        self.log.whenFlushed(self.told.append)
-        self.threads.runAll()
-        self.disk.flushError = None
-        self.assertIn("restart the broker", str(self.assertRaises(LogFailed, self.append, self.first, **header)))
 
     def test_oneRemovalAtATime(self) -> None:
         """
@@ -1145,14 +993,6 @@ class DirectoryTests(LogTestCase):
         self.assertEqual(os.listdir(partitions), [])
         self.clock.turn()
         self.assertEqual(list(self.log._documents.tables["tombstones"]), [])
-
-    def test_noDirectory(self) -> None:
-        """A partition without a directory is empty."""
-        self.partition()
-        self.log.createTopic("other", 2, {})
-        self.reopenLog()
-        self.assertEqual(os.listdir(os.path.join(self.path, "partitions")), [])
-        self.assertEqual(self.partition().highWatermark, 0)
 
     def test_clusterId(self) -> None:
         """The id of the cluster stays, and no other log has it."""
