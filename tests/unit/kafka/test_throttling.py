@@ -200,15 +200,6 @@ class ProduceTests(ThrottlingTestCase):
         self.clock.advance(0)
         self.assertRefused(client, "too many producer ids")
 
-    def test_hangsUpMeanwhile(self) -> None:
-        """A client that leaves during its delay leaves no timer behind."""
-        self.topic()
-        self.policy.delays["Produce"] = 10.0
-        for version in (9, 5):
-            client = self.connect()
-            client.send("Produce", version, **produceFields("events", batchOf(b"a")))
-            client.disconnect()
-
 
 class FetchTests(ThrottlingTestCase):
     """A consumer over its quota."""
@@ -317,16 +308,6 @@ class FetchTests(ThrottlingTestCase):
 
 class OthersTests(ThrottlingTestCase):
     """Requests of other kinds, and connecting."""
-
-    def test_anyRequest(self) -> None:
-        """Any response carries the delay, and the mute follows."""
-        self.policy.delays["Metadata"] = 0.25
-        client = self.connect()
-        answer = client.ask("Metadata", 9, topics=None)
-        self.assertEqual(answer.throttle_time.total_seconds(), 0.25)
-        self.assertIn(Pause.THROTTLED, client.protocol.pauses.reasons)
-        self.clock.advance(0.26)
-        self.assertEqual(client.protocol.pauses.reasons, {})
 
     def test_refused(self) -> None:
         """

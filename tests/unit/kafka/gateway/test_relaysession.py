@@ -785,14 +785,6 @@ class ShareTests(RelayTestCase):
                 self.assertIn("has taken nothing for 10 s (upstream.send.timeout)", clients[2].closeReason)
             self.clock.advance(60.0)
 
-    def test_refused(self) -> None:
-        """What is refused gives its share back at once."""
-        self.quota.decision = Decision(False, 0.0, "too much")
-        for _ in range(5):
-            self.produced(self.client)
-            self.client.receive()
-            self.assertEqual(self.node.heldBytes, 0)
-
 
 class ConnectingTests(RelayTestCase):
     """Nodes are connected to when the first request comes."""
@@ -944,15 +936,6 @@ class EndingTests(RelayTestCase):
         self.assertTrue(self.client.isClosed)
         self.assertIsNone(self.node.lastError)
 
-    def test_nodeLeavesInTheMiddle(self) -> None:
-        """Of a response that is passed on the client gets the part that has come."""
-        self.client.send("Fetch", 12)
-        (sent,) = self.played.arrived()
-        self.played.transport.peerSends(self.played.responseTo(sent, fetched(200_000))[:100_000])
-        self.played.close()
-        self.assertTrue(self.client.isClosed)
-        self.assertEqual(len(self.client.transport.received), 100_000)
-
     def test_drain(self) -> None:
         """Draining waits for the answers to what was passed on, and reads nothing more."""
         for _ in range(2):
@@ -1029,13 +1012,6 @@ class LoginTests(LoginTestCase):
         self.linked()
         self.assertEqual(self.quota.recorded[-1][0].principal, "alice")
         self.assertNotIn("alice", [each.principal for each, _ in self.quota.recorded[:-1]])
-
-    def test_wrongPassword(self) -> None:
-        """Who is not confirmed stays anonymous, and gets the node's answer."""
-        self.begin()
-        answer = self.authenticate(b"\0alice\0wrong", errorCode=58)
-        self.assertEqual((answer.error_code, answer.error_message), (ErrorCode.sasl_authentication_failed, "no"))
-        self.assertEqual(self.principal, ANONYMOUS)
 
     def test_pipelined(self) -> None:
         """A message that comes before the last one is answered is rejected."""

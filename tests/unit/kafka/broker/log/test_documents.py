@@ -233,35 +233,6 @@ class SnapshotTests(DocumentsTestCase):
         """Commit more than a journal holds."""
         self.commit(("a", b"large", bytes([number]) * 1000), ("a", b"%d" % number, b"1"))
 
-    def test_replaced(self) -> None:
-        """When the snapshot is written, what it replaces goes; all is found again."""
-        self.grow()
-        self.assertEqual(self.names(), [journal(0), journal(1)])
-        self.threads.run()
-        self.assertEqual(self.names(), [journal(1), snapshot(1)])
-        before = self.contents()
-        self.reopen()
-        self.assertEqual(self.contents(), before)
-
-    def test_writingGoesOn(self) -> None:
-        """
-        What is committed while the snapshot is written is behind it, before and after it is done, and after a kill
-        at either time.
-        """
-        self.grow()
-        self.commit(("a", b"x", b"1"), ("a", b"0", None))
-        before = self.contents()
-        self.reopen()
-        self.assertEqual(self.contents(), before)
-        self.assertEqual(self.names(), [journal(0), journal(1)])
-        self.grow(1)
-        self.commit(("a", b"x", b"2"))
-        self.threads.run()
-        self.commit(("a", b"y", b"3"))
-        before = self.contents()
-        self.reopen()
-        self.assertEqual((self.contents(), before["a"][b"x"]), (before, b"2"))
-
     def test_generations(self) -> None:
         """Snapshots follow one another, each when the journal is larger than twice the one before."""
         self.reopen(maybeDeferred)
@@ -275,14 +246,6 @@ class SnapshotTests(DocumentsTestCase):
         self.assertEqual((journals[:20], journals[20:], snapshots[20:]), (snapshots[:20], ".journal", ".snapshot"))
         self.assertGreater(int(journals[:20]), 1)
         self.assertLess(int(journals[:20]), 6)
-
-    def test_large(self) -> None:
-        """A snapshot of very much has several frames."""
-        self.reopen(maybeDeferred)
-        self.commit(*[("a", b"%d" % number, bytes(100_000)) for number in range(30)], ("b", b"x", b"1"))
-        before = self.contents()
-        self.reopen()
-        self.assertEqual((self.contents(), self.names()), (before, [journal(1), snapshot(1)]))
 
     def test_fails(self) -> None:
         """
@@ -321,19 +284,6 @@ class SnapshotTests(DocumentsTestCase):
         before = self.contents()
         self.reopen()
         self.assertEqual(self.contents(), before)
-
-    def test_dirty(self) -> None:
-        """While there is no snapshot, the journal that it will replace is to be flushed as well; then it is not."""
-        self.documents.takeDirty()
-        self.grow()
-        self.commit(("a", b"x", b"1"))
-        files, directories = self.documents.takeDirty()
-        self.assertEqual([os.path.basename(file.path) for file in files], [journal(0), journal(1)])
-        self.assertEqual(directories, [self.directory])
-        self.commit(("a", b"x", b"2"))
-        self.threads.run()
-        files, _ = self.documents.takeDirty()
-        self.assertEqual([os.path.basename(file.path) for file in files], [journal(1)])
 
     def test_replacedDuringFlush(self) -> None:
         """The old journal may be replaced while it is flushed."""

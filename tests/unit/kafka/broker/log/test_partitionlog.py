@@ -209,18 +209,6 @@ class AppendTests(PartitionTestCase):
 class FlushTests(PartitionTestCase):
     """What a flush comprises."""
 
-    def test_dirty(self) -> None:
-        """Each segment with unflushed bytes, and each directory with a new name, once."""
-        self.fill(0, 0, 0)
-        dirty = self.flush()
-        self.assertEqual([segment.baseOffset for segment in dirty.segments], [0, 2])
-        self.assertEqual(set(dirty.directories), {self.root, self.partition.directory})
-        self.assertFalse(self.partition.isDirty)
-        self.fill(0)
-        dirty = self.flush()
-        self.assertEqual(([segment.baseOffset for segment in dirty.segments], dirty.directories), ([2], []))
-        self.assertEqual(self.flush(), DirtyFiles([], [], []))
-
     def test_reverted(self) -> None:
         """A file of which something was cut off is flushed like any other, so that it may be closed."""
         self.add()

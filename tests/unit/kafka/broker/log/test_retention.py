@@ -8,8 +8,7 @@ from twisted.logger import LogLevel, capturedLogs
 from admission.kafka.broker.log.documents import SPARE_BYTES
 from admission.kafka.broker.log.interface import LogFailed, OffsetOutOfRange, Partition
 from admission.kafka.broker.log.partitionlog import PartitionLog
-from admission.kafka.broker.log.segmentlog import SegmentLog
-from tests.kit.logfixture import FailingFile, LogTestCase, Threads, makeBatch, storageError
+from tests.kit.logfixture import FailingFile, LogTestCase, makeBatch, storageError
 
 NOW_MS = 1_000_000_000
 BATCH_BYTES = len(makeBatch(0)[0])
@@ -155,37 +154,6 @@ class RetentionTests(RetentionTestCase):
         links = [os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
         opened = [os.readlink(link) for link in links if os.path.lexists(link)]
         self.assertEqual([path for path in opened if path.startswith(own) and path.endswith("(deleted)")], [])
-
-    def test_documentsFirst(self) -> None:
-        """A file is removed in a thread, when the disk knows where the partition starts."""
-        self.successResultOf(self.log.close())
-        threads = Threads()
-        log = SegmentLog(
-            self.path,
-            self.clock,
-            lambda: self.wallSeconds,
-            threads.deferToThread,
-            disk=self.disk,
-            segmentBytes=1,
-            retentionBytes=0,
-            retentionSeconds=None,
-        )
-        self.log = log
-        events = self.partition()
-        threads.runAll()
-        self.fill(events, 1, 2)
-        self.sweep()
-        self.assertEqual((self.extent(events), self.bases(events)), ((1, 2, BATCH_BYTES), [0, 1]))
-        rounds = 0
-        while threads.waiting:
-            rounds += 1
-            threads.run()
-        self.assertGreater(rounds, 1)
-        self.assertEqual(self.bases(events), [1])
-        closed = log.close()
-        threads.runAll()
-        self.successResultOf(closed)
-        self.log = self.openLog()
 
     def test_failure(self) -> None:
         """

@@ -415,21 +415,6 @@ class ProducerIdTests(LogTestCase):
                 self.clock.turn()
         return ids
 
-    def test_restart(self) -> None:
-        """After a restart no id is given again, whether the log was closed or not."""
-        ids = self.take(self.log, 10)
-        path = self.mktemp()
-        shutil.copytree(self.path, path)
-        ids += self.take(self.log, 1500)
-        self.assertEqual(ids, list(range(1510)))
-        self.reopenLog()
-        after = self.take(self.log, 10)
-        self.assertGreater(min(after), max(ids))
-        self.successResultOf(self.log.close())
-        self.path = path
-        self.log = self.openLog()
-        self.assertGreater(self.log.allocateProducerId(), 10)
-
     def test_reserved(self) -> None:
         """
         The next ids are reserved before the present ones are used up; none is given before the disk
