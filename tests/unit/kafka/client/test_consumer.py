@@ -125,13 +125,6 @@ class PollTests(ClientTestCase):
         assigned.assign([EVENTS])
         self.assertRaises(ValueError, assigned.subscribe, ["events"])
 
-    def test_assignedSendsNoHeartbeats(self) -> None:
-        """Who assigns by hand is no member of anything."""
-        consumer = self.consumer()
-        consumer.assign([EVENTS])
-        self.poll(consumer, 60)
-        self.assertEqual(self.broker.requests("JoinGroup") + self.broker.requests("Heartbeat"), [])
-
     def test_pauseAndSeek(self) -> None:
         """What is paused is not given, even if it was fetched; seeking goes elsewhere."""
         self.cluster.produce("events", b"0", b"1", b"2")
@@ -412,10 +405,11 @@ class CloseTests(ClientTestCase):
         self.assertEqual(len(self.broker.requests("LeaveGroup")), 1)
 
     def test_assigned(self) -> None:
-        """Partitions assigned by hand are committed as well, by nobody in particular."""
+        """Partitions assigned by hand are committed as well, by nobody in particular: such a consumer is no member."""
         consumer = self.consumer(autoCommit=True)
         consumer.assign([EVENTS])
-        self.poll(consumer, 1)
+        self.poll(consumer, 60)
+        self.assertEqual(self.broker.requests("JoinGroup") + self.broker.requests("Heartbeat"), [])
         consumer.close()
         self.runFor(1)
         (commit,) = self.broker.requests("OffsetCommit")

@@ -108,20 +108,6 @@ class TableTests(DocumentsTestCase):
         self.commit(("a", b"x", None))
         self.assertEqual(os.path.getsize(self.path(journal(0))), sizeBytes)
 
-    def test_revert(self) -> None:
-        """What is lost is as if it had not been, in memory and on the disk."""
-        self.commit(("a", b"x", b"1"), ("a", b"y", b"2"))
-        self.change(("a", b"x", b"3"), ("a", b"y", None), ("a", b"x", None), ("a", b"y", b"4"), ("b", b"z", b"5"))
-        self.disk.writeError = storageError(errno.ENOSPC)
-        self.assertRaises(OSError, self.documents.write)
-        self.documents.revert()
-        self.disk.writeError = None
-        expected = {"a": {b"x": b"1", b"y": b"2"}}
-        self.assertEqual((self.contents(), self.documents.hasChanges), (expected, False))
-        self.commit(("a", b"z", b"6"))
-        self.reopen()
-        self.assertEqual(self.contents(), {"a": {**expected["a"], b"z": b"6"}})
-
     def test_dirty(self) -> None:
         """
         What was written is to be flushed, and the directory has been; it is urgent if somebody said so before that
