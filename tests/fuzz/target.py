@@ -19,6 +19,8 @@ NEED_ARROW: Final = frozenset({"recordings"})
 """The targets that need pyarrow, which the other fast tests do without."""
 
 _MUTATIONS = 200
+_MUTATIONS_OF_SEED = 4
+"""How many inputs are made for a target, and for each of its seeds, at least."""
 
 
 @frozen
@@ -64,7 +66,8 @@ def checkMutations(name: str) -> None:
     @raise AssertionError: if an input breaks what the target promises.
     """
     target = loadTarget(name)
-    for data in [b"", *target.seeds, *mutations(target.seeds, target.tokens, _MUTATIONS, Random(name))]:
+    count = max(_MUTATIONS, _MUTATIONS_OF_SEED * len(target.seeds))
+    for data in [b"", *target.seeds, *mutations(target.seeds, target.tokens, count, Random(name))]:
         try:
             target.check(data[: target.maxBytes])
         except Exception as error:

@@ -201,12 +201,16 @@ class Client:
         self._case = case
         self._expected: deque[tuple[int, Any]] = deque()
         self._lastCorrelationId = 0
-        protocol = case.factory.buildProtocol(IPv4Address("TCP", "192.0.2.1", 50_000))
-        assert isinstance(protocol, BrokerSession)
+        protocol = self._buildProtocol()
         self.protocol = protocol
         self.transport = transportType(case.clock, protocol)
         self.transport.connect()
         case.clock.advance(0)
+
+    def _buildProtocol(self) -> BrokerSession:
+        protocol = self._case.factory.buildProtocol(IPv4Address("TCP", "192.0.2.1", 50_000))
+        assert isinstance(protocol, BrokerSession)
+        return protocol
 
     def frame(self, entity: Any, answered: bool = True) -> bytes:
         """
@@ -372,6 +376,12 @@ class BrokerTestCase(SynchronousTestCase):
         done, function = self.flushes.pop(0)
         maybeDeferred(function).chainDeferred(done)
         self.clock.advance(0)
+
+    def finishFlushes(self) -> None:
+        """Hold no flush back any more."""
+        self.isHolding = False
+        while self.flushes:
+            self.finishFlush()
 
     def _captureLog(self) -> Any:
         capturing = capturedLogs()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from kio.index import load_request_schema, load_response_schema
 from twisted.internet.address import IPv4Address
@@ -186,16 +186,14 @@ class GatewayClient(Client):
     def __init__(
         self, case: GatewayTestCase, nodeId: int | None, transportType: type[FakeTransport] = FakeTransport
     ) -> None:
-        self._case: Any = case
-        self._expected = deque()
-        self._lastCorrelationId = 0
+        self._nodeId = nodeId
+        super().__init__(cast(Any, case), transportType)
+
+    def _buildProtocol(self) -> Any:
+        case: Any = self._case
         protocol = case.factory.buildProtocol(IPv4Address("TCP", "192.0.2.1", 50_000))
-        assert isinstance(protocol, RelaySession)
-        protocol.nodeId, protocol.ports, protocol.advertised = nodeId, case.ports, case.ports.advertised
-        self.protocol = protocol
-        self.transport = transportType(case.clock, protocol)
-        self.transport.connect()
-        case.clock.advance(0)
+        protocol.nodeId, protocol.ports, protocol.advertised = self._nodeId, case.ports, case.ports.advertised
+        return protocol
 
     def send(self, name: str, apiVersion: int, /, *, answered: bool = True, **values: Any) -> None:
         """Send a request and let turns pass."""

@@ -75,6 +75,11 @@ class Threads:
         result, function = self.waiting.pop(0)
         maybeDeferred(function).chainDeferred(result)
 
+    def runAll(self) -> None:
+        """Call all that wait, and those that come to wait because of that."""
+        while self.waiting:
+            self.run()
+
 
 def storageError(code: int) -> OSError:
     """

@@ -37,6 +37,10 @@ _TABLES: Final = {"limits": True, "offsets": False}
 """The tables, and whether they are flushed for those who wait."""
 
 
+_FILLED_IN_BYTES: Final = 12
+"""How much of a batch the log fills in: the base offset and the leader epoch."""
+
+
 class Violation(AssertionError):
     """The log has broken a promise."""
 
@@ -837,8 +841,10 @@ class PowerHistory:
             if entry.offset >= partition.logStartOffset and entry.end <= partition.highWatermark
         ]
         expected = [(entry.offset, entry.count, entry.leaderEpoch, entry.identity) for entry in entries]
+        sizeBytes = sum(len(entry.identity) + _FILLED_IN_BYTES for entry in entries)
         try:
             found = self._present(partition)
+            available = self._log.bytesAvailable(partition, partition.logStartOffset)
             self._compareEpochs(partition, entries)
         except LogFailed:
             if self._disk.fault is None:
@@ -846,6 +852,8 @@ class PowerHistory:
             return
         if found != expected:
             raise Violation(f"{partition} has {found}, not {expected}")
+        if (partition.sizeBytes, available) != (sizeBytes, sizeBytes):
+            raise Violation(f"{partition} has {partition.sizeBytes} bytes and {available} to be read, not {sizeBytes}")
 
     def _breakOrMend(self) -> None:
         disk, random = self._disk, self._random

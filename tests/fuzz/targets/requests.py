@@ -22,7 +22,7 @@ from admission.kafka.wire.produce import parseProduce
 from admission.kafka.wire.versions import APIS, PRODUCE, Api, served
 from admission.names import MAX_NAME_BYTES
 from tests.kit.brokerfixture import batchOf, encode, produceFields, requestFrame, requestOf
-from tests.unit.kafka.wire.test_kio import arrayElements
+from tests.kit.kioentities import arrayElements
 
 from ..bounds import bounded
 from ..seedmaking import emptyMessage, filledMessage, requestHeader

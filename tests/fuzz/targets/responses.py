@@ -32,7 +32,7 @@ from admission.kafka.wire.requests import (
 )
 from admission.kafka.wire.versions import API_VERSIONS, APIS, FETCH, Api
 from tests.kit.brokerfixture import encode
-from tests.unit.kafka.wire.test_kio import arrayElements
+from tests.kit.kioentities import arrayElements
 
 from ..bounds import bounded
 from ..seedmaking import emptyMessage, filledMessage

@@ -53,20 +53,6 @@ class LoadSettingsTests(SynchronousTestCase):
             },
         )
 
-    def test_units(self) -> None:
-        """
-        Sizes and times take units; a bare number of a C{.ms} property counts
-        milliseconds, one of a timeout seconds.
-        """
-        settings = loadSettings(
-            None,
-            ["message.max.bytes=2MiB", "log.flush.interval.ms=2s", "close.grace.timeout=3", "log.retention.ms=-1"],
-        )
-        self.assertEqual(settings.messageMaxBytes, 2 << 20)
-        self.assertEqual(settings.logFlushIntervalSeconds, 2.0)
-        self.assertEqual(settings.closeGraceTimeoutSeconds, 3.0)
-        self.assertIs(settings.logRetentionSeconds, None)
-
     def test_retentionPrecedence(self) -> None:
         """Of the names for retention, milliseconds go before minutes and minutes before hours, as in Kafka."""
         hours, minutes, milliseconds = "log.retention.hours=1", "log.retention.minutes=2", "log.retention.ms=3"
@@ -183,12 +169,6 @@ class TableTests(SynchronousTestCase):
     def test_everyField(self) -> None:
         """Every field is a property, except the one that says where they are from."""
         self.assertEqual([each.name for each in fields(Settings) if each.name not in PROPERTIES], ["places"])
-
-    def test_asProperties(self) -> None:
-        """Settings are written as Kafka writes them."""
-        texts = loadSettings(None, ["log.retention.hours=-1", "log.flush.interval.ms=250ms"]).asProperties()
-        self.assertEqual((texts["log.flush.interval.ms"], texts["log.retention.ms"]), ("250", "-1"))
-        self.assertEqual(list(texts), [listed.name for listed in PROPERTIES.values()])
 
     def test_asPropertiesOnce(self) -> None:
         """They are written once, since some requests need them thousands of times; other settings are written anew."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
-from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IHalfCloseableDescriptor
 from zope.interface import implementer
 
@@ -160,15 +160,6 @@ class ReadTests(DrainTestCase):
         self.assertEqual(self.events.partitions[0].highWatermark, 1)
         self.assertAnswered(client, count=0)
 
-    def test_asksTwice(self) -> None:
-        """Draining twice is draining once."""
-        client = self.connect()
-        self.park(client)
-        first = self.factory.closeAll()
-        self.successResultOf(self.drain())
-        self.successResultOf(first)
-        self.assertAnswered(client)
-
     def test_failingConnection(self) -> None:
         """A connection that cannot be drained is cut off, and the others are drained."""
         failing, other = self.connect(), self.connect()
@@ -251,10 +242,7 @@ class SlowDiskTests(DrainTestCase):
 
     def finish(self) -> None:
         """The disk has everything, and whatever else it is asked for."""
-        self.isHolding = False
-        while self.flushes:
-            done, function = self.flushes.pop(0)
-            maybeDeferred(function).chainDeferred(done)
+        self.finishFlushes()
         self.clock.pump([0.0] * 4)
 
     def test_acknowledged(self) -> None:

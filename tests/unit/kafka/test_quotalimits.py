@@ -13,14 +13,13 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from twisted.internet.defer import Deferred
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
-from zope.interface import implementer
-from zope.interface.verify import verifyObject
 
 from admission.control import AdmissionControl
-from admission.interfaces import ADMITTED, DEFAULT, Decision, IQuotaPolicy, QuotaEntity, QuotaStatus, Request, Usage
+from admission.interfaces import ADMITTED, DEFAULT, Decision, QuotaEntity, Request, Usage
 from admission.kafka.broker.log.interface import LONGEST_KEY_BYTES, LogFailed, LogRefusal
 from admission.kafka.quotalimits import Alteration, LimitRefused, QuotaLimits, describeEntity
 from admission.quotas.limits import ADDRESS_KINDS, CLIENT_KINDS, EntityKind, LimitTable
+from admission.quotas.policy import QuotaPolicy
 from tests.kit.logfixture import LogTestCase, storageError
 
 RATE = "producer_byte_rate"
@@ -36,9 +35,8 @@ ADDRESS = QuotaEntity(ip="192.0.2.1")
 Verdicts = list[LogRefusal | None]
 
 
-@implementer(IQuotaPolicy)
 @define(eq=False, slots=False)
-class TablePolicy:
+class TablePolicy(QuotaPolicy):
     """
     A policy that only knows limits.
 
@@ -50,8 +48,6 @@ class TablePolicy:
     refusedValue: float | None = None
     configured: list[tuple[QuotaEntity, dict[str, float | None]]] = field(factory=list)
     isLimiting: bool = False
-    isShadow: bool = False
-    horizonSeconds: float | None = None
 
     @property
     def limitNames(self) -> Sequence[str]:
@@ -70,23 +66,8 @@ class TablePolicy:
     def decide(self, request: Request, now: float) -> Decision:
         return ADMITTED
 
-    def budgetBytes(self, request: Request, now: float) -> int | None:
-        return None
-
     def record(self, request: Request, usage: Usage, now: float) -> float:
         return 0.0
-
-    def explain(self, request: Request, now: float) -> Sequence[QuotaStatus]:
-        return ()
-
-    def sweep(self, now: float) -> None:
-        pass
-
-    def replayKey(self, request: Request) -> Any:
-        return None
-
-    def addSensors(self, registry: Any, name: str) -> None:
-        pass
 
 
 class LimitsTestCase(LogTestCase):
@@ -161,45 +142,6 @@ class LimitsTestCase(LogTestCase):
 
 class AlterTests(LimitsTestCase):
     """L{QuotaLimits.alter} stores limits and puts them in force."""
-
-    def test_policy(self) -> None:
-        """The policies of these tests are policies."""
-        for policy in self.policies:
-            verifyObject(IQuotaPolicy, policy)
-
-    def test_writtenFirst(self) -> None:
-        """A limit is in force, and its alteration over, once it is committed and not before."""
-        altered = self.ask((ALICE, {RATE: 1000.0}))
-        self.assertNoResult(altered)
-        self.assertNotIn(ALICE, self.control.limits)
-        self.clock.turn()
-        self.assertEqual(self.successResultOf(altered), [None])
-        self.assertEqual(self.control.limits[ALICE], {RATE: 1000.0})
-
-    def test_layers(self) -> None:
-        """
-        A limit set now goes over the one that the broker was started with,
-        which is in force again when the other is removed; others of the entity are left alone.
-        """
-        self.set(ANYBODY, **{RATE: 1000.0})
-        self.assertEqual(self.control.limits[ANYBODY], {RATE: 1000.0, PERCENTAGE: 50.0})
-        self.set(ANYBODY, **{RATE: None})
-        self.assertEqual(self.control.limits[ANYBODY], {RATE: 200.0, PERCENTAGE: 50.0})
-        self.set(ANYBODY, **{RATE: None})
-        self.assertEqual(self.control.limits[ANYBODY], {RATE: 200.0, PERCENTAGE: 50.0})
-
-    def test_removed(self) -> None:
-        """A limit with none below it is gone when it is removed, from the policies and from the storage."""
-        self.set(ALICE, **{RATE: 1000.0, PERCENTAGE: 5.0})
-        self.set(ALICE, **{RATE: None})
-        self.assertEqual(self.control.limits[ALICE], {PERCENTAGE: 5.0})
-        self.set(ALICE, **{PERCENTAGE: None})
-        self.assertNotIn(ALICE, self.control.limits)
-        self.assertEqual(list(self.log.table("quotas").items()), [])
-
-    def test_removeNothing(self) -> None:
-        """To remove what is not there is no error, and nothing is written for it."""
-        self.assertEqual(self.successResultOf(self.ask((ALICE, {RATE: None}))), [None])
 
     def test_onlyWhatChanges(self) -> None:
         """Policies hear of what changes and of nothing else."""
@@ -344,15 +286,6 @@ class AlterTests(LimitsTestCase):
         self.patch(self.control, "restore", lambda limitNames, established, now: told.append(set(limitNames)))
         self.alter((ALICE, {RATE: 7.0}), (BOTH, {PERCENTAGE: 8.0}), (CLIENT, {RATE: 100.0}))
         self.assertEqual(told, [{RATE, PERCENTAGE}])
-
-    def test_sameTurn(self) -> None:
-        """Alterations of one entity in one turn build upon each other."""
-        pending = [self.ask((ALICE, {RATE: 7.0})), self.ask((ALICE, {PERCENTAGE: 5.0}), (ALICE, {RATE: 8.0}))]
-        self.clock.turn()
-        self.assertEqual([self.successResultOf(each) for each in pending], [[None], [None, None]])
-        self.assertEqual(self.control.limits[ALICE], {RATE: 8.0, PERCENTAGE: 5.0})
-        self.restart()
-        self.assertEqual(self.control.limits[ALICE], {RATE: 8.0, PERCENTAGE: 5.0})
 
     def test_validateOnly(self) -> None:
         """What is only to be validated is answered at once and changes nothing."""
@@ -569,12 +502,6 @@ class RestartTests(LimitsTestCase):
             self.set(entity, **{RATE: 8.0})
         self.restart()
         self.assertEqual([self.control.limits[entity] for entity in (ALICE, BOTH)], [{RATE: 8.0}] * 2)
-
-    def test_stopped(self) -> None:
-        """What was written when the log is closed is in force after the restart."""
-        altered = self.ask((ALICE, {RATE: 7.0}))
-        self.restart()
-        self.assertEqual((self.successResultOf(altered), self.control.limits[ALICE]), ([None], {RATE: 7.0}))
 
 
 class DescribeTests(LimitsTestCase):

@@ -14,7 +14,7 @@ from typing import Any
 from attrs import define, field
 from hypothesis import given, settings, strategies as st
 from twisted.cred.checkers import InMemoryUsernamePasswordDatabaseDontUse
-from twisted.internet.defer import maybeDeferred, succeed
+from twisted.internet.defer import succeed
 from twisted.internet.testing import MemoryReactorClock
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
@@ -25,7 +25,7 @@ from admission.connection.factory import AdmittedFactory, ConnectionLimits
 from admission.connection.hangup import HangUpWatch
 from admission.connection.pauses import Pause
 from admission.connection.protocol import FAILED, HUNG_UP
-from admission.control import AdmissionControl, Charge
+from admission.control import AdmissionControl
 from admission.interfaces import (
     ADMITTED,
     CONNECTION,
@@ -339,15 +339,6 @@ class ServedTests(RecordedTestCase):
         event = self.request()
         self.assertDecision(event, THROTTLE, OVER_QUOTA, "strict")
         self.assertEqual((event.policyDelaysSeconds, event.throttleTimeMs), ((9.0, 2.5), 2500))
-
-    def test_onTrial(self) -> None:
-        """What a shadow policy asks for is recorded and decides nothing."""
-        self.topic()
-        self.limit()
-        self.connect().produce("events", batchOf(b"a"))
-        event = self.request()
-        self.assertDecision(event, ADMIT, None)
-        self.assertEqual((event.policyDelaysSeconds, event.throttleTimeMs), ((9.0, 0.0), 0))
 
     def test_toldNothing(self) -> None:
         """An answer that is not held against the client is marked as such."""
@@ -698,16 +689,6 @@ class AbandonedTests(RecordedTestCase):
         client.protocol.peerGone()
         self.assertDecision(self.request("Fetch"), EXPIRE, HUNG_UP)
 
-    def test_stopping(self) -> None:
-        """When the server stops, what is parked for too long has expired for that reason."""
-        events = self.topic()
-        client = self.connect()
-        client.send("Fetch", 12, **fetchFields(events, 0, maxWaitMs=60_000))
-        self.factory.closeAll()
-        self.clock.pump([self.factory.limits.closeGraceSeconds + 1, 0])
-        self.assertDecision(self.request("Fetch"), EXPIRE, "the server stops")
-        self.assertEqual(self.connections()[-1].reason, "the server stops")
-
     def test_answeredWhileClosing(self) -> None:
         """An answer that comes when the connection is closing is not sent, so the request has expired."""
         events = self.topic()
@@ -755,17 +736,6 @@ class AbandonedTests(RecordedTestCase):
         event = self.request("Fetch")
         self.assertDecision(event, EXPIRE, HUNG_UP)
         self.assertEqual((event.isCounted, event.decidedSeconds, event.purgatoryWaitSeconds), (True, 2.0, 2.0))
-
-    def test_bodyTooSlow(self) -> None:
-        """A body that does not come is given up, and that is why."""
-        client = self.connect()
-        client.sendBytes(struct.pack(">ih", 100_000, 0))
-        self.clock.advance(self.factory.limits.receiveSeconds + 1)
-        self.clock.advance(0)
-        event = self.request("Produce")
-        self.assertEqual(event.decision, EXPIRE)
-        self.assertIn("(receiveSeconds)", str(event.reason))
-        self.assertEqual(event.reason, self.connections()[-1].reason)
 
 
 class LifecycleTests(RecordedTestCase):
@@ -829,19 +799,6 @@ class LifecycleTests(RecordedTestCase):
         self.assertEqual(self.policy.outcomes[1:], [("Produce", Outcome(False, 0.0, 0.0))])
         self.assertEqual((self.policy.underWay, len(self.flushLoggedErrors(ZeroDivisionError))), ([], 1))
 
-    def test_limitGone(self) -> None:
-        """A request that has begun ends although the policy limits nobody any more."""
-        events = self.topic()
-        self.limit()
-        client = self.connect()
-        client.send("Fetch", 12, **fetchFields(events, 0, maxWaitMs=60_000))
-        self.policy.limitNames = ()
-        self.policy.isLimiting = False
-        self.broker.control.configure(QuotaEntity(user="alice"), {}, 0.0)
-        self.assertFalse(self.policy in [member.policy for member in self.broker.control._limiting])
-        client.disconnect()
-        self.assertEqual((self.policy.underWay, len(self.policy.outcomes)), ([], 1))
-
 
 class SyncTests(RecordedTestCase):
     """Requests that wait for the disk."""
@@ -852,14 +809,7 @@ class SyncTests(RecordedTestCase):
         self.topic()
         self.clock.advance(2)
         self.isHolding = True
-        self.addCleanup(self.finishAll)
-
-    def finishAll(self) -> None:
-        """The disk has everything."""
-        self.isHolding = False
-        while self.flushes:
-            done, function = self.flushes.pop(0)
-            maybeDeferred(function).chainDeferred(done)
+        self.addCleanup(self.finishFlushes)
 
     def test_waits(self) -> None:
         """Waiting for the disk is like any other wait."""
@@ -867,8 +817,7 @@ class SyncTests(RecordedTestCase):
         client.sendBytes(self.produceBytes(client))
         self.clock.advance(0.5)
         self.assertEqual(self.requests(), [])
-        self.finishAll()
-        self.clock.advance(0)
+        self.finishFlushes()
         event = self.request()
         self.assertDecision(event, ADMIT, None)
         self.assertEqual((event.purgatoryWaitSeconds, client.waiting()), (0.5, 1))
@@ -952,12 +901,6 @@ class LoginTests(RecordedTestCase):
         self.assertDecision(event, EXPIRE, HUNG_UP)
         self.assertEqual(event.requestBytes, LOGIN_GRAIN_BYTES)
         self.assertEqual(self.connections()[-1].reason, BROKE)
-
-    def test_beforeLogin(self) -> None:
-        """What is not served before a login is refused as a frame."""
-        client = self.connect()
-        client.sendBytes(client.frame(requestOf("ListGroups", 3)))
-        self.assertDecision(self.request("ListGroups"), REJECT, "it sent ListGroups before it had logged in")
 
 
 class ConnectionTests(RecordedTestCase):
@@ -1088,14 +1031,6 @@ class KnownProducerTests(RecordedTestCase):
 
 class QuotasTests(RecordedTestCase):
     """What the recording needs to know of L{AdmissionControl}."""
-
-    def test_strictest(self) -> None:
-        """Of policies that ask for the same delay, one with a say is named."""
-        self.limit()
-        quotas = self.broker.control
-        self.assertEqual(quotas.policyNames, ("trial", "strict"))
-        self.assertEqual(quotas.strictest(Charge(2.0, (2.0, 2.0))), "strict")
-        self.assertIs(quotas.strictest(Charge(0.0, (2.0, 0.0))), None)
 
     def test_changedLimits(self) -> None:
         """

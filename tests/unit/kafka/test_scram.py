@@ -5,10 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-from typing import Any
 
-from hypothesis import given, settings, strategies as st
-from kafka.net.sasl.scram import ScramClient
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.kafka.scram import HASHES, ScramError, ScramExchange, ScramSecret
@@ -69,24 +66,6 @@ class ScramExchangeTests(SynchronousTestCase):
         self.assertEqual(exchange.challenge(SECRET), CHALLENGE)
         self.assertTrue(exchange.isProof(FINAL))
         self.assertEqual(exchange.signature(), SIGNATURE)
-
-    def logIn(self, mechanism: str, password: str, client: Any) -> bool:
-        """Have kafka-python's client log in; it raises if our signature is wrong."""
-        exchange = ScramExchange(mechanism, client.first_message(), "nonce")
-        client.process_server_first_message(
-            exchange.challenge(ScramSecret.ofPassword(mechanism, password.encode(), 4096, b"some salt"))
-        )
-        if not exchange.isProof(client.final_message()):
-            return False
-        client.process_server_final_message(exchange.signature())
-        return True
-
-    def test_otherImplementation(self) -> None:
-        """The client of kafka-python logs in with the right password, whichever mechanism, and with no other."""
-        for mechanism in HASHES:
-            for password in ("pencil", "ключ, =", "x" * 200):
-                self.assertTrue(self.logIn(mechanism, password, ScramClient("zoë", password, mechanism)))
-                self.assertFalse(self.logIn(mechanism, password, ScramClient("zoë", password + "x", mechanism)))
 
     def test_names(self) -> None:
         """Commas and equals signs in names are escaped; what else looks like an escape is refused."""
@@ -159,16 +138,3 @@ class ScramExchangeTests(SynchronousTestCase):
         """There is no proof before a challenge."""
         self.assertRaises(RuntimeError, exchangeOf(FIRST).isProof, FINAL)
         self.assertRaises(RuntimeError, exchangeOf(FIRST).signature)
-
-    @settings(max_examples=200, deadline=None, database=None, derandomize=True)
-    @given(st.binary(max_size=60), st.integers(0, len(FIRST)), st.integers(0, len(FINAL)))
-    def test_anything(self, noise: bytes, atFirst: int, atFinal: int) -> None:
-        """Whatever is sent is either refused or proves nothing."""
-        try:
-            exchange = exchangeOf(FIRST[:atFirst] + noise)
-        except ScramError:
-            exchange = exchangeOf(FIRST)
-        exchange.challenge(SECRET)
-        message = FINAL[:atFinal] + noise
-        if message != FINAL:
-            self.assertFalse(exchange.isProof(message))

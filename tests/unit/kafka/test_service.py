@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -37,7 +37,7 @@ from admission.kafka.options import Listener, Options, buildOrder
 from admission.kafka.serversettings import RESERVED_DESCRIPTORS
 from admission.kafka.service import BrokerConfig, BrokerService, makeService
 from admission.recording.recorder import EventRecorder
-from tests.kit.brokerfixture import batchOf, fetchFields, framed, produceFields, readResponse, requestFrame, requestOf
+from tests.kit.brokerfixture import batchOf, fetchFields, produceFields, readResponse, requestFrame, requestOf
 
 LOOPBACK = "tcp:0:interface=127.0.0.1"
 
@@ -190,34 +190,6 @@ class ServingTests(ServiceTestCase):
         for client in (first, second):
             yield self.disconnect(client)
 
-    @inlineCallbacks
-    def test_maxConnections(self) -> Any:
-        """A connection too many is closed, and the log says so."""
-        service = self.start(self.service("max.connections=1"))
-        client = yield self.connect(service)
-        yield client.ask("ApiVersions", 4)
-        with capturedLogs() as logged:
-            refused = yield self.connect(service)
-            yield refused.lost
-        self.assertIn("max.connections", " ".join(map(formatEvent, logged)))
-        yield self.disconnect(client)
-
-    @inlineCallbacks
-    def test_sensors(self) -> Any:
-        """What the service holds can be measured."""
-        service = self.start(self.service())
-        client = yield self.connect(service)
-        yield client.ask("Metadata", 9, topics=[{"name": "events"}])
-        topic = service.broker.log.topic("events")
-        answer = client.ask("Fetch", 12, **fetchFields(topic, 0, maxWaitMs=200))
-        while not service.sensors["RequestPurgatorySize"]:
-            yield deferLater(reactor, 0.01)
-        self.assertEqual(service.sensors["Connections"], 1)
-        self.assertGreater(service.sensors["MemoryPoolUsed"], 0)
-        yield answer
-        self.assertEqual(service.sensors["RequestPurgatorySize"], 0)
-        yield self.disconnect(client)
-
     def test_neverIdle(self) -> None:
         """C{connections.max.idle.ms=-1} lets connections be idle for ever."""
         service = self.start(self.service("connections.max.idle.ms=-1"))
@@ -334,60 +306,6 @@ class StoppingTests(ServiceTestCase):
         self.assertEqual(len(clusterIds), 1)
 
     @inlineCallbacks
-    def test_sendsResponses(self) -> Any:
-        """A response that is under way is sent to its end before the connection closes."""
-        service = self.start(self.service("message.max.bytes=32MiB", "fetch.max.bytes=32MiB"))
-        client = yield self.connect(service)
-        yield client.ask("Metadata", 9, topics=[{"name": "events"}])
-        yield client.ask("Produce", 9, **produceFields("events", batchOf(bytes(16 << 20))))
-        client.transport.pauseProducing()
-        answer = client.ask("Fetch", 12, **fetchFields(service.broker.log.topic("events"), 0))
-        while not service.broker.gate.ledger.get("responses"):
-            yield deferLater(reactor, 0.01)
-        stopping = service.stopService()
-        yield deferLater(reactor, 0.05)
-        self.assertNoResult(stopping)
-        client.transport.resumeProducing()
-        fetched = yield answer
-        self.assertEqual(len(fetched.responses[0].partitions[0].records), len(batchOf(bytes(16 << 20))))
-        yield stopping
-        yield client.lost
-
-    @inlineCallbacks
-    def test_acknowledges(self) -> Any:
-        """Records that were received are acknowledged and stored, though the service stops in the same turn."""
-        service = self.start(self.service())
-        client = yield self.connect(service)
-        yield client.ask("Metadata", 9, topics=[{"name": "events"}])
-        whenCommitted = service.broker.log.whenCommitted
-        stopped: list[Deferred[Any]] = []
-
-        def stopThen(callback: Callable[[Any], object]) -> None:
-            whenCommitted(callback)
-            stopped.append(service.stopService())
-            service.factory.closeAll()
-
-        service.broker.log.whenCommitted = stopThen  # type: ignore[method-assign]
-        answer = yield client.ask("Produce", 9, **produceFields("events", batchOf(b"1")))
-        self.assertEqual(answer.responses[0].partition_responses[0].error_code, ErrorCode.none)
-        yield stopped[0]
-        yield client.lost
-
-    @inlineCallbacks
-    def test_waitingFetch(self) -> Any:
-        """A fetch that waits does not hold up the end."""
-        service = self.start(self.service("close.grace.timeout=60s"))
-        client = yield self.connect(service)
-        yield client.ask("Metadata", 9, topics=[{"name": "events"}])
-        topic = service.broker.log.topic("events")
-        client.transport.write(requestFrame(requestOf("Fetch", 12, **fetchFields(topic, 0, maxWaitMs=10**6)), 1))
-        while not service.broker.purgatory.watched:
-            yield deferLater(reactor, 0.01)
-        yield service.stopService()
-        yield client.lost
-        self.assertEqual(service.broker.purgatory.watched, 0)
-
-    @inlineCallbacks
     def test_stoppedTwice(self) -> Any:
         """
         A service that is stopped twice closes its log only when its connections are gone, and both
@@ -456,18 +374,6 @@ class StoppingTests(ServiceTestCase):
         yield service.stopService()
         connecting = connectProtocol(TCP4ClientEndpoint(reactor, "127.0.0.1", port), Protocol())
         yield self.assertFailure(connecting, ConnectionRefusedError)
-
-    @inlineCallbacks
-    def test_halfARequest(self) -> Any:
-        """A request that has not come to its end is given up."""
-        service = self.start(self.service("close.grace.timeout=60s"))
-        client = yield self.connect(service)
-        client.transport.write(framed(bytes(5000))[:4] + b"\x00\x00half")
-        while not service.broker.gate.ledger["frames"]:
-            yield deferLater(reactor, 0.01)
-        yield service.stopService()
-        yield client.lost
-        self.assertEqual(service.broker.gate.ledger["frames"], 0)
 
 
 class MistakeTests(ServiceTestCase):

@@ -6,11 +6,8 @@ import gc
 import struct
 import tracemalloc
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from attrs import define, field
-from zope.interface import implementer
-from zope.interface.verify import verifyObject
 
 from admission.connection.pauses import Pause
 from admission.control import AdmissionControl
@@ -21,24 +18,22 @@ from admission.interfaces import (
     DEFAULT,
     NOTHING,
     Decision,
-    IQuotaPolicy,
     QuotaEntity,
-    QuotaStatus,
     Request,
     Usage,
 )
 from admission.kafka.broker.produceresponses import throttleTimeMs
 from admission.kafka.quotalimits import QuotaLimits
 from admission.quotas.metering import Windows
+from admission.quotas.policy import QuotaPolicy
 from admission_plugins.clientquotas import ClientBytes
 from tests.kit.brokerfixture import BrokerTestCase, batchOf, fetchFields, framed, produceFields, requestOf
 
 THROTTLING_QUOTA_EXCEEDED = 89
 
 
-@implementer(IQuotaPolicy)
-@define(eq=False)
-class ScriptedPolicy:
+@define(eq=False, slots=False)
+class ScriptedPolicy(QuotaPolicy):
     """
     Does what a test says.
 
@@ -55,7 +50,6 @@ class ScriptedPolicy:
     decision: Decision = ADMITTED
     recorded: list[tuple[Request, Usage]] = field(factory=list)
     limitNames: Sequence[str] = ("scripted",)
-    horizonSeconds: float | None = 0.0
 
     def decide(self, request: Request, now: float) -> Decision:
         return self.decision
@@ -69,22 +63,6 @@ class ScriptedPolicy:
 
     def configure(self, entity: QuotaEntity, limits: Mapping[str, float | None], now: float) -> None:
         self.isLimiting = any(limit is not None for limit in limits.values())
-
-    @property
-    def limits(self) -> Mapping[QuotaEntity, Mapping[str, float]]:
-        return {}
-
-    def explain(self, request: Request, now: float) -> Sequence[QuotaStatus]:
-        return ()
-
-    def sweep(self, now: float) -> None:
-        pass
-
-    def replayKey(self, request: Request) -> Any:
-        return request.clientId
-
-    def addSensors(self, registry: Any, name: str) -> None:
-        pass
 
 
 class ThrottlingTestCase(BrokerTestCase):
@@ -107,10 +85,6 @@ class ThrottlingTestCase(BrokerTestCase):
 
 class ProduceTests(ThrottlingTestCase):
     """A producer over its quota."""
-
-    def test_policy(self) -> None:
-        """The policy of these tests is one."""
-        verifyObject(IQuotaPolicy, self.policy)
 
     def test_answeredAtOnceThenMuted(self) -> None:
         """
@@ -226,29 +200,6 @@ class ProduceTests(ThrottlingTestCase):
         self.clock.advance(0)
         self.assertRefused(client, "too many producer ids")
 
-    def test_hangsUpMeanwhile(self) -> None:
-        """A client that leaves during its delay leaves no timer behind."""
-        self.topic()
-        self.policy.delays["Produce"] = 10.0
-        for version in (9, 5):
-            client = self.connect()
-            client.send("Produce", version, **produceFields("events", batchOf(b"a")))
-            client.disconnect()
-
-    def test_closingMeanwhile(self) -> None:
-        """A response that was to be late leaves at once when the broker closes."""
-        self.topic()
-        self.policy.delays["Produce"] = 10.0
-        client = self.connect()
-        client.send("Produce", 5, **produceFields("events", batchOf(b"a")))
-        self.assertEqual(client.waiting(), 0)
-        client.protocol.closeGracefully()
-        self.clock.advance(0)
-        self.assertEqual(client.waiting(), 1)
-        client.receive()
-        self.clock.advance(0)
-        self.assertTrue(client.isClosed)
-
 
 class FetchTests(ThrottlingTestCase):
     """A consumer over its quota."""
@@ -357,16 +308,6 @@ class FetchTests(ThrottlingTestCase):
 
 class OthersTests(ThrottlingTestCase):
     """Requests of other kinds, and connecting."""
-
-    def test_anyRequest(self) -> None:
-        """Any response carries the delay, and the mute follows."""
-        self.policy.delays["Metadata"] = 0.25
-        client = self.connect()
-        answer = client.ask("Metadata", 9, topics=None)
-        self.assertEqual(answer.throttle_time.total_seconds(), 0.25)
-        self.assertIn(Pause.THROTTLED, client.protocol.pauses.reasons)
-        self.clock.advance(0.26)
-        self.assertEqual(client.protocol.pauses.reasons, {})
 
     def test_refused(self) -> None:
         """
@@ -598,16 +539,6 @@ class OthersTests(ThrottlingTestCase):
         self.clock.advance(0.2)
         for client in (refused, delayed):
             self.assertEqual(client.protocol.pauses.reasons, {})
-
-    def test_unlimited(self) -> None:
-        """Policies that limit nobody are not asked."""
-        policy = ScriptedPolicy(isLimiting=False, delays={"Produce": 1.0, "Metadata": 1.0, CONNECTION: 1.0})
-        self.broker.control = AdmissionControl([("scripted", policy)], 20.0)
-        self.topic()
-        client = self.connect()
-        client.produce("events", batchOf(b"a"))
-        client.ask("Metadata", 9, topics=None)
-        self.assertEqual(policy.recorded, [])
 
     def test_throttleTimeMs(self) -> None:
         """Delays are told in whole milliseconds, rounded up, and never negative."""

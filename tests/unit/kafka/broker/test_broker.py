@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from admission.kafka.wire.batches import readBatch
-from tests.kit.brokerfixture import POOL_BYTES, BrokerTestCase, batchOf, fetchFields
+from tests.kit.brokerfixture import BrokerTestCase, batchOf, fetchFields
 
 
 class BrokerTests(BrokerTestCase):
@@ -16,10 +16,6 @@ class BrokerTests(BrokerTestCase):
     def test_nodeId(self) -> None:
         """The broker's number is configured."""
         self.assertEqual(self.broker.nodeId, 7)
-
-    def test_largestResponse(self) -> None:
-        """One response takes no more than a quarter of the pool, whatever C{fetch.max.bytes} says."""
-        self.assertEqual(self.broker.largestResponseBytes, POOL_BYTES // 4)
 
     def test_failingPurgatory(self) -> None:
         """If it cannot tell those who wait for the records of one partition, those who wait for another's are told."""

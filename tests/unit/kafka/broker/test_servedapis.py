@@ -19,7 +19,7 @@ from tests.kit.brokerfixture import (
     fetchFields,
     produceFields,
 )
-from tests.unit.kafka.wire.test_kio import entities, everyVersion, fewExamples
+from tests.kit.kioentities import entities, everyVersion, fewExamples
 
 REQUESTS: dict[str, dict[str, Any]] = {
     "AlterClientQuotas": {

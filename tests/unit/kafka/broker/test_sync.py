@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from kio.schema.errors import ErrorCode
-from twisted.internet.defer import maybeDeferred
 
 from admission.connection.pauses import Pause
 from admission.connection.protocol import FAILED
@@ -32,19 +31,7 @@ class SyncTests(BrokerTestCase):
         self.client = self.connect()
         self.clock.advance(2)
         self.isHolding = True
-        self.addCleanup(self.finishAll)
-
-    def finish(self) -> None:
-        """The disk has everything that was written when it was asked."""
-        done, function = self.flushes.pop(0)
-        maybeDeferred(function).chainDeferred(done)
-        self.clock.advance(0)
-
-    def finishAll(self) -> None:
-        """Let nobody wait for the disk any more."""
-        self.isHolding = False
-        while self.flushes:
-            self.finish()
+        self.addCleanup(self.finishFlushes)
 
     def produceBytes(self, client: Client, value: bytes, acks: int) -> bytes:
         """A Produce request."""
@@ -70,7 +57,7 @@ class SyncTests(BrokerTestCase):
         self.send(self.client, self.produceBytes(self.client, b"2", ALL))
         self.assertEqual((self.client.waiting(), len(self.flushes), self.purgatory.watched), (0, 1, 1))
         self.assertEqual(self.events.partitions[0].highWatermark, 2)
-        self.finish()
+        self.finishFlush()
         self.assertEqual((self.result(self.client), self.purgatory.watched), ((0, 1), 0))
 
     def test_cached(self) -> None:
@@ -85,7 +72,7 @@ class SyncTests(BrokerTestCase):
         self.client.send("Produce", 9, **both)
         self.assertEqual((self.client.waiting(), len(self.flushes) > 0), (0, True))
         while self.flushes:
-            self.finish()
+            self.finishFlush()
         self.assertEqual([each.partition_responses[0].error_code for each in self.client.receive().responses], [0, 0])
 
     def test_fullPurgatory(self) -> None:
@@ -115,10 +102,10 @@ class SyncTests(BrokerTestCase):
         self.clock.advance(0)
         self.assertEqual([self.result(self.client)[0] for _ in range(2)], [ErrorCode.request_timed_out] * 2)
         while self.flushes:
-            self.finish()
+            self.finishFlush()
         self.assertEqual(self.gate.pool.usedBytesByPurpose.get(PARKED, 0), 0)
         self.send(self.client, self.produceBytes(self.client, b"4", ALL))
-        self.finish()
+        self.finishFlush()
         self.assertEqual(self.result(self.client), (0, 8))
 
     def test_fullPurgatoryOfOthers(self) -> None:
@@ -144,7 +131,7 @@ class SyncTests(BrokerTestCase):
             self.send(client, self.produceBytes(client, b"1", ALL))
         self.disk.flushError = OSError(errno.EIO, "input/output error")
         while self.flushes:
-            self.finish()
+            self.finishFlush()
         self.assertEqual([self.result(client)[0] for client in others], [ErrorCode.kafka_storage_error] * 2)
         self.disk.flushError = None
         for topicName, acks in (("cached", ALL), ("events", LEADER), ("events", ALL)):
@@ -164,7 +151,7 @@ class SyncTests(BrokerTestCase):
         self.assertEqual(self.purgatory.watched, 1)
         self.clock.advance(1.1)
         self.assertEqual((self.client.waiting(), self.purgatory.watched), (0, 1))
-        self.finish()
+        self.finishFlush()
         self.assertEqual(self.result(self.client), (0, 0))
         self.assertEqual(self.result(self.client)[0], ErrorCode.request_timed_out)
 
@@ -179,10 +166,10 @@ class SyncTests(BrokerTestCase):
         self.clock.advance(0)
         self.assertEqual(len(self.flushes), 1)
         self.send(others[2], self.produceBytes(others[2], b"2", ALL))
-        self.finish()
+        self.finishFlush()
         self.assertEqual([client.waiting() for client in others], [1, 1, 0])
         self.assertEqual(len(self.flushes), 1)
-        self.finish()
+        self.finishFlush()
         self.assertEqual([client.waiting() for client in others], [1, 1, 1])
 
     def test_order(self) -> None:
@@ -197,7 +184,7 @@ class SyncTests(BrokerTestCase):
             self.client.frame(requestOf("ApiVersions", 0)),
         )
         self.assertEqual(self.client.waiting(), 0)
-        self.finish()
+        self.finishFlush()
         self.assertEqual([self.result(self.client) for _ in range(2)], [(0, 0), (0, 1)])
         self.assertEqual(self.client.receive().error_code, 0)
 
@@ -211,7 +198,7 @@ class SyncTests(BrokerTestCase):
         self.assertEqual(self.client.waiting(), 0)
         self.clock.advance(0.02)
         self.assertEqual(self.result(self.client), (ErrorCode.request_timed_out, -1))
-        self.finish()
+        self.finishFlush()
         self.assertEqual((self.client.waiting(), self.events.partitions[0].highWatermark), (0, 1))
 
     def test_brokenAnswer(self) -> None:
@@ -253,7 +240,7 @@ class SyncTests(BrokerTestCase):
             self.send(client, self.produceBytes(client, b"1", ALL))
             self.patch(self.purgatory, method, fail)
             while self.flushes:
-                self.finish()
+                self.finishFlush()
             self.patch(self.purgatory, method, working)
             self.clock.advance(self.factory.limits.closeGraceSeconds)
             self.clock.advance(0)
@@ -277,37 +264,15 @@ class SyncTests(BrokerTestCase):
         self.assertEqual(self.purgatory.watched, 0)
         self.assertPoolWhole()
 
-    def test_closing(self) -> None:
-        """A connection that closes is answered first."""
-        self.send(self.client, self.produceBytes(self.client, b"1", ALL))
-        self.client.protocol.closeGracefully()
-        self.assertFalse(self.client.isClosed)
-        self.finish()
-        self.assertEqual((self.result(self.client), self.client.isClosed), ((0, 0), True))
-
-    def test_closingInVain(self) -> None:
-        """Closing does not wait longer than its grace period for a disk that hangs."""
-        fields = {**produceFields("events", batchOf(b"1"), acks=ALL), "timeout": 60_000}
-        self.send(self.client, self.client.frame(requestOf("Produce", 9, **fields)))
-        self.client.protocol.closeGracefully()
-        graceSeconds = self.factory.limits.closeGraceSeconds
-        self.clock.advance(graceSeconds * 0.9)
-        self.client.protocol.closeGracefully()
-        self.assertFalse(self.client.isClosed)
-        self.clock.advance(graceSeconds * 0.2)
-        self.clock.advance(0)
-        self.assertTrue(self.client.isClosed)
-        self.assertEqual(self.purgatory.watched, 0)
-
     def test_maxUnanswered(self) -> None:
         """A client that sends on and on while the disk is slow is not read any more, until it is answered."""
         frames = [self.produceBytes(self.client, b"%d" % number, ALL) for number in range(MAX_UNANSWERED + 5)]
         self.send(self.client, *frames)
         self.assertEqual(self.events.partitions[0].highWatermark, MAX_UNANSWERED)
         self.assertEqual(self.client.protocol.pauses.reasons.keys() - {Pause.BUSY}, {Pause.UNANSWERED})
-        self.finish()
+        self.finishFlush()
         self.assertEqual(self.events.partitions[0].highWatermark, MAX_UNANSWERED + 5)
-        self.finish()
+        self.finishFlush()
         offsets = [self.result(self.client)[1] for _ in frames]
         self.assertEqual(offsets, list(range(len(frames))))
         self.assertEqual(self.client.protocol.pauses.reasons, {})

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import struct
 from random import Random
-from types import SimpleNamespace
-from typing import Any
 
-from attrs import frozen
-from hypothesis import given, settings, strategies as st
-from kafka.coordinator.assignors.range import RangePartitionAssignor
-from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
-from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.kafka.client.assignors import (
@@ -29,15 +22,9 @@ from admission.kafka.client.assignors import (
 from admission.kafka.client.subscriptionstate import TopicPartition
 
 # kafka-python fails over members that want nothing, and over topics that do not exist.
-_TOPICS = st.frozensets(st.sampled_from("abcd"), min_size=1, max_size=4)
-_MEMBER_IDS = st.text("0123456789", min_size=1, max_size=3)
-_GROUPS = st.dictionaries(_MEMBER_IDS, _TOPICS, min_size=1, max_size=6)
-_COUNTS = st.fixed_dictionaries(dict.fromkeys("abcd", st.integers(1, 9)))
 
 PLACES = [TopicPartition("a", 0), TopicPartition("a", 2), TopicPartition("b", 1)]
 VERSIONS = range(NEWEST_VERSION + 1)
-
-fewExamples = settings(max_examples=30, deadline=None, database=None, derandomize=True)
 
 
 def members(*topics: str, **instanceIds: str) -> list[Subscriber]:
@@ -98,50 +85,6 @@ class RoundRobinTests(SynchronousTestCase):
         )
 
 
-@frozen
-class Cluster:
-    """What kafka-python asks for the number of partitions."""
-
-    counts: dict[str, int]
-
-    def partitions_for_topic(self, topic: str) -> set[int] | None:
-        """The partitions of a topic."""
-        return set(range(self.counts[topic])) if topic in self.counts else None
-
-
-class PeerTests(SynchronousTestCase):
-    """In a mixed group it does not matter who leads."""
-
-    def check(self, name: str, peer: Any, groups: Any) -> None:
-        """Compare an assignor of ours with kafka-python's."""
-
-        @fewExamples
-        @given(groups, _COUNTS)
-        def compare(group: dict[str, frozenset[str]], counts: dict[str, int]) -> None:
-            theirMembers = [
-                SimpleNamespace(member_id=memberId, group_instance_id=None, metadata=peer.metadata(topics))
-                for memberId, topics in group.items()
-            ]
-            theirs = {
-                memberId: sorted(map(tuple, assigned.partitions()))
-                for memberId, assigned in peer.assign(Cluster(counts), theirMembers).items()
-            }
-            subscribers = [Subscriber(memberId, None, topics) for memberId, topics in group.items()]
-            ours = ASSIGNORS[name](subscribers, counts)
-            self.assertEqual({memberId: sorted(map(tuple, assigned)) for memberId, assigned in ours.items()}, theirs)
-
-        compare()
-
-    def test_range(self) -> None:
-        """Ours hands out what kafka-python's does."""
-        self.check("range", RangePartitionAssignor, _GROUPS)
-
-    def test_roundRobin(self) -> None:
-        """Ours hands out what kafka-python's does, which fails unless all want the same."""
-        groups = st.builds(dict.fromkeys, st.sets(_MEMBER_IDS, min_size=1, max_size=6), _TOPICS)
-        self.check("roundrobin", RoundRobinPartitionAssignor, groups)
-
-
 class SubscriptionTests(SynchronousTestCase):
     """What members want."""
 
@@ -162,14 +105,6 @@ class SubscriptionTests(SynchronousTestCase):
         struct.pack_into(">h", data, 0, 9)
         self.assertEqual(decodeSubscription(bytes(data)), {"a"})
 
-    def test_peer(self) -> None:
-        """kafka-python reads what we write, and we what it writes."""
-        for version in VERSIONS:
-            theirs = ConsumerProtocolSubscription.decode(encodeSubscription(["a", "b"], PLACES, 7, version))
-            self.assertEqual(list(theirs.topics), ["a", "b"])
-            theirs = ConsumerProtocolSubscription(version=version, topics=["a", "b"], user_data=b"x")
-            self.assertEqual(decodeSubscription(bytes(theirs.encode())), {"a", "b"})
-
 
 class AssignmentTests(SynchronousTestCase):
     """What members get."""
@@ -183,16 +118,6 @@ class AssignmentTests(SynchronousTestCase):
         """No bytes, and no partitions, are no partitions."""
         self.assertEqual(decodeAssignment(b""), [])
         self.assertEqual(decodeAssignment(encodeAssignment([])), [])
-
-    def test_peer(self) -> None:
-        """kafka-python reads what we write, and we what it writes."""
-        for version in VERSIONS:
-            theirs = ConsumerProtocolAssignment.decode(encodeAssignment(PLACES, version))
-            self.assertEqual([tuple(each) for each in theirs.partitions()], PLACES)
-            theirs = ConsumerProtocolAssignment(
-                version=version, assigned_partitions=[("a", [0, 2]), ("b", [1])], user_data=b""
-            )
-            self.assertEqual(decodeAssignment(bytes(theirs.encode())), PLACES)
 
 
 class DamageTests(SynchronousTestCase):

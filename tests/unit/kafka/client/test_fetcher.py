@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred
 
 from admission.kafka.client.errors import BrokerRefused, NoOffset, RecordsRefused
 from admission.kafka.client.subscriptionstate import TopicPartition
-from tests.kit.clientfixture import ClientTestCase, errorAnswer
+from tests.kit.clientfixture import Answer, ClientTestCase, errorAnswer
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 VALUE = b"x" * 1000
@@ -180,6 +180,12 @@ class FetchTests(FetchTestCase):
         self.assertEqual([each.partition for each in last.topics[0].partitions], [1, 0])
 
 
+def refusal(errorCode: ErrorCode) -> Answer:
+    """An answer with an error for the first partition."""
+    refused = {"partition_index": 0, "error_code": errorCode, "records": b""}
+    return lambda request: {"responses": [{"topic": "a", "partitions": [refused]}]}
+
+
 class FetchErrorTests(FetchTestCase):
     """What can be wrong with a fetch."""
 
@@ -194,13 +200,7 @@ class FetchErrorTests(FetchTestCase):
 
     def refuse(self, errorCode: ErrorCode) -> None:
         """Have the next Fetch answered with an error for its partition."""
-        self.answerOnce(
-            lambda request: {
-                "responses": [
-                    {"topic": "a", "partitions": [{"partition_index": 0, "error_code": errorCode, "records": b""}]}
-                ]
-            }
-        )
+        self.answerOnce(refusal(errorCode))
 
     def test_leaderMoves(self) -> None:
         """A partition that has moved is fetched from where it is now."""
@@ -209,11 +209,7 @@ class FetchErrorTests(FetchTestCase):
             self.assertEqual(self.poll(consumer, 1), [])
             self.cluster.leaders[A0] = 2
             self.cluster.produce("a", b"moved")
-            self.broker.answers["Fetch"] = lambda request, errorCode=errorCode: {
-                "responses": [
-                    {"topic": "a", "partitions": [{"partition_index": 0, "error_code": errorCode, "records": b""}]}
-                ]
-            }
+            self.broker.answers["Fetch"] = refusal(errorCode)
             self.assertIn(b"moved", self.poll(consumer, 2))
             consumer.close()
             self.runFor(1)
@@ -233,11 +229,7 @@ class FetchErrorTests(FetchTestCase):
     def test_backsOff(self) -> None:
         """A partition that cannot be fetched is not asked for without end."""
         for errorCode in (ErrorCode.unknown_server_error, ErrorCode.not_leader_or_follower):
-            self.broker.answers["Fetch"] = lambda request, errorCode=errorCode: {
-                "responses": [
-                    {"topic": "a", "partitions": [{"partition_index": 0, "error_code": errorCode, "records": b""}]}
-                ]
-            }
+            self.broker.answers["Fetch"] = refusal(errorCode)
             self.broker.asked.clear()
             consumer = self.assign(A0)
             self.poll(consumer, 10)

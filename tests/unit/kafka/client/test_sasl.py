@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
-import hmac
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -13,6 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from admission.kafka.client.clientconnection import ConnectionSettings, connectTo
 from admission.kafka.client.errors import AuthenticationFailed
 from admission.kafka.client.sasl import MECHANISMS, Credentials, ScramConversation
+from admission.kafka.scram import HASHES, MIN_ITERATIONS, ScramExchange, ScramSecret
 from tests.kit.clientfixture import ClientTestCase, FakeEndpoint
 
 
@@ -85,33 +84,6 @@ class ScramTests(SynchronousTestCase):
             self.assertRaises(AuthenticationFailed, conversation.reply, final)
 
 
-class ScramBroker:
-    """The server's side, for one user."""
-
-    def __init__(self, hashName: str, password: str) -> None:
-        self._hashName = hashName
-        self._salted = hashlib.pbkdf2_hmac(hashName, password.encode(), b"salt", 4096)
-        self._exchanged: list[str] = []
-
-    def answer(self, request: Any) -> dict[str, Any]:
-        """What to say to what the client says."""
-        said = request.auth_bytes.decode()
-        if not self._exchanged:
-            bare = said.removeprefix("n,,")
-            nonce = bare.partition("r=")[2]
-            challenge = f"r={nonce}more,s={base64.b64encode(b'salt').decode()},i=4096"
-            self._exchanged = [bare, challenge]
-            return {"auth_bytes": challenge.encode()}
-        final, _, proof = said.partition(",p=")
-        exchanged = ",".join([*self._exchanged, final]).encode()
-        clientKey = hmac.digest(self._salted, b"Client Key", self._hashName)
-        signature = hmac.digest(hashlib.new(self._hashName, clientKey).digest(), exchanged, self._hashName)
-        if bytes(a ^ b for a, b in zip(clientKey, signature, strict=True)) != base64.b64decode(proof):
-            return {"error_code": ErrorCode.sasl_authentication_failed, "error_message": "wrong password"}
-        serverKey = hmac.digest(self._salted, b"Server Key", self._hashName)
-        return {"auth_bytes": b"v=" + base64.b64encode(hmac.digest(serverKey, exchanged, self._hashName))}
-
-
 class AuthenticateTests(ClientTestCase):
     """Logging in to a broker."""
 
@@ -119,6 +91,21 @@ class AuthenticateTests(ClientTestCase):
         """The broker knows all mechanisms, and one user."""
         super().setUp()
         self.broker.answers["SaslHandshake"] = lambda request: {"mechanisms": list(MECHANISMS)}
+
+    def scram(self, mechanism: str) -> None:
+        """Have the broker take SCRAM from now on."""
+        exchanges: list[ScramExchange] = []
+
+        def answer(request: Any) -> dict[str, Any]:
+            if not exchanges:
+                exchanges.append(ScramExchange(mechanism, request.auth_bytes, "nonce"))
+                secret = ScramSecret.ofPassword(mechanism, b"pencil", MIN_ITERATIONS, b"salt")
+                return {"auth_bytes": exchanges[0].challenge(secret)}
+            if not exchanges[0].isProof(request.auth_bytes):
+                return {"error_code": ErrorCode.sasl_authentication_failed, "error_message": "wrong password"}
+            return {"auth_bytes": exchanges[0].signature()}
+
+        self.broker.answers["SaslAuthenticate"] = answer
 
     def login(self, mechanism: str, password: str = "pencil") -> Any:
         """
@@ -145,15 +132,15 @@ class AuthenticateTests(ClientTestCase):
 
     def test_scram(self) -> None:
         """SCRAM takes two rounds, and convinces both sides."""
-        for mechanism, hashName in [("SCRAM-SHA-256", "sha256"), ("SCRAM-SHA-512", "sha512")]:
-            self.broker.answers["SaslAuthenticate"] = ScramBroker(hashName, "pencil").answer
+        for mechanism in HASHES:
+            self.scram(mechanism)
             self.broker.asked.clear()
             self.assertFalse(hasattr(self.login(mechanism), "value"))
             self.assertEqual(len(self.broker.requests("SaslAuthenticate")), 2)
 
     def test_wrongPassword(self) -> None:
         """What the broker says about a wrong password is passed on, and the connection closed."""
-        self.broker.answers["SaslAuthenticate"] = ScramBroker("sha256", "pencil").answer
+        self.scram("SCRAM-SHA-256")
         failure = self.login("SCRAM-SHA-256", "pen")
         self.assertIsInstance(failure.value, AuthenticationFailed)
         self.assertIn("refuses 'user': wrong password", str(failure.value))

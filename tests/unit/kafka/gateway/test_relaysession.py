@@ -144,17 +144,6 @@ class PassingTests(RelayTestCase):
             self.assertEqual(self.node.unanswered, left)
             self.assertEqual(self.client.receive().throttle_time.total_seconds() * 1000, left)
 
-    def test_chunks(self) -> None:
-        """Neither requests nor responses have to come in one piece."""
-        node = self.linked()
-        for byte in self.client.frame(requestOf("Heartbeat", 4)):
-            self.client.sendBytes(bytes((byte,)))
-        (sent,) = node.arrived()
-        for byte in node.responseTo(sent, {}):
-            self.assertEqual(self.client.waiting(), 0)
-            node.send(bytes((byte,)))
-        self.client.receive()
-
     def test_memory(self) -> None:
         """A request holds memory until the node has taken it, and no longer."""
         node = self.linked()
@@ -593,19 +582,6 @@ class LargeTests(RelayTestCase):
         self.assertEqual(self.node.unanswered, 0)
         self.client.receive()
 
-    def test_ownBehind(self) -> None:
-        """A refusal does not come into the middle of a response."""
-        self.client.send("Fetch", 12)
-        (sent,) = self.played.arrived()
-        response = self.played.responseTo(sent, fetched(100_000))
-        self.played.send(response[:50_000])
-        self.quota.decision = REFUSED
-        self.client.send("Produce", 9, **producing())
-        self.assertEqual(len(self.client.transport.received), 50_000)
-        self.played.send(response[50_000:])
-        self.client.receive()
-        self.client.receive()
-
     def test_metadata(self) -> None:
         """A large Metadata has the gateway's addresses, and the length that it has with these."""
         topics = [{"name": f"topic-{index:05}"} for index in range(5000)]
@@ -692,17 +668,6 @@ class BackpressureTests(RelayTestCase):
         self.assertTrue(node.transport.isReading)
         self.assertEqual(len(self.client.receive().responses[0].partitions[0].records), 2_000_000)
         self.assertEqual(len(node.arrived()), 1)
-
-    def test_clientStays(self) -> None:
-        """A client that takes nothing for long is closed, and its link with it."""
-        node = self.linked()
-        self.client.send("Fetch", 12)
-        (sent,) = node.arrived()
-        self.client.transport.isTaking = False
-        node.send(node.responseTo(sent, fetched(2_000_000)))
-        self.clock.advance(self.factory.limits.sendSeconds)
-        self.assertTrue(self.client.isClosed)
-        self.assertTrue(node.isClosed)
 
     def test_node(self) -> None:
         """A node that takes nothing for C{upstream.send.timeout} loses its link, and its client is closed."""
@@ -795,16 +760,6 @@ class ShareTests(RelayTestCase):
             played.take(True)
         self.assertEqual(sum(len(played.arrived()) for played in self.links), 3)
 
-    def test_waiterLeaves(self) -> None:
-        """A client that leaves while it waits is forgotten."""
-        self.stuck.add(addressOf(1))
-        clients = [self.connect(1) for _ in range(4)]
-        for client in clients:
-            self.produced(client)
-        clients[2].disconnect()
-        self.links[0].take(True)
-        self.assertNotIn(Pause.UPSTREAM, clients[3].protocol.pauses.reasons)
-
     def test_stalled(self) -> None:
         """
         Those who wait go on when stuck links are given up, if the node takes anything at all; otherwise they are closed
@@ -830,21 +785,9 @@ class ShareTests(RelayTestCase):
                 self.assertIn("has taken nothing for 10 s (upstream.send.timeout)", clients[2].closeReason)
             self.clock.advance(60.0)
 
-    def test_refused(self) -> None:
-        """What is refused gives its share back at once."""
-        self.quota.decision = Decision(False, 0.0, "too much")
-        for _ in range(5):
-            self.produced(self.client)
-            self.client.receive()
-            self.assertEqual(self.node.heldBytes, 0)
-
 
 class ConnectingTests(RelayTestCase):
     """Nodes are connected to when the first request comes."""
-
-    def test_late(self) -> None:
-        """Not before."""
-        self.assertEqual(self.attempts, [])
 
     def test_unknown(self) -> None:
         """Requests for a node that is not known wait until it is; the counters are those of one node all the time."""
@@ -939,24 +882,6 @@ class ConnectingTests(RelayTestCase):
         self.assertEqual((self.node.lastError, self.gateway.bootstrap.lastError), (None, None))
         self.assertEqual((self.node.linkCount, self.node.heldBytes), (0, 0))
 
-    def test_unansweredRequests(self) -> None:
-        """Requests without acknowledgement of a client that has left are sent once the node is connected."""
-        self.silent.add(addressOf(1))
-        for _ in range(2):
-            self.client.send("Produce", 9, answered=False, **producing(acks=0))
-        self.client.disconnect()
-        self.accept()
-        self.assertEqual(len(self.played.arrived()), 2)
-        self.assertTrue(self.played.isClosed)
-
-    def test_pausedMeanwhile(self) -> None:
-        """Requests that come while it is being connected are sent in their order."""
-        self.silent.add(addressOf(1))
-        for _ in range(3):
-            self.client.send("Heartbeat", 4)
-        self.accept()
-        self.assertEqual([sent.correlationId for sent in self.played.arrived()], [1, 2, 3])
-
 
 class EndingTests(RelayTestCase):
     """When one end goes, the other one does."""
@@ -1011,15 +936,6 @@ class EndingTests(RelayTestCase):
         self.assertTrue(self.client.isClosed)
         self.assertIsNone(self.node.lastError)
 
-    def test_nodeLeavesInTheMiddle(self) -> None:
-        """Of a response that is passed on the client gets the part that has come."""
-        self.client.send("Fetch", 12)
-        (sent,) = self.played.arrived()
-        self.played.transport.peerSends(self.played.responseTo(sent, fetched(200_000))[:100_000])
-        self.played.close()
-        self.assertTrue(self.client.isClosed)
-        self.assertEqual(len(self.client.transport.received), 100_000)
-
     def test_drain(self) -> None:
         """Draining waits for the answers to what was passed on, and reads nothing more."""
         for _ in range(2):
@@ -1041,15 +957,6 @@ class EndingTests(RelayTestCase):
         self.clock.advance(0)
         self.assertTrue(self.client.isClosed)
         self.assertTrue(node.isClosed)
-
-    def test_drainGrace(self) -> None:
-        """Answers that do not come are waited for until the grace period ends."""
-        self.client.send("Heartbeat", 4)
-        self.client.protocol.drain()
-        self.clock.advance(self.factory.limits.closeGraceSeconds)
-        self.assertTrue(self.client.isClosed)
-        self.assertTrue(self.played.isClosed)
-        self.assertEqual(self.node.unanswered, 0)
 
     def test_drainUnsent(self) -> None:
         """Draining waits for requests without acknowledgement to be sent."""
@@ -1105,21 +1012,6 @@ class LoginTests(LoginTestCase):
         self.linked()
         self.assertEqual(self.quota.recorded[-1][0].principal, "alice")
         self.assertNotIn("alice", [each.principal for each, _ in self.quota.recorded[:-1]])
-
-    def test_wrongPassword(self) -> None:
-        """Who is not confirmed stays anonymous, and gets the node's answer."""
-        self.begin()
-        answer = self.authenticate(b"\0alice\0wrong", errorCode=58)
-        self.assertEqual((answer.error_code, answer.error_message), (ErrorCode.sasl_authentication_failed, "no"))
-        self.assertEqual(self.principal, ANONYMOUS)
-
-    def test_scram(self) -> None:
-        """With SCRAM the second answer confirms."""
-        self.begin("SCRAM-SHA-256")
-        self.authenticate(b"n,,n=al=2Cice,r=abc")
-        self.assertEqual(self.principal, ANONYMOUS)
-        self.authenticate(b"c=biws,r=abcdef,p=cHJvb2Y=")
-        self.assertEqual(self.principal, "al,ice")
 
     def test_pipelined(self) -> None:
         """A message that comes before the last one is answered is rejected."""
@@ -1261,15 +1153,6 @@ class LimitsTests(LimitsTestCase):
         self.assertEqual(entry.error_code, ErrorCode.cluster_authorization_failed)
         self.assertNotIn({"scripted_rate": 5.0}, list(self.quota.limits.values()))
         self.assertEqual(self.attempts, [])
-
-    def test_waits(self) -> None:
-        """The answer waits for those before it."""
-        self.client.send("Heartbeat", 4)
-        self.client.send("DescribeClientQuotas", 1)
-        self.assertEqual(self.client.waiting(), 0)
-        self.played.answer()
-        self.client.receive()
-        self.client.receive()
 
 
 class TheirLimitsTests(LimitsTestCase):

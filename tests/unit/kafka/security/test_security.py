@@ -7,13 +7,12 @@ import os
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from cryptography import x509
 from cryptography.x509.oid import NameOID
-from kafka.net.sasl.scram import ScramClient
 from kio.schema.errors import ErrorCode
 from OpenSSL.crypto import FILETYPE_PEM, X509, load_certificate
 from twisted.cred.checkers import AllowAnonymousAccess, ICredentialsChecker, InMemoryUsernamePasswordDatabaseDontUse
@@ -31,6 +30,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
+from admission.kafka.client.sasl import Credentials, ScramConversation
 from admission.kafka.options import Options
 from admission.kafka.scram import HASHES, MIN_ITERATIONS, ScramExchange
 from admission.kafka.security.checkers import PASSWORDS_AT_ONCE, SUPPORTED, ScramChecker, SeveralCheckers, makePortal
@@ -50,6 +50,7 @@ from admission.kafka.wire.versions import API_VERSIONS
 from admission.testing.faketransport import FakeTLSTransport
 from tests.kit.brokerfixture import API_KEYS, BrokerTestCase, Client, batchOf, requestOf
 from tests.kit.certificates import Authority
+from tests.kit.logfixture import Threads
 from tests.system.test_twistd_listing import SOURCES
 
 PASSWORD = "open sesame"
@@ -73,26 +74,8 @@ def plain(name: str, password: str, authorizationId: str = "") -> bytes:
     return f"{authorizationId}\0{name}\0{password}".encode()
 
 
-class Threads:
-    """
-    Threads that work when they are told to.
-
-    @ivar started: what they are to do.
-    """
-
-    def __init__(self) -> None:
-        self.started: list[tuple[Deferred[Any], Callable[[], Any]]] = []
-
-    def defer(self, function: Callable[..., Any], *args: Any) -> Deferred[Any]:
-        """As L{twisted.internet.threads.deferToThread}."""
-        done: Deferred[Any] = Deferred()
-        self.started.append((done, lambda: function(*args)))
-        return done
-
-    def work(self) -> None:
-        """Do what was started first."""
-        done, function = self.started.pop(0)
-        done.callback(function())
+def scramOfAlice() -> ScramConversation:
+    return ScramConversation(Credentials("SCRAM-SHA-256", "alice", PASSWORD))
 
 
 class SubjectNameTests(SynchronousTestCase):
@@ -194,7 +177,7 @@ class ScramCheckerTests(SynchronousTestCase):
     def setUp(self) -> None:
         """Alice is the user."""
         self.threads = Threads()
-        self.checker = ScramChecker(PasswordFile(passwordFile(self, "alice")), self.threads.defer)
+        self.checker = ScramChecker(PasswordFile(passwordFile(self, "alice")), self.threads.deferToThread)
 
     def ask(self, name: str = "alice", password: str = PASSWORD) -> Deferred[Any]:
         """Present a password."""
@@ -204,7 +187,7 @@ class ScramCheckerTests(SynchronousTestCase):
         """The right password of a user is let in; a wrong one takes as long as that of nobody."""
         asked = [self.ask(), self.ask(password="wrong"), self.ask("mallory")]
         for _ in asked:
-            self.threads.work()
+            self.threads.run()
         self.assertEqual(self.successResultOf(asked[0]), b"alice")
         for each in asked[1:]:
             self.failureResultOf(each, UnauthorizedLogin)
@@ -212,11 +195,11 @@ class ScramCheckerTests(SynchronousTestCase):
     def test_threads(self) -> None:
         """No more threads work at a time than may."""
         asked = [self.ask() for _ in range(PASSWORDS_AT_ONCE + 2)]
-        self.assertEqual(len(self.threads.started), PASSWORDS_AT_ONCE)
-        self.threads.work()
-        self.assertEqual(len(self.threads.started), PASSWORDS_AT_ONCE)
+        self.assertEqual(len(self.threads.waiting), PASSWORDS_AT_ONCE)
+        self.threads.run()
+        self.assertEqual(len(self.threads.waiting), PASSWORDS_AT_ONCE)
         for _ in asked[1:]:
-            self.threads.work()
+            self.threads.run()
         self.assertEqual([self.successResultOf(each) for each in asked], [b"alice"] * len(asked))
 
     def test_cancelWaiting(self) -> None:
@@ -225,17 +208,17 @@ class ScramCheckerTests(SynchronousTestCase):
         asked[-1].cancel()
         self.failureResultOf(asked[-1], CancelledError)
         for _ in range(PASSWORDS_AT_ONCE):
-            self.threads.work()
-        self.assertEqual(self.threads.started, [])
+            self.threads.run()
+        self.assertEqual(self.threads.waiting, [])
 
     def test_cancelWorking(self) -> None:
         """A thread that works for nobody still counts as one that works."""
         asked = [self.ask() for _ in range(PASSWORDS_AT_ONCE + 1)]
         asked[0].cancel()
         self.failureResultOf(asked[0], CancelledError)
-        self.assertEqual(len(self.threads.started), PASSWORDS_AT_ONCE)
+        self.assertEqual(len(self.threads.waiting), PASSWORDS_AT_ONCE)
         for _ in asked:
-            self.threads.work()
+            self.threads.run()
         self.assertEqual(self.successResultOf(asked[-1]), b"alice")
 
 
@@ -309,7 +292,7 @@ class LoginTestCase(BrokerTestCase):
         answer = client.ask("SaslHandshake", 1, mechanism=mechanism)
         self.assertEqual((answer.error_code, mechanism in answer.mechanisms), (ErrorCode.none, True))
 
-    def send(self, client: Client, message: bytes, apiVersion: int = 2) -> None:
+    def send(self, client: Client, message: bytes | None, apiVersion: int = 2) -> None:
         """Send the next message of a login."""
         client.send("SaslAuthenticate", apiVersion, auth_bytes=message)
 
@@ -324,12 +307,12 @@ class LoginTestCase(BrokerTestCase):
 
         @return: the client's side of it; our last answer is still to be received.
         """
-        scram = ScramClient(name, password, mechanism)
+        scram = ScramConversation(Credentials(mechanism, name, password))
         self.begin(client, mechanism)
-        challenge = client.ask("SaslAuthenticate", 2, auth_bytes=scram.first_message())
-        self.assertEqual(challenge.error_code, ErrorCode.none)
-        scram.process_server_first_message(challenge.auth_bytes)
-        self.send(client, scram.final_message())
+        answer = client.ask("SaslAuthenticate", 2, auth_bytes=scram.first())
+        self.assertEqual(answer.error_code, ErrorCode.none)
+        self.challenge = answer.auth_bytes
+        self.send(client, scram.reply(self.challenge))
         return scram
 
     def assertServed(self, client: Client, principal: str) -> None:
@@ -382,7 +365,7 @@ class LoginTests(LoginTestCase):
             scram = self.logInByScram(client, mechanism, "bob")
             answer = client.receive()
             self.assertEqual(answer.error_code, ErrorCode.none)
-            scram.process_server_final_message(answer.auth_bytes)
+            self.assertIsNone(scram.reply(answer.auth_bytes))
             self.assertServed(client, "bob")
 
     def test_pipelined(self) -> None:
@@ -404,13 +387,13 @@ class LoginTests(LoginTestCase):
         what the client sends meanwhile is read afterwards.
         """
         threads = Threads()
-        self.require(ScramChecker(self.checker.file, threads.defer))
+        self.require(ScramChecker(self.checker.file, threads.deferToThread))
         client, other = self.connect(), self.connect()
         self.logIn(client)
         client.send("ListOffsets", 6, topics=())
         self.assertEqual(self.gate.runningRequests, 0)
         other.ask("ApiVersions", 3)
-        threads.work()
+        threads.run()
         self.clock.advance(0)
         self.assertEqual(client.receive().error_code, ErrorCode.none)
         client.receive()
@@ -470,8 +453,8 @@ class FailedLoginTests(LoginTestCase):
             self.assertEqual(self.assertFailsLate(client).error_message, WRONG)
             for mechanism in HASHES:
                 client = self.connect()
-                scram = self.logInByScram(client, mechanism, name, password)
-                challenges.add((mechanism, len(scram.nonce)))
+                self.logInByScram(client, mechanism, name, password)
+                challenges.add((mechanism, len(self.challenge)))
                 self.assertEqual(self.assertFailsLate(client).error_message, WRONG)
         self.assertEqual(len(challenges), len(HASHES))
 
@@ -537,15 +520,6 @@ class FailedLoginTests(LoginTestCase):
             self.send(client, message)
             self.assertIn(words, self.assertFailsLate(client).error_message)
 
-    def test_proof(self) -> None:
-        """A second message that is no proof fails as a wrong password does."""
-        client = self.connect()
-        self.begin(client, "SCRAM-SHA-256")
-        self.send(client, ScramClient("alice", PASSWORD, "SCRAM-SHA-256").first_message())
-        client.receive()
-        self.send(client, b"nonsense")
-        self.assertEqual(self.assertFailsLate(client).error_message, WRONG)
-
     def test_brokenChecker(self) -> None:
         """A checker that fails is a failed login to the client, and a traceback in the log."""
 
@@ -572,37 +546,37 @@ class FailedLoginTests(LoginTestCase):
         checker = SlowChecker()
         self.require(checker)
         client = self.connect()
-        scram = ScramClient("alice", PASSWORD, "SCRAM-SHA-256")
+        scram = scramOfAlice()
         self.begin(client, "SCRAM-SHA-256")
-        self.send(client, scram.first_message())
+        self.send(client, scram.first())
         self.assertEqual(client.waiting(), 0)
         checker.credentials.checkSecret(self.checker.file.secretOf("alice", "SCRAM-SHA-256"))
         self.clock.advance(0)
-        scram.process_server_first_message(client.receive().auth_bytes)
+        proof = scram.reply(client.receive().auth_bytes)
         checker.verdict.errback(UnauthorizedLogin())
-        self.send(client, scram.final_message())
+        self.send(client, proof)
         self.assertFailsLate(client)
 
     def test_leaves(self) -> None:
         """A client that leaves before it is answered leaves nothing behind, not even work for a thread."""
         threads = Threads()
-        self.require(ScramChecker(self.checker.file, threads.defer))
+        self.require(ScramChecker(self.checker.file, threads.deferToThread))
         clients = [self.connect() for _ in range(PASSWORDS_AT_ONCE + 2)]
         for client in clients:
             self.logIn(client)
         for client in clients[1:]:
             client.disconnect()
-        threads.work()
+        threads.run()
         self.clock.advance(0)
         self.assertEqual(clients[0].receive().error_code, ErrorCode.none)
-        self.assertLess(len(threads.started), PASSWORDS_AT_ONCE)
+        self.assertLess(len(threads.waiting), PASSWORDS_AT_ONCE)
         self.require(self.checker)
         for client in (self.connect(), self.connect()):
             self.logIn(client, password="wrong")
             client.disconnect()
         between = self.connect()
         self.begin(between, "SCRAM-SHA-256")
-        self.send(between, ScramClient("alice", PASSWORD, "SCRAM-SHA-256").first_message())
+        self.send(between, scramOfAlice().first())
         between.disconnect()
 
     def test_hangsUp(self) -> None:
@@ -659,14 +633,6 @@ class BeforeLoginTests(LoginTestCase):
         for client in (silent, undecided):
             self.assertRefused(client, "it has not logged in within login.timeout")
         self.assertServed(known, "alice")
-
-    def test_records(self) -> None:
-        """Nothing of a stranger's is stored."""
-        topic = self.topic()
-        client = self.connect()
-        client.send("Produce", 9, acks=1, topic_data=())
-        self.assertRefused(client, "it sent Produce before it had logged in")
-        self.assertEqual(topic.partitions[0].highWatermark, 0)
 
     def test_unknownApi(self) -> None:
         """What is never served is not served before a login."""
@@ -789,30 +755,6 @@ class CertificateTests(LoginTestCase):
         self.assertIn("larger than 4096 bytes", client.receive().error_message)
 
 
-class SettingsTests(LoginTestCase):
-    """The properties of Kafka's that say how logins go."""
-
-    properties: Mapping[str, str] = {
-        "connection.failed.authentication.delay.ms": "5000",
-        "sasl.server.max.receive.size": "1KiB",
-    }
-
-    def test_delay(self) -> None:
-        """The delay is as long as it was set."""
-        client = self.connect()
-        self.logIn(client, password="wrong")
-        self.clock.advance(4.99)
-        self.assertEqual(client.waiting(), 0)
-        self.clock.pump([0.02, 0])
-        self.assertEqual(client.receive().error_code, ErrorCode.sasl_authentication_failed)
-
-    def test_size(self) -> None:
-        """So is the largest request."""
-        client = self.connect()
-        client.sendBytes(struct.pack(">i", 1025))
-        self.assertRefused(client, "1024 are allowed (sasl.server.max.receive.size)")
-
-
 class AuthOptionTests(SynchronousTestCase):
     """C{--auth}, C{--help-auth} and the endpoint C{mtls:}."""
 
@@ -832,10 +774,6 @@ class AuthOptionTests(SynchronousTestCase):
         message = str(self.assertRaises(UsageError, self.parse, *arguments))
         self.assertNotIn("\n", message)
         return message
-
-    def test_none(self) -> None:
-        """Nobody needs to log in unless it is asked for."""
-        self.assertEqual(self.parse()["listeners"][0].checkers, [])
 
     def test_checkers(self) -> None:
         """Our checker and those of Twisted's that check passwords are found."""

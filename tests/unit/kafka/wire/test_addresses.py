@@ -18,7 +18,8 @@ from admission.kafka.wire.codec import encodeEntity
 from admission.kafka.wire.primitives import CLASSIC, FLEXIBLE, MalformedResponse, unsignedVarint
 from admission.kafka.wire.relayedapis import RELAYED_BY_KEY, SHARE_ACKNOWLEDGE, SHARE_FETCH, RelayedApi, hasAddresses
 from admission.kafka.wire.versions import DESCRIBE_CLUSTER, FETCH, FIND_COORDINATOR, JOIN_GROUP, METADATA, PRODUCE
-from tests.unit.kafka.wire.test_kio import damaged, encode, entities, fewExamples
+from tests.kit.brokerfixture import encode
+from tests.kit.kioentities import damaged, entities, fewExamples
 from tests.unit.kafka.wire.test_relayedapis import containsAddress, everyRelayedVersion
 
 _DESCRIBE_QUORUM = 55

@@ -14,7 +14,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from admission.kafka.wire.fetch import FetchedPartition, FetchedTopic, decodeFetchResponse, encodeFetchResponse
 from admission.kafka.wire.primitives import MalformedRequest
 from admission.kafka.wire.versions import BY_KEY, FETCH
-from tests.unit.kafka.wire.test_kio import encode, entities, fewExamples
+from tests.kit.brokerfixture import encode
+from tests.kit.kioentities import entities, fewExamples
 
 _VERSIONS = range(BY_KEY[FETCH].minVersion, BY_KEY[FETCH].maxVersion + 1)
 

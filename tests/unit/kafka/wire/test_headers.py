@@ -12,7 +12,8 @@ from admission.kafka.wire.primitives import MalformedRequest
 from admission.kafka.wire.relayedapis import RELAYED_FLEXIBLE_FROM
 from admission.kafka.wire.versions import API_VERSIONS, METADATA, Api
 from admission.names import boundedName
-from tests.unit.kafka.wire.test_kio import encode, everyVersion, manyExamples
+from tests.kit.brokerfixture import encode
+from tests.kit.kioentities import everyVersion, manyExamples
 from tests.unit.kafka.wire.test_relayedapis import everyRelayedVersion
 
 
@@ -102,17 +103,6 @@ class ParseRequestHeaderTests(SynchronousTestCase):
             MalformedRequest, parseRequestHeader, b"\x00\x03\x00\x01\x00\x00\x00\x07\x00\x01\xff"
         )
         self.assertEqual(str(malformed), "the client id in a request header is not UTF-8")
-
-    @manyExamples
-    @given(st.binary(max_size=40))
-    def test_garbage(self, garbage: bytes) -> None:
-        """Bytes at random are a header or malformed, never anything else."""
-        for start in b"", b"\x00\x03\x00\x0c", b"\x00\x03\x00\x0c\x00\x00\x00\x00\xff\xff":
-            try:
-                header = parseRequestHeader(start + garbage)
-            except MalformedRequest:
-                continue
-            self.assertLessEqual(header.bodyOffset, len(start + garbage))
 
 
 class FrameTests(SynchronousTestCase):

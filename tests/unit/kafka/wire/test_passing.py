@@ -14,8 +14,8 @@ from admission.kafka.wire.passing import AddressEraser
 from admission.kafka.wire.primitives import MalformedResponse, unsignedVarint
 from admission.kafka.wire.relayedapis import SHARE_ACKNOWLEDGE, SHARE_FETCH
 from admission.kafka.wire.versions import FETCH, PRODUCE
+from tests.kit.kioentities import damaged
 from tests.unit.kafka.wire.test_addresses import REAL, encodeWithTags, fewResponses, responses
-from tests.unit.kafka.wire.test_kio import damaged
 
 _TAGGED = [*((PRODUCE, each) for each in (10, 11, 12)), *((FETCH, each) for each in (16, 17, 18))]
 _UNTAGGED = [(api, each) for api in (SHARE_FETCH, SHARE_ACKNOWLEDGE) for each in (1, 2)]

@@ -18,7 +18,7 @@ from admission.kafka.wire.primitives import (
     skipTags,
     unsignedVarint,
 )
-from tests.unit.kafka.wire.test_kio import manyExamples
+from tests.kit.kioentities import manyExamples
 
 
 class VarintTests(SynchronousTestCase):

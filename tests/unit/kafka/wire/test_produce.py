@@ -1,7 +1,6 @@
 """Tests for L{admission.kafka.wire.produce}."""
 
 import datetime
-from random import Random
 from typing import Any
 
 from hypothesis import given, strategies as st
@@ -15,7 +14,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from admission.kafka.wire.primitives import MalformedRequest
 from admission.kafka.wire.produce import PartitionResult, ProducedPartition, encodeProduceResponse, parseProduce
 from admission.kafka.wire.versions import BY_KEY, PRODUCE
-from tests.unit.kafka.wire.test_kio import arrayElements, damaged, encode, entities, fewExamples
+from tests.kit.brokerfixture import encode
+from tests.kit.kioentities import arrayElements, entities, fewExamples
 
 _VERSIONS = range(BY_KEY[PRODUCE].minVersion, BY_KEY[PRODUCE].maxVersion + 1)
 _MILLISECOND = datetime.timedelta(milliseconds=1)
@@ -126,25 +126,6 @@ class ParseProduceTests(SynchronousTestCase):
         self.assertEqual(parseProduce(view, 0, 8, 2).elementCount, 2)
         malformed = self.assertRaises(MalformedRequest, parseProduce, view, 0, 8, 1)
         self.assertIn("1 topics or partitions where 0 more are allowed", str(malformed))
-
-    def test_damage(self) -> None:
-        """Of a damaged request only L{MalformedRequest} can come."""
-        for version in _VERSIONS:
-            self._checkDamage(version)
-
-    def _checkDamage(self, version: int) -> None:
-        @fewExamples
-        @given(
-            entities(load_request_schema(PRODUCE, version)), st.randoms(use_true_random=False), st.binary(max_size=40)
-        )
-        def check(entity: Any, random: Random, garbage: bytes) -> None:
-            for body in damaged(encode(entity), random), garbage:
-                try:
-                    parseProduce(memoryview(body), 0, version, 1000)
-                except MalformedRequest:
-                    pass
-
-        check()
 
 
 _RESULTS = st.builds(

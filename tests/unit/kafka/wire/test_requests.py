@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from random import Random
 from typing import Any
 
 from hypothesis import given, settings, strategies as st
@@ -21,9 +20,10 @@ from admission.kafka.wire.requests import (
     encodeRequest,
     readCorrelationId,
 )
+from tests.kit.brokerfixture import encode
 from tests.kit.clientfixture import API_NAMES
+from tests.kit.kioentities import entities, fewExamples
 from tests.unit.kafka.wire.test_codec import _asHandlersSay
-from tests.unit.kafka.wire.test_kio import damaged, encode, entities, fewExamples
 
 _examples = settings(fewExamples, max_examples=2)
 
@@ -115,27 +115,6 @@ class DecodeResponseTests(SynchronousTestCase):
             frame = responseFrame(api, apiVersion, entity)
             self.assertEqual(readCorrelationId(frame), 7)
             self.assertEqual(decodeResponse(api, apiVersion, frame), entity)
-
-        check()
-
-    def test_damage(self) -> None:
-        """Of damaged responses only L{MalformedResponse} can come."""
-        for api, apiVersion in versions():
-            self._checkDamage(api, apiVersion)
-
-    def _checkDamage(self, api: ClientApi, apiVersion: int) -> None:
-        @_examples
-        @given(
-            entities(load_response_schema(api.apiKey, apiVersion)),
-            st.randoms(use_true_random=False),
-            st.binary(max_size=40),
-        )
-        def check(entity: Any, random: Random, garbage: bytes) -> None:
-            for frame in (damaged(responseFrame(api, apiVersion, entity), random), bytes(4) + garbage):
-                try:
-                    decodeResponse(api, apiVersion, frame, 1000)
-                except MalformedResponse:
-                    pass
 
         check()
 

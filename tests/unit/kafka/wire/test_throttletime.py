@@ -14,8 +14,8 @@ from admission.kafka.wire.primitives import MalformedResponse
 from admission.kafka.wire.relayedapis import RelayedApi, hasThrottleTime, throttleTimeOffset
 from admission.kafka.wire.throttletime import withLongerThrottle
 from admission.kafka.wire.versions import API_VERSIONS, PRODUCE
+from tests.kit.kioentities import entities, fewExamples
 from tests.unit.kafka.wire.test_addresses import encodeWithTags
-from tests.unit.kafka.wire.test_kio import entities, fewExamples
 from tests.unit.kafka.wire.test_relayedapis import everyRelayedVersion
 
 

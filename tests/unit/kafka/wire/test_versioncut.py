@@ -13,8 +13,8 @@ from admission.kafka.wire.codec import encodeEntity
 from admission.kafka.wire.primitives import MalformedResponse
 from admission.kafka.wire.versioncut import cutApiVersions, versionOfForm
 from admission.kafka.wire.versions import API_VERSIONS
+from tests.kit.kioentities import entities, fewExamples
 from tests.unit.kafka.wire.test_addresses import encodeWithTags
-from tests.unit.kafka.wire.test_kio import entities, fewExamples
 
 _VERSIONS = range(5)
 

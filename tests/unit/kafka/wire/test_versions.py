@@ -5,7 +5,7 @@ from kio.schema.index import api_key_map
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.kafka.wire.versions import API_VERSIONS, APIS, BY_KEY, FETCH, METADATA, PRODUCE, Api, advertised, served
-from tests.unit.kafka.wire.test_kio import everyVersion
+from tests.kit.kioentities import everyVersion
 
 
 class TableTests(SynchronousTestCase):

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given
-from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 
 from admission.control import AdmissionControl
 from admission.interfaces import QuotaEntity
-from admission.kafka.broker.brokersession import BrokerSession
 from admission.kafka.broker.servedapis import SERVED
 from admission.kafka.quotalimits import QuotaLimits
 from admission.quotas.limits import CLIENT_KINDS, LimitTable
 from admission.testing.scriptedquota import ScriptedQuota
-from tests.kit.brokerfixture import API_KEYS, BrokerTestCase, Client, batchOf, codes, fetchFields
+from tests.kit.brokerfixture import BrokerTestCase, Client, codes
+from tests.kit.kioentities import everyVersion
 from tests.unit.kafka.broker.test_servedapis import REQUESTS, errorCodes
 from tests.unit.kafka.test_quotalimits import TablePolicy
-from tests.unit.kafka.wire.test_kio import entities, everyVersion, fewExamples
 
 RATE = "producer_byte_rate"
 
@@ -189,24 +186,6 @@ class AuthorizationTests(BrokerTestCase):
         reasons = [each.error_message for each in self.client.receive().topics]
         self.assertEqual([reason is None for reason in reasons], [False] + [True] * 9_999)
 
-    def test_anything(self) -> None:
-        """Whatever is forbidden is answered with what kio decodes."""
-        for api, apiVersion in everyVersion():
-            if api.name in OF_SUPER_USERS:
-                self._checkAnything(api.name, apiVersion)
-
-    def _checkAnything(self, name: str, apiVersion: int) -> None:
-        before = self.state()
-
-        @fewExamples
-        @given(entities(load_request_schema(API_KEYS[name], apiVersion)))
-        def check(entity: Any) -> None:
-            self.client.sendBytes(self.client.frame(entity))
-            self.client.receive()
-
-        check()
-        self.assertEqual(self.state(), before)
-
     def test_charged(self) -> None:
         """A request that is forbidden counts against its client's limits, as any other."""
         policy = ScriptedQuota()
@@ -216,24 +195,3 @@ class AuthorizationTests(BrokerTestCase):
         ((request, usage),) = policy.recorded
         self.assertEqual((request.kind, request.principal), ("DeleteTopics", "alice"))
         self.assertGreater(usage.requestBytes, 0)
-
-    def test_work(self) -> None:
-        """Who is no super user can produce to a new topic, read it, and commit offsets, as clients rely on it."""
-        self.client.ask("Metadata", 9, topics=[{"name": "mine"}], allow_auto_topic_creation=True)
-        self.assertEqual(self.client.produce("mine", batchOf(b"value")).error_code, ErrorCode.none)
-        topic = self.log.topics["mine"]
-        answer = self.client.ask("Fetch", 12, **fetchFields(topic, 0))
-        self.assertEqual(answer.error_code, ErrorCode.none)
-        answer = self.client.ask("OffsetCommit", 8, **REQUESTS["OffsetCommit"])
-        self.assertEqual(set(errorCodes(answer)), {ErrorCode.none})
-
-
-class NamesTests(BrokerTestCase):
-    """When super users count."""
-
-    def test_nobodyHasName(self) -> None:
-        """Without logins, certificates and super users everybody may do everything."""
-        client = self.connect()
-        self.assertEqual(client.protocol.principal, BrokerSession.principal)
-        answer = client.ask("CreateTopics", 4, **CHANGES["CreateTopics"])
-        self.assertEqual(set(errorCodes(answer)), {ErrorCode.none})

@@ -38,18 +38,6 @@ class FetchTests(BrokerTestCase):
             self.assertEqual((fetched.high_watermark, fetched.last_stable_offset), (3, 3))
             self.assertEqual(fetched.records, stored)
 
-    def test_fromTheMiddle(self) -> None:
-        """A batch is whole even if the offset is within it."""
-        self.store(self.first, b"1")
-        second = self.store(self.first, b"2", b"3")
-        self.assertEqual(self.client.fetch(self.events, 2)[0].records, second)
-
-    def test_end(self) -> None:
-        """At the end there is nothing, and no error."""
-        self.store(self.first, b"1")
-        (fetched,) = self.client.fetch(self.events, 1)
-        self.assertEqual((fetched.error_code, fetched.records, fetched.high_watermark), (0, b"", 1))
-
     def test_outOfRange(self) -> None:
         """Offsets before the start and behind the end are out of range, which is told at once."""
         self.store(self.first, b"1")
@@ -447,13 +435,6 @@ class WaitingTests(BrokerTestCase):
         (answer,) = self.client.receive().responses
         self.assertEqual(codes(answer.partitions), [ErrorCode.unknown_topic_or_partition])
 
-    def test_disconnect(self) -> None:
-        """A client that hangs up waits no longer, and its memory comes back."""
-        self.wait(self.client, 0)
-        self.client.disconnect()
-        self.assertEqual(self.purgatory.watched, 0)
-        self.assertPoolWhole()
-
     def test_memory(self) -> None:
         """
         A fetch that waits holds no frame and no turn; what was decoded is charged until it is answered,
@@ -466,20 +447,6 @@ class WaitingTests(BrokerTestCase):
         self.clock.advance(1)
         self.assertEqual(self.pool.usedBytesByPurpose[PARKED], 0)
         self.assertEqual(self.fetched(self.client), [b"", b""])
-
-    def test_pipelined(self) -> None:
-        """Requests behind a fetch that waits are answered after it, in their order."""
-        self.wait(self.client, 0)
-        self.client.send("Metadata", 12, topics=[])
-        self.client.send("Produce", 9, **produceFields("events", batchOf(b"own"), partition=1))
-        self.client.send("ApiVersions", 4)
-        self.assertEqual(self.client.waiting(), 0)
-        self.assertEqual(self.second.nextOffset, 0)
-        self.clock.advance(0.5)
-        self.assertEqual(self.fetched(self.client), [b""])
-        self.assertEqual(self.client.receive().cluster_id, self.log.clusterId)
-        self.assertEqual(self.client.receive().responses[0].partition_responses[0].base_offset, 0)
-        self.assertEqual(self.client.receive().error_code, 0)
 
     def test_pipelinedFetches(self) -> None:
         """A fetch behind a fetch begins to wait when the first is answered."""
@@ -550,27 +517,24 @@ class ListOffsetsTests(BrokerTestCase):
             self.assertEqual(self.offsets(apiVersion, (0, -1)), [(0, 4, -1)])
             self.assertEqual(self.offsets(apiVersion, (0, -2)), [(0, 0, -1)])
 
-    def test_maxTimestamp(self) -> None:
-        """-3 is the first record with the largest timestamp."""
-        self.assertEqual(self.offsets(7, (0, -3)), [(0, 1, 3000)])
-
-    def test_tiers(self) -> None:
-        """-4 is the start, since everything is local, and -5 nothing, since nothing is elsewhere."""
-        self.assertEqual(self.offsets(9, (0, -4)), [(0, 0, -1)])
-        self.assertEqual(self.offsets(9, (0, -5)), [(0, -1, -1)])
-
-    def test_byTime(self) -> None:
-        """A time is answered with the first record that is not older."""
-        for timestampMs, expected in ((0, (0, 0, 1000)), (1001, (0, 1, 3000)), (3000, (0, 1, 3000))):
-            self.assertEqual(self.offsets(5, (0, timestampMs)), [expected])
-
-    def test_beyondTheEnd(self) -> None:
-        """A time after the last record is answered with no offset, and without an error."""
-        self.assertEqual(self.offsets(5, (0, 3001)), [(0, -1, -1)])
-
-    def test_otherNegativeTimes(self) -> None:
-        """Any other negative number is a time before all records."""
-        self.assertEqual(self.offsets(5, (0, -100)), [(0, 0, 1000)])
+    def test_times(self) -> None:
+        """
+        A time is answered with the first record that is not older, or with no offset; some negative numbers mean
+        something else.
+        """
+        for timestampMs, expected in (
+            (0, (0, 0, 1000)),
+            (1001, (0, 1, 3000)),
+            (3000, (0, 1, 3000)),
+            (3001, (0, -1, -1)),
+            (-100, (0, 0, 1000)),
+            # The first record with the largest timestamp.
+            (-3, (0, 1, 3000)),
+            # Everything is local, and nothing is elsewhere.
+            (-4, (0, 0, -1)),
+            (-5, (0, -1, -1)),
+        ):
+            self.assertEqual(self.offsets(9, (0, timestampMs)), [expected], timestampMs)
 
     def test_emptyPartition(self) -> None:
         """An empty partition begins and ends at 0 and has no record of any time."""

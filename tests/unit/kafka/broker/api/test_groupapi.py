@@ -10,13 +10,8 @@ import struct
 from typing import Any
 
 from kio.schema.errors import ErrorCode
-from twisted.internet.task import Clock
 
-from admission.kafka.broker.groups.groupcoordinator import GroupCoordinator
-from admission.kafka.broker.groups.groupstate import GroupLimits
 from admission.kafka.wire.versions import BY_KEY
-from admission_plugins.purgatory import WheelPurgatory
-from admission_plugins.wheel import TimingWheel
 from tests.kit.brokerfixture import API_KEYS, BrokerTestCase, Client, codes
 from tests.kit.logfixture import storageError
 
@@ -214,19 +209,6 @@ class MemberTests(GroupsApiTestCase):
         self.assertIn(participant, group.pending.values())
         self.assertIsNone(participant.connection)
 
-    def test_hangsUp(self) -> None:
-        """A client that hangs up while its join waits takes nothing with it; its place is free after its session."""
-        client, _ = self.stable()
-        other = self.connect()
-        self.joinWithId(other, 9)
-        other.disconnect()
-        group = self.broker.groups.get("readers")
-        assert group is not None
-        self.assertEqual(len(group.members), 2)
-        self.pass_(10.25)
-        self.assertEqual(len(group.members), 0)
-        self.assertFalse(client.isClosed)
-
     def test_throttled(self) -> None:
         """A client that is not read from, being over a quota, does not lose its place because of that."""
         client, joined = self.stable()
@@ -235,24 +217,6 @@ class MemberTests(GroupsApiTestCase):
         self.assertEqual(client.ask("Heartbeat", 4, **self.member(joined)).error_code, ErrorCode.none)
         self.pass_(10.25)
         self.assertEqual(client.ask("Heartbeat", 4, **self.member(joined)).error_code, ErrorCode.unknown_member_id)
-
-    def test_restart(self) -> None:
-        """What another coordinator finds in the log is what there was."""
-        client, joined = self.stable()
-        self.topic("events")
-        topics = [{"name": "events", "partitions": [{"partition_index": 0, "committed_offset": 7}]}]
-        client.ask("OffsetCommit", 8, topics=topics, **self.member(joined))
-        clock = Clock()
-        again = GroupCoordinator(
-            self.log, WheelPurgatory(TimingWheel(clock)), clock, lambda: self.wallSeconds, GroupLimits()
-        )
-        again.start()
-        (group,) = again.all
-        self.assertEqual((group.groupId, group.generation, list(group.members)), ("readers", 1, [joined.member_id]))
-        self.assertEqual(group.members[joined.member_id].assignment, b"yours")
-        (offset,) = group.offsets.values()
-        self.assertEqual(offset.offset, 7)
-        again.stop()
 
 
 class OffsetTests(GroupsApiTestCase):
@@ -368,13 +332,6 @@ class OffsetTests(GroupsApiTestCase):
         self.assertEqual(
             self.commit(8, *partitions, **stale), [ErrorCode.illegal_generation, ErrorCode.unknown_topic_or_partition]
         )
-
-    def test_failingCommit(self) -> None:
-        """An offset that cannot be stored is not confirmed."""
-        self.failCommits(storageError(errno.ENOSPC))
-        self.assertEqual(self.commit(8, {"partition_index": 0, "committed_offset": 1}), [ErrorCode.not_coordinator])
-        self.failCommits(None)
-        self.assertEqual(self.commit(8, {"partition_index": 0, "committed_offset": 1}), [ErrorCode.none])
 
     def delete(self, *partitionIndexes: int, groupId: str = "readers", topicName: str = "events") -> Any:
         """Send an OffsetDelete request."""

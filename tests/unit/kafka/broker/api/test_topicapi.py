@@ -9,7 +9,7 @@ from uuid import uuid4
 from kio.schema.errors import ErrorCode
 
 from admission.kafka.broker.api.refusals import FLUSH_SECONDS
-from tests.kit.brokerfixture import BrokerTestCase, batchOf, codes
+from tests.kit.brokerfixture import BrokerTestCase, codes
 from tests.kit.logfixture import storageError
 
 TWICE = "twice"
@@ -170,9 +170,7 @@ class FlushTests(BrokerTestCase):
         self.finishFlush()
         self.finishFlush()
         self.assertEqual([client.waiting() for client in clients], [1] * len(clients))
-        self.isHolding = False
-        while self.flushes:
-            self.finishFlush()
+        self.finishFlushes()
 
     def test_overdue(self) -> None:
         """
@@ -196,9 +194,7 @@ class FlushTests(BrokerTestCase):
         self.assertEqual(codes(unspecific.receive().topics), [ErrorCode.request_timed_out])
         self.assertEqual(codes(asking.receive().topics), [ErrorCode.leader_not_available])
         self.assertEqual(set(self.log.topics), {"a", "b", "c"})
-        self.isHolding = False
-        while self.flushes:
-            self.finishFlush()
+        self.finishFlushes()
         self.assertEqual(codes(patient.receive().responses), [ErrorCode.none])
         self.assertEqual([client.waiting() for client in (impatient, unspecific, asking)], [0, 0, 0])
         self.assertEqual(self.purgatory.watched, 0)
@@ -212,9 +208,7 @@ class FlushTests(BrokerTestCase):
         self.assertEqual(self.purgatory.watched, 1)
         client.disconnect()
         self.assertEqual(self.purgatory.watched, 0)
-        self.isHolding = False
-        while self.flushes:
-            self.finishFlush()
+        self.finishFlushes()
 
     def test_failedFlush(self) -> None:
         """Where the disk does not get it, the error is told."""
@@ -288,16 +282,6 @@ class DeleteTopicsTests(BrokerTestCase):
         wanted = [{"name": "a"}, {"name": None, "topic_id": topic.topicId}]
         results = self.connect().ask("DeleteTopics", 6, topics=wanted).responses
         self.assertEqual(codes(results), [ErrorCode.none, ErrorCode.unknown_topic_id])
-
-    def test_successor(self) -> None:
-        """A topic that is made anew has another id and no records."""
-        topic = self.topic("a")
-        self.store(topic.partitions[0], b"1")
-        client = self.connect()
-        client.ask("DeleteTopics", 5, topic_names=["a"])
-        client.ask("CreateTopics", 7, topics=[creatable("a")])
-        self.assertNotEqual(self.log.topic("a").topicId, topic.topicId)
-        self.assertEqual(client.produce("a", batchOf(b"2")).base_offset, 0)
 
 
 class CreatePartitionsTests(BrokerTestCase):

@@ -523,16 +523,6 @@ class LimitsTests(GroupsTestCase):
         self.assertEqual(first.join(protocols=(("range", bytes(10_000)),)), ErrorCode.group_max_size_reached)
         self.assertEqual(list(self.rig.group().members), [second.memberId])
 
-    def test_nothingLeft(self) -> None:
-        """What groups took is given back when they are gone."""
-        first = self.consumer()
-        self.stable(first)
-        self.assertGreater(self.rig.groups.sizeBytes, 0)
-        first.leave()
-        self.assertEqual(self.rig.groups._connections._participants, {})
-        self.rig.wait(600.0)
-        self.assertEqual((self.rig.groups.sizeBytes, list(self.rig.groups.all)), (0, []))
-
 
 class RestartTests(GroupsTestCase):
     """Groups survive C{kill -9}."""

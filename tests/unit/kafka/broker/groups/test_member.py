@@ -10,7 +10,6 @@ from admission.kafka.broker.groups.member import Connections, Participant, Sessi
 from admission_plugins.purgatory import CallLaterPurgatory, WheelPurgatory
 from admission_plugins.wheel import TimingWheel
 from tests.kit.groupsfixture import memberNamed
-from tests.kit.listpurgatory import ListPurgatory
 
 
 @define(eq=False, kw_only=True)
@@ -109,26 +108,6 @@ class SessionTests(SynchronousTestCase):
         self.session.throttled(6.0)
         self.wait(30.0)
         self.assertEqual(self.expired, [18.0])
-
-    def test_anyPurgatory(self) -> None:
-        """It works in any purgatory."""
-        for build in (CallLaterPurgatory, ListPurgatory):
-            purgatory = build(self.clock)
-            began = self.clock.seconds()
-            session = Session(
-                purgatory,
-                self.clock.seconds,
-                "group",
-                self.participant,
-                lambda: self.expired.append(self.clock.seconds()),
-            )
-            session.start(300.0)
-            session.start(10.0)
-            self.wait(4.0)
-            session.start(10.0)
-            self.wait(20.0)
-            self.assertEqual((self.expired.pop(), self.clock.getDelayedCalls()), (began + 14.0, []))
-            self.assertEqual(purgatory.expirations, 1)
 
 
 class ConnectionsTests(SynchronousTestCase):

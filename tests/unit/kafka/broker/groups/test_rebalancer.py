@@ -283,27 +283,6 @@ class SlowMemberTests(GroupsTestCase):
         self.assertEqual(first.heartbeat(), ErrorCode.rebalance_in_progress)
         self.assertEqual(second.heartbeat(), ErrorCode.unknown_member_id)
 
-    def test_leaderGone(self) -> None:
-        """When the leader is gone, the first member that has joined leads."""
-        first, second, third = (self.consumer() for _ in range(3))
-        self.stable(first, second, third)
-        first.leave()
-        third.join()
-        second.join()
-        self.rig.wait()
-        self.assertEqual((second.leads, third.leads), (True, False))
-
-    def test_slowLeader(self) -> None:
-        """A leader that does not join in time loses the lead to a member that did."""
-        first, second = self.consumer(rebalanceSeconds=20.0), self.consumer(rebalanceSeconds=20.0)
-        self.stable(first, second)
-        second.join(protocols=(("range", b"new"),))
-        for _ in range(4):
-            first.heartbeat()
-            self.rig.wait(5.0)
-        self.rig.wait(0.1)
-        self.assertEqual((second.generation, second.leads), (2, True))
-
     def test_syncTimeout(self) -> None:
         """
         Who does not ask for its assignment within the rebalance timeout is removed, though it sends heartbeats, and the
@@ -492,20 +471,6 @@ class SessionTests(GroupsTestCase):
         first.hangUp()
         self.rig.wait(2.1)
         self.assertEqual(again.assignment, again.memberId.encode())
-
-    def test_throttled(self) -> None:
-        """Who is not read from for a while does not expire because of that, and only those do not."""
-        first, second = self.consumer(), self.consumer()
-        self.stable(first, second)
-        self.rig.groups.throttled(first, 15.0)
-        self.rig.groups.throttled(object(), 1000.0)
-        self.rig.wait(10.1)
-        self.assertEqual(list(self.rig.group().members), [first.memberId])
-        self.rig.wait(14.8)
-        self.assertEqual(list(self.rig.group().members), [first.memberId])
-        self.rig.wait(0.1)
-        self.rig.wait(0.1)
-        self.assertEqual(list(self.rig.group().members), [])
 
     def test_pendingThrottled(self) -> None:
         """Nor does a client that has yet to join with the id that it was told."""

@@ -303,14 +303,3 @@ class GroupStatesTests(SynchronousTestCase):
         run_state_machine_as_test(
             GroupsMachine, settings=settings(max_examples=60, stateful_step_count=40, deadline=None)
         )
-
-    def test_joinsAgainAfterAFullLog(self) -> None:
-        """A member with a name that could not be stored when it joined joins again once there is room."""
-        machine = GroupsMachine()
-        machine.storeSlowly(0.0, isFull=True)
-        machine.appear(6.0, 5.0, mustKnowItsId=False, instanceId="x", syncsLate=False)
-        machine.wait(3.0)
-        machine.settle()
-        machine.ownersAreUnique()
-        machine.allAreWaitedFor()
-        machine.teardown()

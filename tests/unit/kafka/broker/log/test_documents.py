@@ -102,33 +102,11 @@ class TableTests(DocumentsTestCase):
             self.assertEqual(self.contents(), expected)
             self.reopen()
 
-    def test_uncommitted(self) -> None:
-        """What was not written is not found."""
-        self.commit(("a", b"x", b"1"))
-        self.change(("a", b"x", b"2"))
-        self.assertTrue(self.documents.hasChanges)
-        self.reopen()
-        self.assertEqual(self.contents(), {"a": {b"x": b"1"}})
-
     def test_nothing(self) -> None:
         """A commit without changes writes nothing."""
         sizeBytes = os.path.getsize(self.path(journal(0)))
         self.commit(("a", b"x", None))
         self.assertEqual(os.path.getsize(self.path(journal(0))), sizeBytes)
-
-    def test_revert(self) -> None:
-        """What is lost is as if it had not been, in memory and on the disk."""
-        self.commit(("a", b"x", b"1"), ("a", b"y", b"2"))
-        self.change(("a", b"x", b"3"), ("a", b"y", None), ("a", b"x", None), ("a", b"y", b"4"), ("b", b"z", b"5"))
-        self.disk.writeError = storageError(errno.ENOSPC)
-        self.assertRaises(OSError, self.documents.write)
-        self.documents.revert()
-        self.disk.writeError = None
-        expected = {"a": {b"x": b"1", b"y": b"2"}}
-        self.assertEqual((self.contents(), self.documents.hasChanges), (expected, False))
-        self.commit(("a", b"z", b"6"))
-        self.reopen()
-        self.assertEqual(self.contents(), {"a": {**expected["a"], b"z": b"6"}})
 
     def test_dirty(self) -> None:
         """
@@ -241,35 +219,6 @@ class SnapshotTests(DocumentsTestCase):
         """Commit more than a journal holds."""
         self.commit(("a", b"large", bytes([number]) * 1000), ("a", b"%d" % number, b"1"))
 
-    def test_replaced(self) -> None:
-        """When the snapshot is written, what it replaces goes; all is found again."""
-        self.grow()
-        self.assertEqual(self.names(), [journal(0), journal(1)])
-        self.threads.run()
-        self.assertEqual(self.names(), [journal(1), snapshot(1)])
-        before = self.contents()
-        self.reopen()
-        self.assertEqual(self.contents(), before)
-
-    def test_writingGoesOn(self) -> None:
-        """
-        What is committed while the snapshot is written is behind it, before and after it is done, and after a kill
-        at either time.
-        """
-        self.grow()
-        self.commit(("a", b"x", b"1"), ("a", b"0", None))
-        before = self.contents()
-        self.reopen()
-        self.assertEqual(self.contents(), before)
-        self.assertEqual(self.names(), [journal(0), journal(1)])
-        self.grow(1)
-        self.commit(("a", b"x", b"2"))
-        self.threads.run()
-        self.commit(("a", b"y", b"3"))
-        before = self.contents()
-        self.reopen()
-        self.assertEqual((self.contents(), before["a"][b"x"]), (before, b"2"))
-
     def test_generations(self) -> None:
         """Snapshots follow one another, each when the journal is larger than twice the one before."""
         self.reopen(maybeDeferred)
@@ -283,14 +232,6 @@ class SnapshotTests(DocumentsTestCase):
         self.assertEqual((journals[:20], journals[20:], snapshots[20:]), (snapshots[:20], ".journal", ".snapshot"))
         self.assertGreater(int(journals[:20]), 1)
         self.assertLess(int(journals[:20]), 6)
-
-    def test_large(self) -> None:
-        """A snapshot of very much has several frames."""
-        self.reopen(maybeDeferred)
-        self.commit(*[("a", b"%d" % number, bytes(100_000)) for number in range(30)], ("b", b"x", b"1"))
-        before = self.contents()
-        self.reopen()
-        self.assertEqual((self.contents(), self.names()), (before, [journal(1), snapshot(1)]))
 
     def test_fails(self) -> None:
         """
@@ -329,19 +270,6 @@ class SnapshotTests(DocumentsTestCase):
         before = self.contents()
         self.reopen()
         self.assertEqual(self.contents(), before)
-
-    def test_dirty(self) -> None:
-        """While there is no snapshot, the journal that it will replace is to be flushed as well; then it is not."""
-        self.documents.takeDirty()
-        self.grow()
-        self.commit(("a", b"x", b"1"))
-        files, directories = self.documents.takeDirty()
-        self.assertEqual([os.path.basename(file.path) for file in files], [journal(0), journal(1)])
-        self.assertEqual(directories, [self.directory])
-        self.commit(("a", b"x", b"2"))
-        self.threads.run()
-        files, _ = self.documents.takeDirty()
-        self.assertEqual([os.path.basename(file.path) for file in files], [journal(1)])
 
     def test_replacedDuringFlush(self) -> None:
         """The old journal may be replaced while it is flushed."""

@@ -281,8 +281,8 @@ class GroupCommitTests(SynchronousTestCase):
 
     def test_revertFails(self) -> None:
         """
-        If what was lost cannot be reverted either, nothing is taken any more, and why is said; who
-        waits is told all the same.
+        If what was lost cannot be reverted either, nothing is taken any more, and why is said for as long as that is
+        so; who waits is told all the same.
         """
         self.put("a")
         self.tell("of a")
@@ -292,7 +292,8 @@ class GroupCommitTests(SynchronousTestCase):
         self.writeError = self.revertError = None
         for _ in range(2):
             self.assertIn("restart the broker", str(self.assertRaises(LogFailed, self.put, "b")))
-            self.clock.turn()
+            self.clock.advance(100.0)
+            self.assertIn("restart the broker", str(self.commits.problem))
         self.assertEqual(self.stored, [])
 
     def test_fail(self) -> None:

@@ -39,20 +39,6 @@ class TableTests(LogTestCase):
             self.clock.turn()
         self.assertEqual(self.told, [None])
 
-    def test_replaced(self) -> None:
-        """A key has the value that was put last."""
-        self.table.put(b"a", b"1")
-        self.clock.turn()
-        self.table.put(b"a", b"2")
-        self.assertEqual(self.table.get(b"a"), b"2")
-
-    def test_deleteAbsent(self) -> None:
-        """To delete what is not there is no error."""
-        self.table.delete(b"a")
-        self.wait()
-        self.clock.turn()
-        self.assertEqual(self.told, [None])
-
     def test_writingMeanwhile(self) -> None:
         """Who goes through the items may write, and let turns pass."""
         for key in (b"a", b"b", b"c"):
@@ -95,12 +81,6 @@ class TableTests(LogTestCase):
         self.table.put(longest, b"2")
         self.clock.turn()
         self.assertEqual((self.table.get(b"a"), self.table.get(longest)), (b"1", b"2"))
-
-    def test_restart(self) -> None:
-        """After a restart everything is where it was."""
-        self.table.put(b"a", b"1")
-        self.reopenLog()
-        self.assertEqual(list(self.log.table("offsets").items()), [(b"a", b"1")])
 
     def test_commitFails(self) -> None:
         """
@@ -163,12 +143,10 @@ class TableTests(LogTestCase):
             log.whenFlushed(self.told.append)
             self.clock.turn()
             self.assertEqual(len(threads.waiting), isFlushed)
-            while threads.waiting:
-                threads.run()
+            threads.runAll()
         self.assertEqual(self.told, [None, None])
         closed = log.close()
-        while threads.waiting:
-            threads.run()
+        threads.runAll()
         self.successResultOf(closed)
 
     def test_closed(self) -> None:

@@ -132,39 +132,6 @@ class OpenFilesTests(SynchronousTestCase):
         self.read(1, 2, 3, 4)
         self.check(0, 3, 4)
 
-    def test_removed(self) -> None:
-        """A file that is closed for good is closed at once, idle or dirty."""
-        self.read(0)
-        self.write(1)
-        for number in (0, 1, 2):
-            self.files.close(self.logFiles[number])
-        self.check()
-
-    def test_removedDuringFlush(self) -> None:
-        """A file that a thread is flushing is closed when the flush has ended."""
-        self.write(0, 1)
-        flushed = self.flush(0, 1)
-        self.files.close(self.logFiles[0])
-        self.check(0, 1)
-        self.files.endFlush(flushed)
-        self.check(1)
-
-    def test_removedWrittenDuringFlush(self) -> None:
-        """This also holds for one that was written to meanwhile."""
-        self.write(0)
-        flushed = self.flush(0)
-        self.write(0)
-        self.files.close(self.logFiles[0])
-        self.files.endFlush(flushed)
-        self.check()
-
-    def test_closeAll(self) -> None:
-        """In the end all files are closed."""
-        self.read(0, 1)
-        self.write(2, 3)
-        self.files.closeAll()
-        self.check()
-
     @given(
         st.lists(
             st.tuples(st.sampled_from(["read", "write", "begin", "end", "remove"]), st.integers(0, 9)), max_size=60

@@ -153,28 +153,6 @@ class AppendTests(PartitionTestCase):
         self.fill(0)
         self.assertEqual(list(self.names()), [segmentName(0), segmentName(1)])
 
-    def test_revert(self) -> None:
-        """What was written in part is cut off, and the next batch takes its place."""
-        self.fill(1)
-        self.add(2)
-        self.failToWrite()
-        partition = self.partition
-        self.assertEqual((partition.nextOffset, partition.highWatermark, partition.sizeBytes), (1, 1, BATCH_BYTES))
-        self.assertEqual((self.names(), partition.hasPending), ({segmentName(0): BATCH_BYTES}, False))
-        self.fill(4)
-        self.assertEqual(self.read(), [0, 1])
-
-    def test_revertRolling(self) -> None:
-        """A segment that was begun by what is lost stays, empty, and is used then; so it is after a restart."""
-        self.fill(1, 2)
-        self.add(3)
-        self.failToWrite()
-        self.assertEqual(self.names(), {segmentName(0): 2 * BATCH_BYTES, segmentName(2): 0})
-        self.partition = self.restarted()
-        self.assertEqual((self.partition.nextOffset, self.read()), (2, [0, 1]))
-        self.fill(3, 4)
-        self.assertEqual(self.names(), {segmentName(0): 2 * BATCH_BYTES, segmentName(2): 2 * BATCH_BYTES})
-
     def test_revertUnwritten(self) -> None:
         """What was never written is reverted without the disk."""
         self.add()
@@ -208,18 +186,6 @@ class AppendTests(PartitionTestCase):
 
 class FlushTests(PartitionTestCase):
     """What a flush comprises."""
-
-    def test_dirty(self) -> None:
-        """Each segment with unflushed bytes, and each directory with a new name, once."""
-        self.fill(0, 0, 0)
-        dirty = self.flush()
-        self.assertEqual([segment.baseOffset for segment in dirty.segments], [0, 2])
-        self.assertEqual(set(dirty.directories), {self.root, self.partition.directory})
-        self.assertFalse(self.partition.isDirty)
-        self.fill(0)
-        dirty = self.flush()
-        self.assertEqual(([segment.baseOffset for segment in dirty.segments], dirty.directories), ([2], []))
-        self.assertEqual(self.flush(), DirtyFiles([], [], []))
 
     def test_reverted(self) -> None:
         """A file of which something was cut off is flushed like any other, so that it may be closed."""

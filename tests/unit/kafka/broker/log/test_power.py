@@ -18,19 +18,19 @@ from unittest.mock import patch
 from twisted.internet.defer import maybeDeferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.kafka.broker.log import checkpoint, documents, flushing, recovery, segmentlog
+from admission.kafka.broker.log import checkpoint, flushing, recovery, segmentlog
 from admission.kafka.broker.log.batchlookup import BatchPlace, Damaged, headers
 from admission.kafka.broker.log.disk import File
 from admission.kafka.broker.log.flushing import Round
-from admission.kafka.broker.log.interface import AppendResult, CommitCallback, LogFailed, Partition
-from admission.kafka.broker.log.partitionlog import PartitionLog, SegmentFiles
+from admission.kafka.broker.log.interface import AppendResult, CommitCallback, Partition
+from admission.kafka.broker.log.partitionlog import PartitionLog
 from admission.kafka.broker.log.retention import Sweep
 from admission.kafka.broker.log.segmentlog import SegmentLog
 from admission.kafka.broker.log.topics import partitionsOf
 from tests.kit.logfixture import TurnClock, batchesIn, makeBatch, storageError
 from tests.kit.longform import longForm
 from tests.kit.powerhistory import FreeLock, PowerHistory, Violation
-from tests.kit.simulateddisk import FLUSHED, NEWEST, PowerLost, SimulatedDisk, SimulatedFile, SteppedThreads
+from tests.kit.simulateddisk import FLUSHED, NEWEST, SimulatedDisk, SimulatedFile
 
 PRODUCED: dict[str, Any] = {"producerId": 7, "producerEpoch": 0, "baseSequence": 0}
 """The header of the first batch of a producer."""
@@ -309,12 +309,6 @@ class LossTests(SynchronousTestCase):
             storageError(code) if each == operation and fnmatch.fnmatch(path, pattern) else None
         )
 
-    def test_firstRecords(self) -> None:
-        """The first records that a log ever confirms are there."""
-        self.confirm()
-        self.losePower()
-        self.assertEqual(self.offsets(), [0])
-
     def test_sentAgainAfterKill(self) -> None:
         """
         A batch that was written, but not flushed when the process was killed, is on the disk with its name when it is
@@ -324,43 +318,6 @@ class LossTests(SynchronousTestCase):
         self.clock.turn()
         self.kill()
         self.assertTrue(self.confirm(**PRODUCED).duplicate)
-        self.losePower()
-        self.assertEqual(self.offsets(), [0])
-
-    def test_sentAgainBeforeFlush(self) -> None:
-        """A batch that no round has comprised is flushed before it is confirmed as a duplicate."""
-        self.append(**PRODUCED)
-        self.confirm("others")
-        self.assertTrue(self.confirm(**PRODUCED).duplicate)
-        self.losePower()
-        self.assertEqual(self.offsets(), [0])
-
-    def test_sentAgainDuringFlush(self) -> None:
-        """A batch that is being flushed is confirmed as a duplicate when that has succeeded."""
-        threads = SteppedThreads()
-        self.disk = self.disk.kill()
-        self.clock = TurnClock()
-        self.log = SegmentLog(
-            self.root, self.clock, lambda: 1e6, threads.deferToThread, disk=self.disk, retentionSeconds=None
-        )
-        self.partition()
-        self.partition("others")
-        self.append(**PRODUCED)
-        self.append("others", isUrgent=True)
-        self.log.whenFlushed(lambda error: None)
-        self.clock.turn()
-        while threads.jobs:
-            threads.run(0)
-        self.clock.advance(1.0)
-        self.assertNotEqual(threads.jobs, [])
-        self.assertTrue(self.append(isUrgent=True, **PRODUCED).duplicate)
-        verdicts: list[Exception | None] = []
-        self.log.whenFlushed(verdicts.append)
-        self.clock.turn()
-        self.assertEqual(verdicts, [])
-        while threads.jobs:
-            threads.run(0)
-        self.assertEqual(verdicts, [None])
         self.losePower()
         self.assertEqual(self.offsets(), [0])
 
@@ -400,33 +357,6 @@ class LossTests(SynchronousTestCase):
         self.confirm()
         self.losePower()
         self.assertEqual(self.offsets(), [0, 1, 2])
-
-    def test_producersOfRemadeCheckpoint(self) -> None:
-        """A checkpoint that was made anew does not say that there were no producers."""
-        self.partition(configs={"segment.bytes": "1"})
-        self.append(**PRODUCED)
-        self.clock.turn()
-        self.append()
-        self.reopen()
-        directory = f"{self.root}/partitions/events-0.0"
-        self.disk.remove(f"{directory}/{0:020d}.index")
-        self.kill()
-        self.offsets()
-        self.disk.remove(f"{directory}/{1:020d}.index")
-        self.kill()
-        self.assertEqual(self.append(**PRODUCED), (0, True))
-
-    def test_holeBehindCheckpoint(self) -> None:
-        """A segment is cut off if the one before it is missing, also if all others were flushed."""
-        self.append()
-        self.reopen()
-        self.log.setTopicConfigs("events", {"segment.bytes": "1"})
-        for _ in range(2):
-            self.append()
-            self.clock.turn()
-        kept = ("2.log", ".index", ".index.tmp")
-        self.losePower(lambda path, isName: NEWEST if path.endswith(kept) else FLUSHED)
-        self.assertEqual((self.offsets(), self.partition().highWatermark), ([0], 1))
 
     def test_failedRoll(self) -> None:
         """A segment that could not be begun does not stand between others later."""
@@ -473,46 +403,6 @@ class LossTests(SynchronousTestCase):
         self.losePower(lambda path, isName: 1)
         self.assertEqual(self.offsets(), [0, 1])
 
-    def test_tooManyFiles(self) -> None:
-        """While too many files wait to be flushed, appends fail, and afterwards they do not."""
-        for name in ("a", "b", "c"):
-            self.confirm(name)
-        self.reopen(maxOpenFiles=2)
-        for name in ("a", "b"):
-            self.append(name)
-            self.clock.turn()
-        self.assertRaises(LogFailed, self.append, "c")
-        self.clock.turn()
-        self.append("c")
-        self.clock.turn()
-        self.assertEqual([self.offsets(name) for name in ("a", "b", "c")], [[0, 1]] * 3)
-
-    def test_brokenForGood(self) -> None:
-        """A log that accepts nothing any more says so for as long as that is so."""
-        self.confirm()
-        self.disk.fault = lambda operation, path: (
-            storageError(errno.EIO) if operation in ("write", "truncate") else None
-        )
-        self.append()
-        self.clock.turn()
-        self.disk.fault = None
-        self.clock.advance(100.0)
-        self.assertRaises(LogFailed, self.append)
-        self.assertEqual(len(self.log.problems), 1)
-
-    def test_closedWithoutSnapshot(self) -> None:
-        """Closing begins no snapshot of the documents."""
-        threads = SteppedThreads()
-        self.log = SegmentLog(
-            self.root, self.clock, lambda: 1e6, threads.deferToThread, disk=self.disk, retentionSeconds=None
-        )
-        self.patch(documents, "MIN_JOURNAL_BYTES", 1)
-        closed = self.log.close()
-        while threads.jobs and not closed.called:
-            threads.run(0)
-        self.successResultOf(closed)
-        self.assertEqual(threads.jobs, [])
-
     def test_journalCut(self) -> None:
         """What is cut off a journal is gone from the disk before something is written in its place."""
         path = f"{self.root}/documents/{0:020d}.journal"
@@ -529,100 +419,3 @@ class LossTests(SynchronousTestCase):
         self.openLog()
         at = operations.index("truncate")
         self.assertEqual(operations[at : at + 4], ["truncate", "flush", "flushDirectory", "write"])
-
-    def test_indexesDropped(self) -> None:
-        """The index of a segment to which something is about to be appended stays in memory."""
-        for name in ("a", "b"):
-            self.append(name)
-        self.patch(segmentlog, "SegmentFiles", partial(SegmentFiles, maxIndexBytes=1))
-        self.reopen()
-        for name in ("a", "b"):
-            self.append(name)
-        self.clock.turn()
-        self.assertEqual((self.offsets("a"), self.offsets("b")), ([0, 1], [0, 1]))
-
-    def test_fullDiskIsRead(self) -> None:
-        """A log is opened and read although a checkpoint that is missing cannot be written."""
-        self.partition(configs={"segment.bytes": "1"})
-        for _ in range(2):
-            self.append()
-            self.clock.turn()
-        self.reopen()
-        self.disk.remove(f"{self.root}/partitions/events-0.0/{0:020d}.index")
-        self.disk = self.disk.kill()
-        self.failDisk("write", "*.index.tmp", errno.ENOSPC)
-        self.openLog()
-        self.assertEqual(self.offsets(), [0, 1])
-
-
-class SimulatedDiskTests(SynchronousTestCase):
-    """L{SimulatedDisk} loses what it may, and nothing else."""
-
-    def setUp(self) -> None:
-        """Have a file of which a part is flushed."""
-        self.disk = SimulatedDisk("/data", Random(0))
-        self.file = self.disk.open("/data/file", create=True)
-        self.file.write([b"a" * 700], 0)
-        self.file.flush()
-        self.disk.flushDirectory("/data")
-        self.file.write([b"b" * 600], 400)
-
-    def images(self, disk: SimulatedDisk, name: str = "file") -> set[bytes | None]:
-        """The contents that a file may have after a loss of power."""
-        found: set[bytes | None] = set()
-        for seed in range(200):
-            image = disk.crash(Random(seed))
-            found.add(image.open(f"/data/{name}").read(0, 5000) if name in image.list("/data") else None)
-        return found
-
-    def test_flushed(self) -> None:
-        """What was flushed is there."""
-        self.file.flush()
-        self.assertEqual(self.images(self.disk), {b"a" * 400 + b"b" * 600})
-
-    def test_sectors(self) -> None:
-        """What was not flushed may be there by sectors, with any length in between, or zeros."""
-        images = {image for image in self.images(self.disk) if image is not None}
-        self.assertIn(b"a" * 700, images)
-        self.assertIn(b"a" * 400 + b"b" * 600, images)
-        self.assertIn(b"a" * 400 + b"b" * 112 + b"a" * 188 + bytes(300), images)
-        self.assertEqual({len(image) for image in images} - set(range(700, 1001)), set())
-
-    def test_names(self) -> None:
-        """A file that was renamed has the old or the new name, or both, or none, until the directory is flushed."""
-        self.disk.rename("/data/file", "/data/other")
-        found = {tuple(sorted(self.disk.crash(Random(seed)).list("/data"))) for seed in range(200)}
-        self.assertEqual(found, {("file",), ("other",), ("file", "other"), ()})
-
-    def test_killed(self) -> None:
-        """Death of the process takes nothing back, and what was not flushed can still be lost."""
-        killed = self.disk.kill()
-        self.assertEqual(killed.open("/data/file").read(0, 5000), b"a" * 400 + b"b" * 600)
-        self.assertIn(b"a" * 700, self.images(killed))
-        self.assertRaises(PowerLost, self.file.read, 0, 1)
-
-    def test_failedFlush(self) -> None:
-        """
-        What a failed flush has not written is still read, is not written by the next flush, and is gone when the disk
-        is asked.
-        """
-        new = b"a" * 400 + b"b" * 600
-        found: set[bytes] = set()
-        for seed in range(50):
-            disk = SimulatedDisk("/data", Random(seed))
-            file = disk.open("/data/file", create=True)
-            file.write([b"a" * 700], 0)
-            file.flush()
-            disk.flushDirectory("/data")
-            file.write([b"b" * 600], 400)
-            disk.fault = lambda operation, path: storageError(errno.EIO) if operation == "flush" else None
-            self.assertRaises(OSError, file.flush)
-            disk.fault = None
-            file.flush()
-            self.assertEqual(file.read(0, 5000), new)
-            file.distrust()
-            trusted = file.read(0, 5000)
-            self.assertEqual(disk.crash(Random(0)).open("/data/file").read(0, 5000), trusted)
-            found.add(trusted)
-        self.assertIn(new, found)
-        self.assertIn(b"a" * 700 + bytes(300), found)

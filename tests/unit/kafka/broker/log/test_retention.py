@@ -8,8 +8,7 @@ from twisted.logger import LogLevel, capturedLogs
 from admission.kafka.broker.log.documents import SPARE_BYTES
 from admission.kafka.broker.log.interface import LogFailed, OffsetOutOfRange, Partition
 from admission.kafka.broker.log.partitionlog import PartitionLog
-from admission.kafka.broker.log.segmentlog import SegmentLog
-from tests.kit.logfixture import FailingFile, LogTestCase, Threads, makeBatch, storageError
+from tests.kit.logfixture import FailingFile, LogTestCase, makeBatch, storageError
 
 NOW_MS = 1_000_000_000
 BATCH_BYTES = len(makeBatch(0)[0])
@@ -47,21 +46,6 @@ class RetentionTestCase(LogTestCase):
 
 class RetentionTests(RetentionTestCase):
     """The log deletes from the start of partitions what they need not keep."""
-
-    def test_bytes(self) -> None:
-        """The oldest segments go while at least the limit is left without them."""
-        events = self.partition()
-        self.log.setTopicConfigs("events", {"retention.bytes": str(3 * BATCH_BYTES - 1)})
-        self.fill(events, *[0] * 3)
-        self.sweep()
-        self.assertEqual(self.extent(events), (0, 3, 3 * BATCH_BYTES))
-        self.fill(events, *[0] * 2)
-        self.sweep()
-        self.assertEqual(self.extent(events), (2, 5, 3 * BATCH_BYTES))
-        self.assertEqual(self.bases(events), [2, 3, 4])
-        self.assertRaises(OffsetOutOfRange, self.log.read, events, 1, 1000)
-        self.assertEqual(len(self.read(events, 2)), 1)
-        self.assertEqual(self.log.bytesAvailable(events, 2), 3 * BATCH_BYTES)
 
     def test_deletedRecords(self) -> None:
         """
@@ -115,17 +99,6 @@ class RetentionTests(RetentionTestCase):
         self.assertEqual(self.bases(events), [4])
         self.assertEqual(len(self.files(events)), 2)
 
-    def test_age(self) -> None:
-        """Segments go from the oldest on while their newest record is too old."""
-        events = self.partition()
-        self.log.setTopicConfigs("events", {"retention.ms": "1000"})
-        self.fill(events, NOW_MS - 3000, NOW_MS - 1001, NOW_MS - 1000, NOW_MS - 2000, NOW_MS)
-        self.sweep()
-        self.assertEqual(events.logStartOffset, 2)
-        self.wallSeconds += 0.001
-        self.sweep()
-        self.assertEqual(events.logStartOffset, 4)
-
     def test_defaults(self) -> None:
         """The limits of the log hold for topics that have none of their own."""
         self.reopenLog(retentionBytes=BATCH_BYTES, retentionSeconds=1.0)
@@ -155,16 +128,6 @@ class RetentionTests(RetentionTestCase):
             self.assertEqual(self.log.offsetForTimestamp(events, 0), (offset, 1))
             self.sweep()
 
-    def test_restart(self) -> None:
-        """Where a partition starts, and how large it is, is known after a restart."""
-        events = self.partition()
-        self.log.setTopicConfigs("events", {"retention.bytes": str(2 * BATCH_BYTES)})
-        self.fill(events, *[0] * 5)
-        self.sweep()
-        self.fill(events, 0)
-        self.reopenLog()
-        self.assertEqual(self.extent(self.partition()), (3, 6, 3 * BATCH_BYTES))
-
     def test_slices(self) -> None:
         """A turn looks at 64 partitions at most, and the log can be used in between."""
         partitions = self.log.createTopic("events", 150, {"retention.ms": "0"}).partitions
@@ -191,55 +154,6 @@ class RetentionTests(RetentionTestCase):
         links = [os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
         opened = [os.readlink(link) for link in links if os.path.lexists(link)]
         self.assertEqual([path for path in opened if path.startswith(own) and path.endswith("(deleted)")], [])
-
-    def test_pendingAppends(self) -> None:
-        """What is appended and not committed yet when a sweep comes by survives it."""
-        events = self.partition()
-        self.log.setTopicConfigs("events", {"retention.bytes": str(BATCH_BYTES)})
-        self.fill(events, 0, 0)
-        self.settle()
-        self.clock.advance(30.0)
-        told: list[Exception | None] = []
-        self.append(events)
-        self.log.whenCommitted(told.append)
-        self.settle()
-        self.assertEqual((events.nextOffset, told), (3, [None]))
-        self.sweep()
-        self.assertEqual(self.extent(events), (2, 3, BATCH_BYTES))
-        self.assertEqual(len(self.read(events, 2)), 1)
-
-    def test_documentsFirst(self) -> None:
-        """A file is removed in a thread, when the disk knows where the partition starts."""
-        self.successResultOf(self.log.close())
-        threads = Threads()
-        log = SegmentLog(
-            self.path,
-            self.clock,
-            lambda: self.wallSeconds,
-            threads.deferToThread,
-            disk=self.disk,
-            segmentBytes=1,
-            retentionBytes=0,
-            retentionSeconds=None,
-        )
-        self.log = log
-        events = self.partition()
-        while threads.waiting:
-            threads.run()
-        self.fill(events, 1, 2)
-        self.sweep()
-        self.assertEqual((self.extent(events), self.bases(events)), ((1, 2, BATCH_BYTES), [0, 1]))
-        rounds = 0
-        while threads.waiting:
-            rounds += 1
-            threads.run()
-        self.assertGreater(rounds, 1)
-        self.assertEqual(self.bases(events), [1])
-        closed = log.close()
-        while threads.waiting:
-            threads.run()
-        self.successResultOf(closed)
-        self.log = self.openLog()
 
     def test_failure(self) -> None:
         """
@@ -415,18 +329,3 @@ class ProducerExpiryTests(RetentionTestCase):
         self.wallSeconds += 1.0
         self.sweep()
         self.assertEqual(len(self.log._producers), 0)
-
-    def test_limit(self) -> None:
-        """The least recently used go when there are too many, also for the next start."""
-        self.reopenLog(maxProducers=2)
-        self.send(1)
-        self.send(2)
-        self.append(self.partition(), 0, producerId=1, producerEpoch=0, baseSequence=1)
-        self.send(3)
-        self.assertEqual(len(self.log._producers), 2)
-        number = self.partition().number
-        self.assertIsNone(self.log._producers.get((number, 2)))
-        self.reopenLog(maxProducers=2)
-        state = self.log._producers.get((number, 1))
-        assert state is not None
-        self.assertEqual(len(state.batches), 2)

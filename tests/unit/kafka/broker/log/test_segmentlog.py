@@ -6,8 +6,7 @@ import json
 import os
 import shutil
 import struct
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.logger import capturedLogs, formatEvent
@@ -16,20 +15,16 @@ from zope.interface.verify import verifyObject
 from admission.kafka.broker.log.disk import LocalFile
 from admission.kafka.broker.log.interface import (
     ILog,
-    InvalidProducerEpoch,
     LogClosed,
     LogFailed,
     LogInUse,
     NoProducerId,
     OutOfOrderSequence,
     Partition,
-    UnknownTopic,
 )
-from admission.kafka.broker.log.partitionlog import PartitionLog
 from admission.kafka.broker.log.recovery import PartitionRecovery, Recovered
 from admission.kafka.broker.log.segmentlog import SegmentLog
 from admission.kafka.broker.log.topics import partitionsOf
-from admission.kafka.wire.batches import readBatch
 from tests.kit.logfixture import LogTestCase, Threads, makeBatch, storageError
 
 
@@ -39,20 +34,6 @@ class AppendTests(LogTestCase):
     def test_interface(self) -> None:
         """The log fulfils its contract."""
         verifyObject(ILog, self.log)
-
-    def test_offsets(self) -> None:
-        """
-        Each batch begins where the one before ended, in its own partition, and
-        carries its offset and the leader epoch.
-        """
-        first, second = self.log.createTopic("events", 2, {}).partitions
-        self.assertEqual(self.append(first, 1, 2, 3), (0, False))
-        self.assertEqual(self.append(second, 1), (0, False))
-        self.assertEqual(self.append(first, 4), (3, False))
-        self.assertEqual(self.append(first, 5), (4, False))
-        self.clock.turn()
-        headers = [readBatch(batch) for batch in self.read(first, 0, 10_000)]
-        self.assertEqual([(header.baseOffset, header.leaderEpoch) for header in headers], [(0, 0), (3, 0), (4, 0)])
 
     def test_bytes(self) -> None:
         """Apart from these two fields a batch is stored as it came, and its buffer is free again at once."""
@@ -112,26 +93,6 @@ class AppendTests(LogTestCase):
         self.clock.turn()
         self.assertEqual(told, [1, 2, 3])
 
-    def test_restart(self) -> None:
-        """After a restart everything is where it was."""
-        events = self.partition()
-        for timestampMs in (7, 9, 8):
-            self.append(events, timestampMs, timestampMs)
-        self.clock.turn()
-        batches = self.read(events, 0, 10_000)
-        self.reopenLog()
-        again = self.partition()
-        for name in ("nextOffset", "highWatermark", "logStartOffset", "sizeBytes"):
-            self.assertEqual(getattr(again, name), getattr(events, name), name)
-        self.assertEqual(self.read(again, 0, 10_000), batches)
-        self.assertEqual(self.append(again).baseOffset, 6)
-
-    def test_closeCommits(self) -> None:
-        """What is appended when the log is closed is committed."""
-        self.append(self.partition())
-        self.reopenLog()
-        self.assertEqual(self.partition().highWatermark, 1)
-
 
 class FailureTests(LogTestCase):
     """When the storage fails, it is as if nothing had been appended."""
@@ -186,38 +147,6 @@ class FailureTests(LogTestCase):
         self.clock.turn()
         self.checkRecovery()
 
-    def test_severalPartitions(self) -> None:
-        """If one partition of a turn cannot be written, those that were written before are cut off again."""
-        others = self.log.createTopic("others", 3, {}).partitions
-        for partition in others:
-            self.append(partition)
-        self.clock.turn()
-        for partition in others:
-            self.append(partition, valueBytes=100)
-        patch = self.patch(type(others[2]), "write", self.failThird(others[2]))
-        self.clock.turn()
-        patch.restore()
-        for _ in range(2):
-            self.assertEqual([partition.nextOffset for partition in others], [1, 1, 1])
-            files = [
-                os.path.join(partition.directory, "0" * 20 + ".log")
-                for partition in partitionsOf(self.log.topic("others"))
-            ]
-            self.assertEqual({os.path.getsize(file) for file in files}, {len(makeBatch(0)[0])})
-            self.reopenLog()
-            others = self.log.topic("others").partitions
-
-    def failThird(self, third: Partition) -> Callable[..., None]:
-        """What L{PartitionLog.write} does when the disk is full before a certain partition."""
-        write = PartitionLog.write
-
-        def failing(partition: PartitionLog, *arguments: Any) -> None:
-            if partition is third:
-                raise storageError(errno.ENOSPC)
-            write(partition, *arguments)
-
-        return failing
-
     def test_revertFails(self) -> None:
         """
         If the disk does not even cut off what it has taken, nothing is taken any more until a restart, which takes what
@@ -247,14 +176,6 @@ class FailureTests(LogTestCase):
         repeated = self.append(self.events, 200, 300, producerId=2, producerEpoch=0, baseSequence=0)
         self.assertEqual(repeated, (3, True))
 
-    def test_commit(self) -> None:
-        """A commit that fails takes all its appends along."""
-        self.appendSome()
-        self.failCommits(storageError(errno.ENOSPC))
-        self.clock.turn()
-        self.failCommits(None)
-        self.checkRecovery()
-
     def test_nobodyHears(self) -> None:
         """Listeners do not hear of what was lost."""
         heard: list[Sequence[Partition]] = []
@@ -263,37 +184,6 @@ class FailureTests(LogTestCase):
         self.failCommits(storageError(errno.ENOSPC))
         self.clock.turn()
         self.assertEqual(heard, [])
-
-    def test_closed(self) -> None:
-        """Files of which something was cut off are closed like any other when they have been flushed."""
-        partitions = self.log.createTopic("many", 20, {}).partitions
-        self.reopenLog(maxOpenFiles=8)
-        partitions = self.log.topic("many").partitions
-        for number in range(0, 20, 4):
-            for partition in partitions[number : number + 4]:
-                self.append(partition)
-            self.failCommits(storageError(errno.ENOSPC))
-            self.clock.turn()
-            self.failCommits(None)
-            self.clock.advance(1.0)
-        for number in range(0, 20, 4):
-            for partition in partitions[number : number + 4]:
-                self.append(partition)
-            self.clock.turn()
-            self.clock.advance(1.0)
-        self.assertEqual([partition.highWatermark for partition in partitions], [1] * 20)
-
-    def test_problems(self) -> None:
-        """What is wrong is said for a while."""
-        self.assertEqual(list(self.log.problems), [])
-        self.appendSome()
-        self.failCommits(storageError(errno.ENOSPC))
-        self.clock.turn()
-        self.failCommits(None)
-        (problem,) = self.log.problems
-        self.assertIn("make room", problem)
-        self.clock.advance(60.0)
-        self.assertEqual(list(self.log.problems), [])
 
 
 class OpenFilesTests(LogTestCase):
@@ -338,15 +228,6 @@ class OpenFilesTests(LogTestCase):
         self.clock.turn()
         self.assertFalse(any(each.isDirty for each in partitionsOf(self.log.topic("events"))))
 
-    def test_manyRead(self) -> None:
-        """Any number of partitions is read with few files open."""
-        for number in range(12):
-            self.append(self.partition(f"events{number}"))
-            self.clock.advance(1.0)
-        for number in range(12):
-            self.assertEqual(len(self.read(self.partition(f"events{number}"), 0)), 1)
-        self.assertLessEqual(len(self.log._openFiles), 4)
-
 
 class IdempotenceTests(LogTestCase):
     """Batches of idempotent producers are appended once."""
@@ -354,19 +235,6 @@ class IdempotenceTests(LogTestCase):
     def send(self, baseSequence: int, *, epoch: int = 0, count: int = 1) -> tuple[int, bool]:
         """Append a batch of producer 7."""
         return self.append(self.partition(), *[0] * count, producerId=7, producerEpoch=epoch, baseSequence=baseSequence)
-
-    def test_duplicate(self) -> None:
-        """A duplicate is answered with the old offset and not appended, before and after a restart."""
-        self.append(self.partition())
-        self.assertEqual(self.send(0, count=3), (1, False))
-        self.assertEqual(self.send(3), (4, False))
-        self.clock.turn()
-        for _ in range(2):
-            self.assertEqual(self.send(0, count=3), (1, True))
-            self.assertEqual(self.send(3), (4, True))
-            self.assertEqual(self.partition().nextOffset, 5)
-            self.reopenLog()
-        self.assertEqual(self.send(4), (5, False))
 
     def test_firstNotKept(self) -> None:
         """
@@ -445,23 +313,6 @@ class IdempotenceTests(LogTestCase):
         self.assertIsInstance(told[2], LogFailed)
         self.failCommits(None)
         self.assertEqual(self.send(1), (1, False))
-
-    def test_refusals(self) -> None:
-        """Batches out of order and old epochs are refused with Kafka's errors, and nothing is appended."""
-        self.send(0, epoch=1)
-        self.assertRaises(OutOfOrderSequence, self.send, 2, epoch=1)
-        self.assertRaises(OutOfOrderSequence, self.send, 1, epoch=2)
-        self.assertRaises(InvalidProducerEpoch, self.send, 1, epoch=0)
-        self.assertEqual((OutOfOrderSequence.errorCode, InvalidProducerEpoch.errorCode), (45, 47))
-        self.assertEqual(self.partition().nextOffset, 1)
-        self.assertEqual(self.send(0, epoch=2), (1, False))
-
-    def test_deletedTopic(self) -> None:
-        """With a topic its producers' states go."""
-        self.send(0)
-        self.send(1)
-        self.log.deleteTopic("events")
-        self.assertEqual(self.send(5), (0, False))
 
 
 class OwnerTests(LogTestCase):
@@ -552,8 +403,7 @@ class ProducerIdTests(LogTestCase):
     def finish(self, log: SegmentLog) -> None:
         """Close such a log."""
         closed = log.close()
-        while self.threads.waiting:
-            self.threads.run()
+        self.threads.runAll()
         self.successResultOf(closed)
 
     def take(self, log: SegmentLog, count: int) -> list[int]:
@@ -564,21 +414,6 @@ class ProducerIdTests(LogTestCase):
             if number % 100 == 99:
                 self.clock.turn()
         return ids
-
-    def test_restart(self) -> None:
-        """After a restart no id is given again, whether the log was closed or not."""
-        ids = self.take(self.log, 10)
-        path = self.mktemp()
-        shutil.copytree(self.path, path)
-        ids += self.take(self.log, 1500)
-        self.assertEqual(ids, list(range(1510)))
-        self.reopenLog()
-        after = self.take(self.log, 10)
-        self.assertGreater(min(after), max(ids))
-        self.successResultOf(self.log.close())
-        self.path = path
-        self.log = self.openLog()
-        self.assertGreater(self.log.allocateProducerId(), 10)
 
     def test_reserved(self) -> None:
         """
@@ -592,8 +427,7 @@ class ProducerIdTests(LogTestCase):
             self.assertRaises(NoProducerId, log.allocateProducerId)
             self.clock.turn()
         self.assertEqual(NoProducerId.errorCode, 14)
-        while self.threads.waiting:
-            self.threads.run()
+        self.threads.runAll()
         self.assertEqual(self.take(log, 400), list(range(first + 1000, first + 1400)))
         self.finish(log)
 
@@ -640,13 +474,6 @@ class LeaderEpochTests(LogTestCase):
         self.path = path
         self.log = self.openLog()
 
-    def test_clean(self) -> None:
-        """After a clean end it is the same."""
-        for _ in range(3):
-            self.assertEqual(self.log.leaderEpoch, 0)
-            self.append(self.partition())
-            self.reopenLog()
-
     def test_unclean(self) -> None:
         """After any other it is larger, also if two follow one another."""
         self.crash()
@@ -667,26 +494,6 @@ class LeaderEpochTests(LogTestCase):
         self.reopenLog()
         self.assertEqual(self.log.leaderEpoch, 1)
 
-    def test_endOfEpoch(self) -> None:
-        """Each epoch ends where the next one begins; one that the log has not seen has no end."""
-        for count in (2, 0, 3):
-            for _ in range(count):
-                self.append(self.partition())
-            self.clock.turn()
-            self.crash()
-        events = self.partition()
-        self.append(events)
-        self.assertEqual(
-            [self.log.endOfEpoch(events, epoch) for epoch in range(-1, 5)],
-            [(-1, -1), (0, 2), (0, 2), (2, 5), (2, 5), (-1, -1)],
-        )
-        self.clock.turn()
-        self.assertEqual(self.log.endOfEpoch(events, 3), (3, 6))
-        headers = [readBatch(batch).leaderEpoch for batch in self.read(events, 0)]
-        self.assertEqual(headers, [0, 0, 2, 2, 2, 3])
-        self.log.deleteTopic("events")
-        self.assertRaises(UnknownTopic, self.log.endOfEpoch, events, 0)
-
 
 class FlushTests(LogTestCase):
     """What is told when the disk has it."""
@@ -705,7 +512,7 @@ class FlushTests(LogTestCase):
             self.append(partition)
         self.clock.turn()
         self.clock.advance(1.0)
-        self.run_()
+        self.threads.runAll()
         self.told: list[Exception | None] = []
         flush = LocalFile.flush
 
@@ -720,13 +527,8 @@ class FlushTests(LogTestCase):
     def finish(self) -> None:
         """Close the log."""
         closed = self.log.close()
-        self.run_()
+        self.threads.runAll()
         self.successResultOf(closed)
-
-    def run_(self) -> None:
-        """Let the threads do all that they have."""
-        while self.threads.waiting:
-            self.threads.run()
 
     def urgent(self, partition: Partition, **header: int) -> None:
         """Append a batch whose flush somebody will wait for."""
@@ -750,10 +552,10 @@ class FlushTests(LogTestCase):
         self.log.whenFlushed(self.told.append)
         self.clock.turn()
         self.assertEqual(self.told, [])
-        self.run_()
+        self.threads.runAll()
         self.assertEqual((self.told, self.parts()), ([None], {"events-0"}))
         self.clock.advance(1.0)
-        self.run_()
+        self.threads.runAll()
         self.assertEqual(self.parts(), {"events-1", "documents"})
         self.clock.advance(10.0)
         self.assertEqual(self.threads.waiting, [])
@@ -763,33 +565,13 @@ class FlushTests(LogTestCase):
         self.append(self.first)
         self.log.createTopic("other", 1, {})
         self.log.whenFlushed(self.told.append)
-        self.run_()
+        self.threads.runAll()
         self.assertEqual((self.told, self.parts()), ([None], {"documents"}))
         self.log.table("quotas", isFlushed=True).put(b"a", b"1")
         self.log.whenFlushed(self.told.append)
         self.clock.turn()
-        self.run_()
+        self.threads.runAll()
         self.assertEqual((self.told, self.parts()), ([None, None], {"documents"}))
-
-    def test_shared(self) -> None:
-        """Who comes during a round shares the next one; each is told as soon as its own is done."""
-        self.urgent(self.first)
-        self.log.whenFlushed(self.told.append)
-        self.clock.turn()
-        for _ in range(2):
-            self.urgent(self.second)
-            self.log.whenFlushed(self.told.append)
-        self.clock.turn()
-        self.assertEqual(len(self.threads.waiting), 1)
-        self.threads.run()
-        self.assertEqual(self.told, [None])
-        self.run_()
-        self.assertEqual(self.told, [None] * 3)
-
-    def test_nothing(self) -> None:
-        """Who waits for nothing is told at once."""
-        self.log.whenFlushed(self.told.append)
-        self.assertEqual(self.told, [None])
 
     def test_duplicate(self) -> None:
         """
@@ -801,12 +583,12 @@ class FlushTests(LogTestCase):
         self.urgent(self.second)
         self.log.whenFlushed(self.told.append)
         self.clock.turn()
-        self.run_()
+        self.threads.runAll()
         self.assertEqual((self.told, self.parts()), ([None], {"events-1"}))
         self.urgent(self.first, **header)
         self.log.whenFlushed(self.told.append)
         self.assertEqual(self.told, [None])
-        self.run_()
+        self.threads.runAll()
         self.assertEqual((self.told, self.parts()), ([None, None], {"events-0"}))
 
     def test_duplicateOfPending(self) -> None:
@@ -819,7 +601,7 @@ class FlushTests(LogTestCase):
         self.urgent(self.first, **header)
         self.log.whenFlushed(self.told.append)
         self.assertEqual(self.told, [])
-        self.run_()
+        self.threads.runAll()
         self.assertEqual((self.told, self.parts()), ([None, None], {"events-0"}))
 
     def test_lost(self) -> None:
@@ -846,7 +628,7 @@ class FlushTests(LogTestCase):
             self.log.whenFlushed(again)
         for _ in range(5):
             self.clock.turn()
-            self.run_()
+            self.threads.runAll()
         self.assertEqual((self.told, self.first.highWatermark), ([None] * 4, 5))
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 4)
 
@@ -860,7 +642,7 @@ class FlushTests(LogTestCase):
             self.log.whenFlushed(self.told.append)
         self.clock.turn()
         self.log.whenFlushed(self.told.append)
-        self.run_()
+        self.threads.runAll()
         self.assertEqual((self.told, rounds), ([None] * 4, [False]))
 
     def test_callbackCloses(self) -> None:
@@ -871,7 +653,7 @@ class FlushTests(LogTestCase):
             self.log.whenFlushed(lambda verdict: closed.append(self.log.close()))
             self.log.whenFlushed(self.told.append)
         self.clock.turn()
-        self.run_()
+        self.threads.runAll()
         for each in closed:
             self.successResultOf(each)
         self.assertEqual((self.told, len(closed)), ([None, None], 2))
@@ -881,19 +663,21 @@ class FlushTests(LogTestCase):
         A flush that fails is final: all who wait and all who come are told, nothing is appended any more, records can
         still be read, and a restart has what was flushed before.
         """
-        self.urgent(self.first)
+        header = {"producerId": 5, "producerEpoch": 0, "baseSequence": 0}
+        self.urgent(self.first, **header)
         self.log.whenFlushed(self.told.append)
         self.clock.turn()
         self.urgent(self.second)
         self.log.whenFlushed(self.told.append)
         self.disk.flushError = storageError(errno.EIO)
         with capturedLogs():
-            self.run_()
+            self.threads.runAll()
         self.disk.flushError = None
         self.clock.turn()
         self.assertEqual([type(each) for each in self.told], [LogFailed] * 2)
         for use in (
             lambda: self.append(self.second),
+            lambda: self.append(self.first, **header),
             lambda: self.log.createTopic("other", 1, {}),
             lambda: self.log.deleteTopic("events"),
             lambda: self.log.table("offsets").put(b"a", b"1"),
@@ -910,17 +694,6 @@ class FlushTests(LogTestCase):
         self.assertGreaterEqual(self.partition().highWatermark, 1)
         self.append(self.partition())
         self.clock.turn()
-
-    def test_duplicateAfterFailure(self) -> None:
-        """After a flush that failed a duplicate is not confirmed either."""
-        header = {"producerId": 5, "producerEpoch": 0, "baseSequence": 0}
-        self.urgent(self.first, **header)
-        self.clock.turn()
-        self.disk.flushError = storageError(errno.EIO)
-        self.log.whenFlushed(self.told.append)
-        self.run_()
-        self.disk.flushError = None
-        self.assertIn("restart the broker", str(self.assertRaises(LogFailed, self.append, self.first, **header)))
 
     def test_oneRemovalAtATime(self) -> None:
         """
@@ -945,7 +718,7 @@ class FlushTests(LogTestCase):
         """To ask for a flush after closing does no harm."""
         closing = self.log.close()
         self.log.whenFlushed(self.told.append)
-        self.run_()
+        self.threads.runAll()
         self.successResultOf(closing)
         self.told.clear()
         self.log.whenFlushed(self.told.append)
@@ -961,7 +734,7 @@ class FlushTests(LogTestCase):
         self.clock.turn()
         self.log.deleteTopic("events")
         self.clock.turn()
-        self.run_()
+        self.threads.runAll()
         self.assertEqual(self.told, [None])
         self.assertEqual(os.listdir(os.path.join(self.path, "partitions")), [])
 
@@ -1010,17 +783,8 @@ class DirectoryTests(LogTestCase):
         self.log = self.openLog()
         self.assertEqual(self.partition().highWatermark, 1)
 
-    def test_damagedTopic(self) -> None:
-        """A document that makes no sense is refused, naming the topic, and leaves the directory free."""
-        self.partition()
-        self.log._documents.put("topics", b"events", b"{")
-        self.log._commits.appended(1, isKept=False)
-        self.successResultOf(self.log.close())
-        for _ in range(2):
-            self.assertIn("events", str(self.assertRaises(LogFailed, self.other)))
-
     def test_damagedDocuments(self) -> None:
-        """So is every other document of the log, in words."""
+        """A document that makes no sense is refused, saying what is damaged."""
         valid = {"id": "0" * 32, "partitions": [0], "configs": {}}
         topics: list[dict[str, object]] = [
             {"id": 7},
@@ -1054,7 +818,10 @@ class DirectoryTests(LogTestCase):
         self.log._documents.put(table, key, value)
         self.log._commits.appended(1, isKept=False)
         self.successResultOf(self.log.close())
-        self.assertIn("damaged", str(self.assertRaises(LogFailed, self.other)), (table, key, value))
+        refusal = str(self.assertRaises(LogFailed, self.other))
+        self.assertIn("damaged", refusal, (table, key, value))
+        if table == "topics":
+            self.assertIn("events", refusal)
 
     def test_copiedDirectory(self) -> None:
         """
@@ -1212,14 +979,6 @@ class DirectoryTests(LogTestCase):
         self.clock.turn()
         self.assertEqual(list(self.log._documents.tables["tombstones"]), [])
 
-    def test_noDirectory(self) -> None:
-        """A partition without a directory is empty."""
-        self.partition()
-        self.log.createTopic("other", 2, {})
-        self.reopenLog()
-        self.assertEqual(os.listdir(os.path.join(self.path, "partitions")), [])
-        self.assertEqual(self.partition().highWatermark, 0)
-
     def test_clusterId(self) -> None:
         """The id of the cluster stays, and no other log has it."""
         clusterId = self.log.clusterId
@@ -1331,14 +1090,12 @@ class DirectoryTests(LogTestCase):
         (events,) = log.createTopic("events", 1, {}).partitions
         log.append(events, *makeBatch(1))
         self.clock.turn()
-        while threads.waiting:
-            threads.run()
+        threads.runAll()
         closed = log.close()
         self.clock.advance(60.0)
         for _ in range(5):
             self.clock.turn()
-        while threads.waiting:
-            threads.run()
+        threads.runAll()
         self.successResultOf(closed)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
@@ -1369,14 +1126,3 @@ class DirectoryTests(LogTestCase):
         self.failCommits(None)
         self.log = self.openLog()
         self.assertEqual((self.log.leaderEpoch, self.partition().highWatermark), (1, 1))
-
-    def test_callbackCloses(self) -> None:
-        """A callback may close the log; who waits behind it is told of success."""
-        told: list[Exception | None] = []
-        self.append(self.partition())
-        self.log.whenCommitted(lambda verdict: self.log.close())
-        self.log.whenCommitted(told.append)
-        self.clock.turn()
-        self.assertEqual(told, [None])
-        self.log = self.openLog()
-        self.assertEqual(self.partition().highWatermark, 1)

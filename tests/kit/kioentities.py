@@ -1,26 +1,19 @@
-"""What L{admission.kafka.wire} relies on from kio, and the entities that its tests feed to kio's encoder."""
+"""The entities that tests feed to kio's encoder, of every message that is served."""
 
 import dataclasses
 import datetime
-import io
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from functools import cache
 from random import Random
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, given, settings, strategies as st
-from kio.index import load_response_schema
+from hypothesis import HealthCheck, Phase, settings, strategies as st
 from kio.schema.errors import ErrorCode
-from kio.serial import _introspect as introspect, entity_reader, entity_writer
+from kio.serial import _introspect as introspect
 from kio.serial.readers import tz_aware_from_i64
 from kio.static.primitive import i64
-from twisted.trial.unittest import SynchronousTestCase
 
 from admission.kafka.wire import versions
-from admission.kafka.wire.guard import GuardRefusal, countElements
 
 #: The same few examples in every run: what is tested is a table, and no run may be luckier than another.  A failure is
 #: shrunk but not explained, which takes minutes with entities of this size.
@@ -85,13 +78,6 @@ def _values(member: "dataclasses.Field[Any]") -> st.SearchStrategy[Any]:
     return st.none() | values if introspect.is_optional(member) else values
 
 
-def encode(entity: Any) -> bytes:
-    """What kio makes of an entity."""
-    buffer = io.BytesIO()
-    entity_writer(type(entity))(buffer, entity)
-    return buffer.getvalue()
-
-
 def arrayElements(value: Any) -> int:
     """How many array elements an entity consists of, at all depths together."""
     if isinstance(value, tuple):
@@ -116,57 +102,3 @@ def everyVersion() -> Iterator[tuple[versions.Api, int]]:
     for api in versions.APIS:
         for apiVersion in range(api.minVersion, api.maxVersion + 1):
             yield api, apiVersion
-
-
-#: Decodes a body, given in hexadecimal, with kio alone.  The bound on memory makes the allocation fail also on machines
-#: that promise memory they do not have.
-_DECODE_UNGUARDED = """
-import resource, sys
-resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
-from kio.index import load_request_schema
-from kio.serial import entity_reader
-read = entity_reader(load_request_schema(int(sys.argv[1]), int(sys.argv[2])))
-print("decoding", flush=True)
-read(bytes.fromhex(sys.argv[3]), 0)
-"""
-
-
-class KioTests(SynchronousTestCase):
-    """kio encodes and decodes every message that is served, and needs a guard."""
-
-    def test_everyVersionRoundTrips(self) -> None:
-        """
-        kio decodes what it encoded, responses of every version; for requests,
-        see the tests of L{admission.kafka.wire.codec.decodeRequest}.
-        """
-        for api, apiVersion in everyVersion():
-            self._checkRoundTrips(load_response_schema(api.apiKey, apiVersion))
-
-    def _checkRoundTrips(self, entityType: Any) -> None:
-        @fewExamples
-        @given(entities(entityType))
-        def check(entity: Any) -> None:
-            body = encode(entity)
-            self.assertEqual(entity_reader(entityType)(body, 0), (entity, len(body)))
-
-        check()
-
-    def _assertAborts(self, apiVersion: int, body: bytes) -> None:
-        metadata = versions.BY_KEY[versions.METADATA]
-        child = subprocess.run(
-            [sys.executable, "-c", _DECODE_UNGUARDED, str(metadata.apiKey), str(apiVersion), body.hex()],
-            capture_output=True,
-            timeout=60,
-        )
-        self.assertEqual(child.stdout, b"decoding\n")
-        self.assertEqual(child.returncode, -signal.SIGABRT)
-        self.assertRaises(GuardRefusal, countElements, metadata, apiVersion, body)
-
-    def test_hugeCompactCountAborts(self) -> None:
-        """Without the guard five bytes of body, 21 of frame, end the process."""
-        self._assertAborts(12, b"\xff\xff\xff\xff\x7f")
-
-    def test_hugeClassicCountAborts(self) -> None:
-        """Without the guard the largest count of a classic array ends a process that may not have 17 GB."""
-        self._assertAborts(1, b"\x7f\xff\xff\xff")
