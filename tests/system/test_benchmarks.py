@@ -162,7 +162,7 @@ class BenchmarkTests(SynchronousTestCase):
 
     @longForm
     def test_log(self) -> None:
-        """The log is measured beside a bare file and LMDB, writing beside flushes, and starts after a kill."""
+        """The log is measured beside a bare file, writing beside flushes, and starts after a kill."""
         results = self.results("log")
         self.check(
             results["engines"],
@@ -176,7 +176,7 @@ class BenchmarkTests(SynchronousTestCase):
                 "spreadPercent",
             },
             batchBytes={1 << 10, 1 << 14, 1 << 20},
-            engine={"log", "LMDB", "bare file"},
+            engine={"log", "bare file"},
         )
         self.check(
             results["flushes"],

@@ -278,13 +278,6 @@ class DiskTests(FindingTestCase):
         lock.release()
         self.assertFinds(checkDirectory(self.path), Level.OK, "can be written to")
 
-    def test_oldLog(self) -> None:
-        """A log of an earlier version is to be migrated first."""
-        (self.path / "data.mdb").touch()
-        self.assertFinds(
-            checkDirectory(self.path), Level.FAIL, "earlier version", f"admission data migrate {self.path}"
-        )
-
     def check(self, kind: str, freeBytes: int = 10 * GIB, totalBytes: int = 20 * GIB) -> Finding:
         """Check a directory on a file system of that kind."""
 

@@ -47,7 +47,7 @@ class MainTests(CommandTestCase):
             "quotas": ("describe", "set", "remove"),
             "topics": ("list", "describe"),
             "groups": ("list", "describe", "lag"),
-            "data": ("check", "backup", "restore", "migrate"),
+            "data": ("check", "backup", "restore"),
             "users": ("set", "remove", "list"),
         }
         leaves = [command.name for command in COMMANDS if command.name not in groups]

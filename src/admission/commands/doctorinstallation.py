@@ -36,7 +36,7 @@ from ..offline.sparksession import javaEnvironment
 from ..plugins import InstalledFactory, PolicyFactory
 from .doctormachine import Finding, Level
 
-EXTRAS = ("consumer", "migrate", "spark")
+EXTRAS = ("consumer", "spark")
 
 _WORKER_SECONDS = 20.0
 """A Python that imports PySpark is given so much time."""
