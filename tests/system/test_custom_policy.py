@@ -129,22 +129,6 @@ class CustomPolicyTests(SynchronousTestCase):
         self.output(installed(), *command)
         self.assertWorks(broker)
 
-    def test_refused(self) -> None:
-        """An argument that makes no sense is refused with the name of the policy and what to write instead."""
-        program = (
-            "from twisted.internet.task import Clock\n"
-            "from admission.interfaces import IQuotaPolicyFactory, PolicyContext\n"
-            "from admission.plugins import PolicyError, buildPolicy\n"
-            "try:\n"
-            "    buildPolicy(IQuotaPolicyFactory, 'background:half', PolicyContext(Clock(), lambda: 0.0))\n"
-            "except PolicyError as error:\n"
-            "    print(error)\n"
-        )
-        self.assertEqual(
-            self.output(installed(), sys.executable, "-c", program),
-            "'background:half': half is no percentage: write a number; 100 is all of one thread\n",
-        )
-
     def test_itsOwnTests(self) -> None:
         """It passes its own tests, the contract's among them."""
         output = self.output(installed(), sys.executable, "-m", "unittest", "discover", "-v", str(EXAMPLE / "tests"))

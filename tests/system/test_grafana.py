@@ -250,32 +250,3 @@ class AlertsTests(ExpressionsTestCase):
             self.assertRegex(rule["summary"], r"\.\"?\Z")
             # Braces begin a mapping in YAML.
             self.assertFalse(rule["summary"].startswith("{"), rule["summary"])
-
-
-class ParseTests(SynchronousTestCase):
-    """Expressions are read strictly, or they would not be checked."""
-
-    def test_parse(self) -> None:
-        """Metrics, matchers, counting and grouping are found."""
-        expression = parse('sum by (le, job) (rate(admission_x_total{a="b", c=~"d|e"}[5m])) / up > 0.5')
-        first, second = expression.selectors
-        self.assertEqual((first.name, first.isCounted), ("admission_x_total", True))
-        self.assertEqual(first.matchers, [("a", "=", "b"), ("c", "=~", "d|e")])
-        self.assertEqual((second.name, second.isCounted, second.matchers), ("up", False, []))
-        self.assertEqual(expression.grouping, ["le", "job"])
-        self.assertTrue(first.isMeant({"a": "b", "c": "d"}))
-        self.assertFalse(first.isMeant({"a": "b", "c": "dd"}))
-
-    def test_refused(self) -> None:
-        """What is not known is an error."""
-        for text in (
-            "",
-            "1 > 0",
-            "admision_healthy == 0",
-            'admission_healthy{a!="b"}',
-            "admission_healthy{a}",
-            "abs(admission_healthy)",
-            "sum(admission_healthy",
-            "rate(admission_x_total[5 min])",
-        ):
-            self.assertRaises(ValueError, parse, text)

@@ -258,43 +258,6 @@ class MemoryTests(SynchronousTestCase):
             self.assertGreater(peakBytes, POOL_BYTES + LARGEST_BYTES)
             self.assertGreater(growthBytes, POOL_BYTES + 2 * LARGEST_BYTES + PRODUCERS * PER_CONNECTION_BYTES)
 
-    def test_prefixOnly(self) -> None:
-        """
-        Peers that announce large requests and send nothing hold up the others
-        until the receive timeout, and no longer.
-        """
-        with self.running("request.receive.timeout=2s") as broker:
-            self.createTopic()
-            silent = [self.connectPlain() for _ in range(5)]
-            for connection in silent:
-                connection.sendall(_LENGTH.pack(LARGEST_BYTES) + _HEADER.pack(0, 7, 1, 6, b"memory"))
-            broker.waitUntil(lambda report: report["ledger"]["frames"] >= POOL_BYTES)
-            with closing(self.connectPlain()) as connection:
-                self.produce(connection, b"x" * 1000)
-            self.assertEqual(silent[0].recv(1), b"")
-            broker.waitForLog("request.receive.timeout")
-            broker.waitUntil(lambda report: report["ledger"]["frames"] == 0)
-            for connection in silent:
-                connection.close()
-
-    def test_drainedByCharges(self) -> None:
-        """When connections alone have used up the pool, requests are still let through, one at a time."""
-        with self.running(
-            "queued.max.request.bytes=1MiB", "socket.request.max.bytes=1MiB", "message.max.bytes=1MiB"
-        ) as broker:
-            self.createTopic()
-            plain = []
-            for _ in range(150):
-                plain.append(self.connectPlain())
-                # One that asks for nothing would give way to the next.
-                self.produce(plain[-1], b"x")
-            broker.waitUntil(lambda report: report["availableBytes"] < 0)
-            for connection in plain:
-                self.produce(connection, b"x" * 10_000)
-            for connection in plain:
-                connection.close()
-            broker.waitUntil(lambda report: report["availableBytes"] == MIB)
-
     @longForm
     def test_explained(self) -> None:
         """

@@ -12,8 +12,7 @@ from contextlib import closing
 from io import StringIO
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
+from urllib.request import urlopen
 
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
@@ -142,29 +141,6 @@ class BrokerTests(SynchronousTestCase):
         self.assertIn("Changed most since snapshot 1", texts[1].read_text("utf-8"))
         self.assertTrue(texts[0].with_suffix(".html").exists())
         self.assertIn("memory, snapshot 1: ", self.broker.log())
-
-    def test_together(self) -> None:
-        """
-        Whoever asks at once gets the same answer, to HEAD there is none, and
-        questions with parameters are refused.
-        """
-        asking = [self.connectStatus() for _ in range(4)]
-        for each in asking:
-            each.sendall(b"GET /memory HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        answers = []
-        for each in asking:
-            with closing(each), each.makefile("rb") as file:
-                answers.append(json.loads(file.read().split(b"\r\n\r\n", 1)[1].split(b"\r\n")[1]))
-        self.assertLessEqual(len({answer["number"] for answer in answers}), 2)
-        with urlopen(Request(f"{self.status}/memory", method="HEAD"), timeout=PATIENCE_SECONDS) as response:
-            self.assertEqual(response.read(), b"")
-        error = self.assertRaises(HTTPError, urlopen, f"{self.status}/memory?now=yes", timeout=PATIENCE_SECONDS)
-        with closing(error):
-            self.assertEqual(error.code, 400)
-
-    def connectStatus(self) -> socket.socket:
-        """A connection to the status port."""
-        return socket.create_connection(("127.0.0.1", self.statusPort), timeout=PATIENCE_SECONDS)
 
 
 class DirectoryTests(SynchronousTestCase):

@@ -30,7 +30,7 @@ from admission.kafka.broker.log.topics import partitionsOf
 from tests.kit.logfixture import TurnClock, batchesIn, makeBatch, storageError
 from tests.kit.longform import longForm
 from tests.kit.powerhistory import FreeLock, PowerHistory, Violation
-from tests.kit.simulateddisk import FLUSHED, NEWEST, PowerLost, SimulatedDisk, SimulatedFile, SteppedThreads
+from tests.kit.simulateddisk import FLUSHED, NEWEST, SimulatedDisk, SimulatedFile, SteppedThreads
 
 PRODUCED: dict[str, Any] = {"producerId": 7, "producerEpoch": 0, "baseSequence": 0}
 """The header of the first batch of a producer."""
@@ -553,76 +553,3 @@ class LossTests(SynchronousTestCase):
         self.failDisk("write", "*.index.tmp", errno.ENOSPC)
         self.openLog()
         self.assertEqual(self.offsets(), [0, 1])
-
-
-class SimulatedDiskTests(SynchronousTestCase):
-    """L{SimulatedDisk} loses what it may, and nothing else."""
-
-    def setUp(self) -> None:
-        """Have a file of which a part is flushed."""
-        self.disk = SimulatedDisk("/data", Random(0))
-        self.file = self.disk.open("/data/file", create=True)
-        self.file.write([b"a" * 700], 0)
-        self.file.flush()
-        self.disk.flushDirectory("/data")
-        self.file.write([b"b" * 600], 400)
-
-    def images(self, disk: SimulatedDisk, name: str = "file") -> set[bytes | None]:
-        """The contents that a file may have after a loss of power."""
-        found: set[bytes | None] = set()
-        for seed in range(200):
-            image = disk.crash(Random(seed))
-            found.add(image.open(f"/data/{name}").read(0, 5000) if name in image.list("/data") else None)
-        return found
-
-    def test_flushed(self) -> None:
-        """What was flushed is there."""
-        self.file.flush()
-        self.assertEqual(self.images(self.disk), {b"a" * 400 + b"b" * 600})
-
-    def test_sectors(self) -> None:
-        """What was not flushed may be there by sectors, with any length in between, or zeros."""
-        images = {image for image in self.images(self.disk) if image is not None}
-        self.assertIn(b"a" * 700, images)
-        self.assertIn(b"a" * 400 + b"b" * 600, images)
-        self.assertIn(b"a" * 400 + b"b" * 112 + b"a" * 188 + bytes(300), images)
-        self.assertEqual({len(image) for image in images} - set(range(700, 1001)), set())
-
-    def test_names(self) -> None:
-        """A file that was renamed has the old or the new name, or both, or none, until the directory is flushed."""
-        self.disk.rename("/data/file", "/data/other")
-        found = {tuple(sorted(self.disk.crash(Random(seed)).list("/data"))) for seed in range(200)}
-        self.assertEqual(found, {("file",), ("other",), ("file", "other"), ()})
-
-    def test_killed(self) -> None:
-        """Death of the process takes nothing back, and what was not flushed can still be lost."""
-        killed = self.disk.kill()
-        self.assertEqual(killed.open("/data/file").read(0, 5000), b"a" * 400 + b"b" * 600)
-        self.assertIn(b"a" * 700, self.images(killed))
-        self.assertRaises(PowerLost, self.file.read, 0, 1)
-
-    def test_failedFlush(self) -> None:
-        """
-        What a failed flush has not written is still read, is not written by the next flush, and is gone when the disk
-        is asked.
-        """
-        new = b"a" * 400 + b"b" * 600
-        found: set[bytes] = set()
-        for seed in range(50):
-            disk = SimulatedDisk("/data", Random(seed))
-            file = disk.open("/data/file", create=True)
-            file.write([b"a" * 700], 0)
-            file.flush()
-            disk.flushDirectory("/data")
-            file.write([b"b" * 600], 400)
-            disk.fault = lambda operation, path: storageError(errno.EIO) if operation == "flush" else None
-            self.assertRaises(OSError, file.flush)
-            disk.fault = None
-            file.flush()
-            self.assertEqual(file.read(0, 5000), new)
-            file.distrust()
-            trusted = file.read(0, 5000)
-            self.assertEqual(disk.crash(Random(0)).open("/data/file").read(0, 5000), trusted)
-            found.add(trusted)
-        self.assertIn(new, found)
-        self.assertIn(b"a" * 700 + bytes(300), found)
