@@ -11,7 +11,7 @@ from tests.kit.costlyrequests import UNKNOWN
 from tests.kit.rawclient import tlsContext
 
 TIMES = sized(3, 40)
-ROUNDS = sized(20, 200)
+ROUNDS = sized(10, 200)
 AT_ONCE = 40
 
 

@@ -22,10 +22,10 @@ from tests.kit.eagerproducer import EagerProducer
 from tests.kit.faults import Busy, FaultTestCase, copiesIn, recent
 from tests.kit.rawclient import RawClient, produceRequest
 
-DISK_BYTES = sized(24, 256) * MIB
+DISK_BYTES = sized(16, 256) * MIB
 BATCH_BYTES = 500_000
-AGE_MS = 8000
-ROUNDS = sized(2, 10)
+AGE_MS = sized(5000, 8000)
+ROUNDS = sized(1, 10)
 
 _OWN_NAMESPACE = ["unshare", "--mount", "--propagation", "private"]
 

@@ -25,7 +25,7 @@ from tests.kit.brokerprocess import PATIENCE_SECONDS
 from tests.kit.faults import Busy, FaultTestCase, copiesIn, sameProducer
 from tests.kit.longform import longForm
 
-ROUNDS = sized(6, 30)
+ROUNDS = sized(3, 30)
 TOPIC = "given-up"
 PARTITIONS = 5
 AT_ONCE = 200
@@ -103,7 +103,10 @@ class GivenUpTestCase(SynchronousTestCase):
         random = Random(13)
         producer = HurriedProducer(address)
         with Busy(producer.send):
-            time.sleep(2)
+            begun = time.monotonic()
+            while len(producer.acknowledged) < AT_ONCE:
+                self.assertLess(time.monotonic() - begun, PATIENCE_SECONDS)
+                time.sleep(0.01)
             for number in range(ROUNDS):
                 time.sleep(random.uniform(0.3, 1.0))
                 os.kill(pid(), signal.SIGSTOP)
