@@ -10,8 +10,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from benchmarks import measure
-from benchmarks.measure import Report, inTurns, ratio, sizeName, spreadPercent
+from benchmarks.measure import inTurns, ratio
 from tests.kit.apachekafka import classPath
 from tests.kit.checkout import ROOT
 from tests.kit.longform import longForm
@@ -296,30 +295,3 @@ class MeasureTests(SynchronousTestCase):
         """Figures are compared round by round, so a round in which the machine was slow for both counts for neither."""
         self.assertEqual(ratio([2.0, 40.0, 2.0], [1.0, 20.0, 1.0]), 2.0)
         self.assertEqual(ratio([3.0, 8.0, 300.0], [1.0, 2.0, 100.0]), 3.0)
-
-    def test_spread(self) -> None:
-        """The spread is that of the middle half, so that one round in which something else ran does not count."""
-        self.assertEqual(spreadPercent([10.0, 10.0, 11.0, 9.0, 90.0]), 10.0)
-
-    def test_sizeName(self) -> None:
-        """Sizes are in the largest unit that needs no fraction."""
-        self.assertEqual([sizeName(each) for each in (100, 1024, 1 << 16, 1 << 20, 1025)],
-                         ["100 B", "1 KiB", "64 KiB", "1 MiB", "1025 B"])  # fmt: skip
-
-    def test_report(self) -> None:
-        """A report holds every row under the name of its table, as JSON and as text."""
-        self.patch(measure, "isCompiled", lambda: False)
-        report = Report("About letters", quick=True)
-        report.add("letters", name="a", sizeBytes=2048, cpuMicroseconds=1.25)
-        [row] = json.loads(report.asJson())["letters"]
-        self.assertEqual(row, {"name": "a", "sizeBytes": 2048, "cpuMicroseconds": 1.25})
-        text = report.asText()
-        self.assertIn("About letters", text)
-        self.assertRegex(text, r"name +sizeBytes +cpuMicroseconds\n +a +2 KiB +1\.25")
-
-    def test_compiled(self) -> None:
-        """Where the hot modules are compiled, each row says so."""
-        self.patch(measure, "isCompiled", lambda: True)
-        report = Report("About letters", quick=True)
-        report.add("letters", name="a")
-        self.assertEqual(report.tables, {"letters": [{"name": "a", "compiled": "yes"}]})

@@ -13,9 +13,7 @@ from attrs import frozen
 from prometheus_client.parser import text_string_to_metric_families
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.metrics.prometheusnames import Naming
 from tests.kit.brokerprocess import PATIENCE_SECONDS, ROOT
-from tests.kit.metricnames import lint
 from tests.kit.statusload import LoadedBroker, clients
 
 DIRECTORY = ROOT / "examples" / "grafana"
@@ -100,12 +98,10 @@ class Live:
 
     @ivar series: by the name of each sample, the labels of all that there are.
     @ivar counters: the names of those that only grow.
-    @ivar complaints: what is wrong with the names.
     """
 
     series: Mapping[str, Sequence[Labels]]
     counters: set[str]
-    complaints: Sequence[str]
 
     def labelsOf(self, name: str) -> set[str]:
         """The labels that a metric has."""
@@ -123,18 +119,13 @@ def live() -> Live:
             while True:
                 series: dict[str, list[Labels]] = {"up": [{}]}
                 counters = set()
-                complaints: list[str] = []
                 for family in text_string_to_metric_families(broker.read("metrics")):
-                    if not family.name.startswith("kafka_"):
-                        complaints += lint(Naming("", family.name, family.documentation))
                     for sample in family.samples:
                         series.setdefault(sample.name, []).append(sample.labels)
                         if family.type in ("counter", "histogram"):
                             counters.add(sample.name)
-                        if sample.name.endswith("_total") != (family.type == "counter"):
-                            complaints.append(f"{sample.name} is a {family.type}")
                 if {"admission_quota_throttle_seconds", "admission_group_lag_records"} <= set(series):
-                    return Live(series, counters, complaints)
+                    return Live(series, counters)
                 assert time.monotonic() < deadline, sorted(series)
                 time.sleep(0.2)
     finally:
@@ -163,14 +154,6 @@ class ExpressionsTestCase(SynchronousTestCase):
         if " by (" in text:
             labels = set(expression.grouping)
         self.assertLessEqual(used, labels, f"{template} of {text}")
-
-
-class NamesTests(SynchronousTestCase):
-    """What a broker tells follows Prometheus's conventions."""
-
-    def test_conventions(self) -> None:
-        """promtool would complain of Kafka's names only."""
-        self.assertEqual(live().complaints, [])
 
 
 class DashboardTests(ExpressionsTestCase):

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import socket
-import struct
 import subprocess
 import sys
 import time
-from contextlib import closing
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -21,22 +18,7 @@ from admission.commands.console import CommandFailed
 from admission.commands.memorycommand import MemoryOptions, run
 from admission.kafka.memoryuse import MemoryProfile, parseProfile
 from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, ROOT, BrokerProcess, freePort
-
-_HEADER = struct.Struct(">hhih6s")
-
-
-def fetchFrame(maxWaitMs: int) -> bytes:
-    """A Fetch of version 4 that waits at the end of a topic."""
-    body = _HEADER.pack(1, 4, 1, 6, b"memory")
-    body += struct.pack(">iiiib", -1, maxWaitMs, 1, 1 << 20, 0)
-    body += struct.pack(">ih6siiqi", 1, 6, b"memory", 1, 0, 0, 1 << 20)
-    return struct.pack(">i", len(body)) + body
-
-
-def metadataFrame() -> bytes:
-    """A Metadata request of version 4 that has the topic created."""
-    body = _HEADER.pack(3, 4, 1, 6, b"memory") + struct.pack(">ih6sB", 1, 6, b"memory", 1)
-    return struct.pack(">i", len(body)) + body
+from tests.kit.rawclient import RawClient, fetchRequest
 
 
 class ParseProfileTests(SynchronousTestCase):
@@ -83,10 +65,6 @@ class BrokerTests(SynchronousTestCase):
         self.addCleanup(self.broker.remove)
         self.broker.start()
 
-    def connect(self) -> socket.socket:
-        """A connection."""
-        return socket.create_connection(("127.0.0.1", self.broker.port), timeout=PATIENCE_SECONDS)
-
     def ask(self) -> dict[str, Any]:
         """What the status port says."""
         with urlopen(f"{self.status}/memory", timeout=PATIENCE_SECONDS) as response:
@@ -99,10 +77,9 @@ class BrokerTests(SynchronousTestCase):
         what they take; files are written; the command shows it; and the
         broker ends as ever.
         """
-        with closing(self.connect()) as first, closing(self.connect()) as second:
-            first.sendall(metadataFrame())
-            self.assertTrue(first.recv(4))
-            second.sendall(fetchFrame(60_000))
+        with RawClient(self.broker.port) as first, RawClient(self.broker.port) as second:
+            first.createTopic("memory")
+            second.send(fetchRequest("memory", 0, waitMs=60_000))
             deadline = time.monotonic() + PATIENCE_SECONDS
             while True:
                 document = self.ask()

@@ -9,8 +9,7 @@ from random import Random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from benchmarks.soak import Books, lineThrough, lowest
-from benchmarks.soakclients import ALL, PRODUCER, ClientSettings
+from benchmarks.soak import lineThrough, lowest
 from tests.kit.brokerprocess import ENVIRONMENT
 from tests.kit.checkout import ROOT
 from tests.kit.longform import longForm
@@ -44,27 +43,6 @@ class LineTests(SynchronousTestCase):
         rise, give = self.rise(0.1)
         self.assertLess(abs(rise - 10.0), 2.0)
         self.assertGreater(rise, give)
-
-
-class BooksTests(SynchronousTestCase):
-    """What clients say that they did."""
-
-    def test_read(self) -> None:
-        """An offset counts as read once, however many members of a group have read it."""
-        books = Books()
-        member = ClientSettings("c", "consumer", "confluent", "", group="g")
-        books.note(member, {"done": [[0, 0, 4], [0, 6, 9]]})
-        books.note(member, {"done": [[0, 3, 4]]})
-        self.assertEqual(books.read["g", 0], b"\1\1\1\1\1\0\1\1\1\1")
-
-    def test_gaveUp(self) -> None:
-        """Records that a producer has given up, or has not sent, are known by its name."""
-        books = Books()
-        producer = ClientSettings("p", PRODUCER, "confluent", "", acks=ALL)
-        books.note(producer, {"acked": [[0, 4], [6, 6]]})
-        books.note(producer, {"failed": 5, "error": "timed out"})
-        books.note(producer, {"left": True, "unsent": 2})
-        self.assertEqual((books.ackedCount, books.gaveUp["p"]), (6, 3))
 
 
 @longForm

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from io import StringIO
 
 from twisted.python.usage import UsageError
@@ -69,13 +68,6 @@ class OptionsTests(SynchronousTestCase):
         options = DoctorOptions()
         options.parseOptions(arguments)
         return options
-
-    def test_examples(self) -> None:
-        """The examples of the usage text parse."""
-        lines = [each for each in DoctorOptions().getUsage().splitlines() if each.startswith("  admission doctor")]
-        self.assertEqual(len(lines), 3)
-        for line in lines:
-            self.parse(*shlex.split(line)[2:])
 
     def test_mistakes(self) -> None:
         """What makes no sense is refused in words."""
