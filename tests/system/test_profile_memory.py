@@ -11,35 +11,11 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.commands.console import CommandFailed
 from admission.commands.memorycommand import MemoryOptions, run
-from admission.kafka.memoryuse import MemoryProfile, parseProfile
 from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, ROOT, BrokerProcess, freePort
 from tests.kit.rawclient import RawClient, fetchRequest
-
-
-class ParseProfileTests(SynchronousTestCase):
-    """C{--profile-memory}."""
-
-    def test_forms(self) -> None:
-        """There is an interval, and a directory unless the usual one will do."""
-        self.assertEqual(parseProfile("30s"), MemoryProfile(30.0, Path("memory")))
-        self.assertEqual(parseProfile("5m:/var/tmp/a:b"), MemoryProfile(300.0, Path("/var/tmp/a:b")))
-
-    def test_mistakes(self) -> None:
-        """A mistake is refused in a sentence that names the option and what would do."""
-        for text, words in (
-            ("often", "30s:memory"),
-            ("", "30s:memory"),
-            ("500ms", "1s or more"),
-            ("30s:", "directory"),
-        ):
-            error = self.assertRaises(UsageError, parseProfile, text)
-            self.assertIn("--profile-memory", str(error))
-            self.assertIn(words, str(error))
 
 
 class ImportTests(SynchronousTestCase):
@@ -130,41 +106,6 @@ class DirectoryTests(SynchronousTestCase):
         error = self.assertRaises(AssertionError, broker.start)
         self.assertIn(f"admission: cannot write to {__file__}: File exists; --profile-memory says where to", str(error))
         self.assertNotIn("Traceback", str(error))
-
-
-class CommandTests(SynchronousTestCase):
-    """C{admission memory} with answers that are none."""
-
-    def test_nonsense(self) -> None:
-        """Whatever is answered that is no snapshot, the command says so in a sentence."""
-        options = MemoryOptions()
-        options.parseOptions([])
-        for answer in (b"", b"{}", b"[]", b"null", b'{"number": 1}'):
-            error = self.assertRaises(
-                CommandFailed, run, options, StringIO(), StringIO(), lambda url, timeoutSeconds, answer=answer: answer
-            )
-            self.assertIn("does not answer as the status port", str(error))
-
-    def test_unwritableFile(self) -> None:
-        """A file that cannot be written is named."""
-        options = MemoryOptions()
-        options.parseOptions(["--html", "/nowhere/at/all.html"])
-        sample = {
-            "boot": "b",
-            "number": 1,
-            "atSeconds": 0.0,
-            "process": {"residentBytes": 1, "privateBytes": 1, "fileBytes": 0, "startPrivateBytes": 1},
-            "groups": [],
-            "growth": {"bytes": 0, "explainedBytes": 0, "unexplainedBytes": 0, "unexplainedFraction": None},
-            "remainder": [{"name": "rest", "bytes": 0}],
-            "heap": {"bytes": 0, "objects": 0, "stride": 1, "largest": [["int", 1, 1]]},
-            "since": [],
-            "cost": {"seconds": 0.0, "workSeconds": 0.0, "longestTurnSeconds": 0.0},
-        }
-        error = self.assertRaises(
-            CommandFailed, run, options, StringIO(), StringIO(), lambda url, timeoutSeconds: json.dumps(sample).encode()
-        )
-        self.assertIn("--html /nowhere/at/all.html: No such file", str(error))
 
 
 class LeakTests(SynchronousTestCase):

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.system.test_doctor -*-
+# -*- test-case-name: tests.unit.commands.test_doctorinstallation -*-
 """
 The doctor's checks of the installation: distributions, Java and Python for
 Spark, and plug-ins.

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.system.test_doctor -*-
+# -*- test-case-name: tests.unit.commands.test_doctormachine -*-
 """
 The doctor's checks of the machine: the process and its limits, ports,
 memory and disks.
