@@ -46,7 +46,6 @@ class SmallProcess(BrokerProcess):
         return found
 
     def cpuSeconds(self) -> float:
-        """The processor time that it has had."""
         fields = Path("/proc", str(self.process.pid), "stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -207,7 +206,6 @@ class DescriptorTests(FaultTestCase):
         self.assertTrue(all("too many files" in line for line in self.broker.complaints()))
 
     def waitUntilServed(self) -> None:
-        """Connect until somebody is served."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             with self.connect() as newcomer:

@@ -179,7 +179,6 @@ class FullDiskTests(FaultTestCase):
             offsets.append(int(result.base_offset))
 
     def delete(self, raw: RawClient, name: str) -> None:
-        """Delete a topic."""
         topics = [{"name": name, "topic_id": None}]
         (deleted,) = raw.ask(requestOf("DeleteTopics", 6, topics=topics, timeout=10_000)).responses
         self.assertEqual(deleted.error_code, ErrorCode.none)

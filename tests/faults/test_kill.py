@@ -69,7 +69,6 @@ class Reader:
         self.confirmed = offset
 
     def close(self) -> None:
-        """Leave the group."""
         self._consumer.close()
 
 

@@ -83,7 +83,6 @@ class Follower:
             self.close()
 
     def close(self) -> None:
-        """Hang up."""
         if self._waiting is not None:
             self._waiting.close()
             self._waiting = None

@@ -44,7 +44,6 @@ class ObservedBroker(BrokerProcess):
 
     @property
     def status(self) -> str:
-        """The URL of the status port."""
         return f"http://127.0.0.1:{self.statusPort}"
 
 
@@ -60,7 +59,6 @@ class AdmissionCommandTestCase(SynchronousTestCase):
     """A test that runs C{admission}."""
 
     def setUp(self) -> None:
-        """Have a broker."""
         self.broker = observedBroker()
         self.mark = self.broker.mark()
 
@@ -108,7 +106,6 @@ class QuotasTests(AdmissionCommandTestCase):
     """C{admission quotas} sees and changes limits of a broker that runs."""
 
     def quotas(self, line: str) -> str:
-        """Run C{admission quotas}."""
         command, _, rest = line.partition(" ")
         return self.succeed(f"quotas {command} --broker {self.broker.address} {rest}")
 

@@ -39,7 +39,6 @@ class CommandLineCases(SynchronousTestCase):
     """Commands that end by themselves."""
 
     def setUp(self) -> None:
-        """A directory to run in."""
         directory = tempfile.TemporaryDirectory(prefix="admission-command-")
         self.addCleanup(directory.cleanup)
         self.directory = Path(directory.name)

@@ -32,12 +32,10 @@ _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 
 
 def pages() -> list[Path]:
-    """The pages of the manual."""
     return sorted(MANUAL.glob("*.md"))
 
 
 def textOf(page: Path) -> str:
-    """What a page says."""
     return page.read_text(encoding="utf-8")
 
 

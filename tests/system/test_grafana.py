@@ -104,7 +104,6 @@ class Live:
     counters: set[str]
 
     def labelsOf(self, name: str) -> set[str]:
-        """The labels that a metric has."""
         return {label for labels in self.series[name] for label in labels}
 
 
@@ -160,7 +159,6 @@ class DashboardTests(ExpressionsTestCase):
     """The dashboard."""
 
     def setUp(self) -> None:
-        """Read it."""
         self.dashboard: dict[str, Any] = json.loads(DIRECTORY.joinpath("dashboard.json").read_text("utf-8"))
 
     def targets(self) -> Iterator[dict[str, Any]]:

@@ -95,11 +95,9 @@ class MemoryTests(SynchronousTestCase):
             self.broker.remove()
 
     def connectPlain(self) -> RawClient:
-        """A connection without TLS."""
         return RawClient(self.broker.port)
 
     def connectTLS(self) -> RawClient:
-        """A connection with TLS."""
         return RawClient(self.broker.tlsPort, tls=tlsContext())
 
     def createTopic(self) -> None:

@@ -31,7 +31,6 @@ class BrokerTests(SynchronousTestCase):
     """A broker that is profiled every second, and can be asked as well."""
 
     def setUp(self) -> None:
-        """Start it."""
         self.statusPort = freePort()
         self.status = f"http://127.0.0.1:{self.statusPort}"
         self.directory = Path(self.mktemp()).absolute()
@@ -42,7 +41,6 @@ class BrokerTests(SynchronousTestCase):
         self.broker.start()
 
     def ask(self) -> dict[str, Any]:
-        """What the status port says."""
         with urlopen(f"{self.status}/memory", timeout=PATIENCE_SECONDS) as response:
             document: dict[str, Any] = json.load(response)
         return document

@@ -59,7 +59,6 @@ class LogCommandTestCase(SynchronousTestCase):
         return done.returncode, done.stdout, done.stderr
 
     def succeed(self, *words: str) -> str:
-        """What is written."""
         status, output, complaint = self.run_(*words)
         self.assertEqual((status, complaint), (0, ""))
         return output

@@ -28,12 +28,10 @@ class Client:
         self.file: IO[bytes] = self.socket.makefile("rb")
 
     def ask(self, line: bytes) -> bytes:
-        """Send a line and receive one."""
         self.socket.sendall(line + b"\r\n")
         return self.file.readline().rstrip(b"\r\n")
 
     def get(self, path: bytes) -> bytes:
-        """The body of a page."""
         self.socket.sendall(b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
         sizeBytes = 0
         for line in self.file:
@@ -45,15 +43,12 @@ class Client:
         return self.file.read(sizeBytes)
 
     def send(self, words: bytes) -> None:
-        """Send a length and a body."""
         self.socket.sendall(len(words).to_bytes(4, "big") + words)
 
     def receive(self) -> bytes:
-        """Receive a length and a body."""
         return self.file.read(int.from_bytes(self.file.read(4), "big"))
 
     def isRefused(self) -> bool:
-        """Whether the server closes at once."""
         try:
             return self.file.read() == b""
         except ConnectionResetError:

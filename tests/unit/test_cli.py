@@ -20,7 +20,6 @@ class MainTests(CommandTestCase):
     """The command finds what to run, and ends as a command should."""
 
     def setUp(self) -> None:
-        """Catch what is written."""
         self.stdout, self.stderr = StringIO(), StringIO()
         self.patch(sys, "stdout", self.stdout)
         self.patch(sys, "stderr", self.stderr)

@@ -70,7 +70,6 @@ class ConnectionOptionsTests(CommandTestCase):
         self.assertEqual((given["host"], given["port"], given["timeoutSeconds"]), ("2001:db8::1", 1, 0.5))
 
     def settings(self, line: str, password: str = "secret") -> Any:
-        """What is asked of a connection."""
         self.prompts: list[str] = []
 
         def askPassword(prompt: str) -> str:

@@ -18,13 +18,11 @@ class DataTestCase(CommandTestCase, LogTestCase):
     limits = {"retentionSeconds": None, "segmentBytes": 2000}
 
     def fill(self, count: int = 10) -> None:
-        """Append batches of two records."""
         for number in range(count):
             self.append(self.partition(), number, number, valueBytes=200)
             self.settle()
 
     def close(self) -> None:
-        """Close the log."""
         self.successResultOf(self.log.close())
 
     def run_(self, *arguments: str) -> str:

@@ -64,7 +64,6 @@ class OptionsTests(SynchronousTestCase):
     """What the doctor is told."""
 
     def parse(self, *arguments: str) -> DoctorOptions:
-        """Parse a command line."""
         options = DoctorOptions()
         options.parseOptions(arguments)
         return options

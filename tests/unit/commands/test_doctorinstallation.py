@@ -91,7 +91,6 @@ class CacheTests(FindingTestCase):
     """Twisted's cache of plug-ins."""
 
     def setUp(self) -> None:
-        """Have a directory with one module in it."""
         self.path = Path(self.mktemp()).absolute()
         self.path.mkdir()
         self.dropins = [self.dropin("acme", "first")]
@@ -105,7 +104,6 @@ class CacheTests(FindingTestCase):
         return Dropin(f"twisted.plugins.{name}", path, lambda: module)
 
     def write(self, modules: Mapping[str, Sequence[str]], writtenSeconds: int) -> None:
-        """Write the cache."""
         cached = {}
         for name, pluginNames in modules.items():
             dropin = cached[name] = CachedDropin(f"twisted.plugins.{name}", None)
@@ -116,7 +114,6 @@ class CacheTests(FindingTestCase):
         os.utime(path, (writtenSeconds, writtenSeconds))
 
     def check(self, isWritable: bool = True) -> Finding:
-        """Check it."""
         return checkCache(self.dropins, lambda directory: isWritable)
 
     def test_upToDate(self) -> None:
@@ -197,7 +194,6 @@ class PluginTests(FindingTestCase):
         self.assertFinds(checkNames([first, second]), Level.WARN, f"{first.resolve()}/acme.py hides {second.resolve()}")
 
     def factory(self, name: str, providedBy: str, implementation: str = "builtins.dict") -> InstalledFactory:
-        """A factory."""
         factory = PolicyFactory(IMemoryPoolFactory, name=name, help="", format="", implementation=implementation)
         return InstalledFactory(name, "", "", factory, providedBy)
 

@@ -146,7 +146,6 @@ class DiskTests(FindingTestCase):
     """Where the log is to live."""
 
     def setUp(self) -> None:
-        """Have a directory."""
         self.path = Path(self.mktemp()).absolute()
         self.path.mkdir()
 
