@@ -125,12 +125,14 @@ class DaemonTests(CommandLineCases):
 
     def test_daemon(self) -> None:
         """
-        The command ends when the daemon serves; a second one on the same data
-        ends as well, with a failure that its log explains.
+        The command ends when the daemon serves; a second one on the same data ends as well, with a failure that the log
+        explains, which is C{twistd.log} in their directory.
         """
         port = freePort()
         status, output = self.daemon("first", port)
         self.assertEqual(status, 0, output)
+        log = self.directory / "twistd.log"
+        self.assertIn("[BrokerService#info] serving", log.read_text())
         pid = int((self.directory / "first.pid").read_text())
         try:
             with RawClient(port) as raw:
@@ -140,7 +142,6 @@ class DaemonTests(CommandLineCases):
             self.assertEqual(status, 1)
             self.assertIn("Please look at log file", output)
             self.assertNotIn(_TRACEBACK, output)
-            log = self.directory / "second.log"
             reason = f"admission: the log cannot be opened: data is in use by process {pid}"
             # The command ends before its daemon does.
             until(lambda: reason in log.read_text())
@@ -151,12 +152,12 @@ class DaemonTests(CommandLineCases):
 
     def daemon(self, name: str, port: int) -> tuple[int, str]:
         """
-        Start one, with its files called C{name}.
+        Start one, with a process file called C{name}.
 
         @return: the exit status of the command, and what it wrote.
         """
-        files = [f"--pidfile={name}.pid", f"--logfile={name}.log"]
-        return self.run_([*TWISTD[:-2], *files, "admission", "--listen", endpoint(port), "--data", "data"])
+        listening = ["--listen", endpoint(port), "--data", "data"]
+        return self.run_([*TWISTD[:-2], f"--pidfile={name}.pid", "admission", *listening])
 
 
 class TwistTests(SynchronousTestCase):
