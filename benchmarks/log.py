@@ -1,6 +1,6 @@
 """
-What the record log costs: appending and reading beside bare system calls and the engines that were weighed against
-it, flushing while others write, starting after a kill, and keeping partitions that nobody uses.
+What the record log costs: appending and reading beside bare system calls, flushing while others write, starting after a
+kill, and keeping partitions that nobody uses.
 
     python -m benchmarks.log [--json] [--quick]
 """
@@ -20,7 +20,6 @@ from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
-import lmdb
 from attrs import define
 from twisted.internet.defer import maybeDeferred
 from twisted.internet.task import Clock
@@ -32,7 +31,7 @@ from admission.kafka.wire.batches import HEADER_BYTES, Record, encodeBatch, read
 from .measure import KIB, MIB, Report, cpuSeconds, inTurns, median, noCollections, ratio, run, sizeName, spreadPercent
 
 TOPIC = "events"
-LOG, LMDB, BARE = "log", "LMDB", "bare file"
+LOG, BARE = "log", "bare file"
 
 READ_BYTES = MIB
 
@@ -117,39 +116,6 @@ class SegmentEngine:
         self._log.close()
 
 
-class LmdbEngine:
-    """
-    LMDB without barriers, as the log used it before: not safe against a loss of power.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._environment = lmdb.open(path, map_size=1 << 36, sync=False, metasync=False, max_spare_txns=4)
-        self._count = 0
-
-    def append(self, batch: bytearray, perCommit: int, count: int) -> None:
-        for _ in range(count // perCommit):
-            with self._environment.begin(write=True) as transaction:
-                for _ in range(perCommit):
-                    transaction.put(self._count.to_bytes(8, "big"), batch, append=True)
-                    self._count += 1
-
-    def read(self, number: int) -> None:
-        sizeBytes = 0
-        found: list[bytes] = []
-        with self._environment.begin(buffers=True) as transaction:
-            cursor = transaction.cursor()
-            cursor.set_key(number.to_bytes(8, "big"))
-            for value in cursor.iternext(keys=False):
-                sizeBytes += len(value)
-                if sizeBytes > READ_BYTES and found:
-                    break
-                found.append(bytes(value))
-        b"".join(found)
-
-    def close(self) -> None:
-        self._environment.close()
-
-
 class FileEngine:
     """
     A file and nothing else: what the system calls cost.
@@ -172,7 +138,7 @@ class FileEngine:
         self._file.close()
 
 
-ENGINES: dict[str, Callable[[str], Engine]] = {LOG: SegmentEngine, LMDB: LmdbEngine, BARE: FileEngine}
+ENGINES: dict[str, Callable[[str], Engine]] = {LOG: SegmentEngine, BARE: FileEngine}
 
 
 def measureEngines(report: Report) -> None:

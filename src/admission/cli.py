@@ -93,7 +93,7 @@ COMMANDS = (
     ),
     Command(
         "data",
-        "Check, back up, restore or migrate the data of a broker.",
+        "Check, back up or restore the data of a broker.",
         "admission.commands.datacommand.DataOptions",
         "admission.commands.datacommand.run",
     ),

@@ -16,7 +16,7 @@ BURST_SECONDS = 10
 """The windows that a rate is averaged over allow what was not used in them."""
 
 REQUEST_BYTES = 1_000_000
-SECONDS = sized(3.0, 30.0)
+SECONDS = sized(2.0, 30.0)
 PACE_SECONDS = 0.05
 """Twenty times the limit; faster, it would be a flood of requests, which is another attack."""
 

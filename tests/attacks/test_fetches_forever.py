@@ -46,7 +46,7 @@ class FetchesForeverTests(AttackTestCase):
             for client in clients:
                 client.send(request)
             self.waitUntilWaiting(clients)
-            time.sleep(1)
+            time.sleep(sized(0.2, 1))
         for client in clients:
             client.close()
         self.assertAffordable()

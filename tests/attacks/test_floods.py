@@ -14,7 +14,7 @@ from tests.kit.attack import MIB, AttackTestCase, sized
 from tests.kit.brokerfixture import batchOf, requestFrame, requestOf
 from tests.kit.rawclient import RawClient, produceRequest
 
-SECONDS = sized(3.0, 20.0)
+SECONDS = sized(1.5, 20.0)
 CONNECTIONS = 900
 PIPELINED = 20
 LARGE_CONNECTIONS = sized(150, 300)

@@ -10,8 +10,8 @@ from tests.kit.brokerfixture import requestFrame, requestOf
 from tests.kit.costlyrequests import UNKNOWN
 from tests.kit.rawclient import tlsContext
 
-TIMES = sized(3, 40)
-ROUNDS = sized(20, 200)
+TIMES = sized(2, 40)
+ROUNDS = sized(10, 200)
 AT_ONCE = 40
 
 

@@ -11,7 +11,7 @@ from tests.kit.attack import MIB, AttackTestCase, sized
 from tests.kit.costlyrequests import announcing
 from tests.kit.rawclient import RawClient
 
-SECONDS = sized(2.0, 20.0)
+SECONDS = sized(1.0, 20.0)
 COUNTS = (1, 50, 990)
 """One, some, and as many as one address may have connections."""
 

@@ -14,7 +14,7 @@ from tests.kit.brokerfixture import requestFrame, requestOf
 TOPICS = sized(1000, 3000)
 CONNECTIONS = sized(60, 300)
 PIPELINED = sized(20, 50)
-SECONDS = sized(3.0, 20.0)
+SECONDS = sized(1.5, 20.0)
 
 
 class PipelinedMetadataTests(AttackTestCase):

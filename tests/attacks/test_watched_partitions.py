@@ -10,7 +10,7 @@ from tests.kit.brokerfixture import requestOf
 
 PARTITIONS = sized(4000, 10_000)
 WATCHERS = sized(10, 100)
-WAIT_MS = sized(3000, 12_000)
+WAIT_MS = sized(1500, 12_000)
 
 
 class WatchedPartitionsTests(AttackTestCase):

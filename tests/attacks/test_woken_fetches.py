@@ -54,7 +54,7 @@ class WokenFetchesTests(AttackTestCase):
         """The record is read for as many as there is memory for, also if nobody takes it."""
         with self.attack(f"{FETCHES} Fetches get a record of {RECORD_BYTES} bytes and do not read it"):
             self.wake()
-            time.sleep(sized(1, 5))
+            time.sleep(sized(0.2, 5))
         self.end()
 
     def test_read(self) -> None:

@@ -31,7 +31,6 @@ class WrappedPlacesTests(SynchronousTestCase):
     """A wrapped server, whose clients ask for more than there is."""
 
     def setUp(self) -> None:
-        """Start the server."""
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.kit.wrappedserver", str(POOL_BYTES), str(ANSWER_BYTES)],
             env=ENVIRONMENT,
@@ -50,7 +49,6 @@ class WrappedPlacesTests(SynchronousTestCase):
         return client
 
     def anonymousBytes(self) -> int:
-        """The server's resident anonymous memory."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return 1024 * sum(int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon:"))
 

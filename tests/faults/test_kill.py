@@ -14,11 +14,12 @@ from kio.schema.errors import ErrorCode
 
 from tests.kit.attack import sized
 from tests.kit.brokerfixture import requestOf
+from tests.kit.brokerprocess import PATIENCE_SECONDS
 from tests.kit.eagerproducer import EagerProducer
 from tests.kit.faults import Busy, FaultTestCase, copiesIn, milliseconds, sameProducer
 from tests.kit.rawclient import joinGroup
 
-ROUNDS = sized(6, 50)
+ROUNDS = sized(4, 50)
 ONCE, ORDINARY = "once", "ordinary"
 GROUP, MEMBERS = "readers", "members"
 
@@ -68,7 +69,6 @@ class Reader:
         self.confirmed = offset
 
     def close(self) -> None:
-        """Leave the group."""
         self._consumer.close()
 
 
@@ -80,7 +80,8 @@ class KillTests(FaultTestCase):
     def test_orders(self) -> None:
         """
         Whatever was acknowledged stays where it was said to be; what idempotent producers send is there once, in order;
-        offsets whose commit was confirmed stand; generations of groups do not go back.
+        offsets whose commit was confirmed stand; generations of groups do not go back, and no producer id is given
+        twice.
         """
         random = Random(17)
         once = EagerProducer(self.broker.address, ONCE, {"enable.idempotence": True, "acks": -1})
@@ -89,6 +90,7 @@ class KillTests(FaultTestCase):
         servedSeconds: list[float] = []
         acknowledgedSeconds: list[float] = []
         generations = [self.generation()]
+        producerIds: list[int] = []
 
         def produce() -> None:
             for each in (once, ordinary):
@@ -96,7 +98,11 @@ class KillTests(FaultTestCase):
 
         with Busy(produce), Busy(reader.read):
             for _ in range(ROUNDS):
-                time.sleep(random.uniform(0.2, 2.0))
+                before, asked = reader.confirmed, time.monotonic()
+                while reader.confirmed == before:
+                    self.assertLess(time.monotonic() - asked, PATIENCE_SECONDS)
+                    time.sleep(0.01)
+                time.sleep(random.uniform(0.0, sized(0.3, 2.0)))
                 self.broker.kill()
                 confirmed, begun = reader.confirmed, time.monotonic()
                 acknowledged = len(once.acknowledged)
@@ -104,6 +110,7 @@ class KillTests(FaultTestCase):
                 servedSeconds.append(time.monotonic() - begun)
                 with self.connect() as raw:
                     committed = self.committed(raw)
+                    producerIds.append(raw.producerId())
                 self.assertTrue(confirmed <= committed <= reader.tried, (confirmed, committed, reader.tried))
                 generations.append(self.generation())
                 while len(once.acknowledged) == acknowledged:
@@ -134,6 +141,8 @@ class KillTests(FaultTestCase):
         self.assertEqual(sameProducer(stored[once].values()), 0)
         self.assertEqual(reader.changed, [])
         self.assertEqual(generations, sorted(set(generations)))
+        producerIds += {copy.producerId for copies in stored[once].values() for copy in copies}
+        self.assertEqual(len(set(producerIds)), len(producerIds))
         self.assertGreater(reader.confirmed, 0)
         self.assertNoComplaints()
 

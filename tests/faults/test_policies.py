@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Sized
 from functools import cache
 from pathlib import Path
 
@@ -14,16 +15,19 @@ from attrs import define, field
 
 from tests.kit.attack import sized
 from tests.kit.brokerfixture import requestOf
-from tests.kit.brokerprocess import ENVIRONMENT, TWISTD, BrokerProcess
+from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, TWISTD, BrokerProcess
 from tests.kit.eagerproducer import EagerProducer
 from tests.kit.faults import Busy, FaultTestCase, FaultyBroker, copiesIn, milliseconds, recent
 from tests.kit.faultypolicies import PLUGINS, Fault
 from tests.kit.rawclient import RawClient, fetchRequest, joinGroup, produceRequest
 
-FOR_SECONDS = sized(3.0, 20.0)
+FOR_SECONDS = sized(0.0, 20.0)
+"""For how long a policy raises, and until it has done so and has met those whom it meets."""
+
+ENOUGH = 100
 WAIT_MS = 500
-STALL_SECONDS = 8.0
-SESSION_MS = 6000
+STALL_SECONDS = sized(3.0, 8.0)
+SESSION_MS = sized(2000, 6000)
 GROUP = "group"
 
 SELDOM = ("budgetBytes", "explain", "sweep", "restore")
@@ -79,7 +83,6 @@ class Follower:
             self.close()
 
     def close(self) -> None:
-        """Hang up."""
         if self._waiting is not None:
             self._waiting.close()
             self._waiting = None
@@ -100,28 +103,40 @@ class RaisingTests(FaultTestCase):
             "record",
             *sized((), ("begun", "ended", "budgetBytes", "explain", "sweep", "restore")),
         ):
-            self.assertEqual(self.suffer("quota", method, every=3).cuts, 0)
+            self.assertEqual(self.suffer("quota", method, every=3), 0)
 
     def test_pool(self) -> None:
         """Where a memory pool raises, that connection is closed."""
         for method in ("tryAllocate", "charge"):
-            self.assertTrue(self.suffer("pool", method, every=50).cuts)
+            self.assertTrue(self.suffer("pool", method, every=50, isCut=True))
 
     def test_purgatory(self) -> None:
         """Where a purgatory raises, that connection is closed, or its request waits until its time is over."""
         for method in ("tryCompleteElseWatch", "checkAndComplete"):
             self.suffer("purgatory", method, every=10)
 
-    def suffer(self, kind: str, method: str, every: int) -> Follower:
+    def suffer(self, kind: str, method: str, every: int, isCut: bool = False) -> int:
         """
         Have a policy raise, each so many calls, while clients are served: what is acknowledged is stored, what an
         idempotent producer sent is there once, and nobody waits without end.
+
+        @param isCut: whether to wait until a client is cut off.
+        @return: how often a client was.
         """
         self.start(f"--{kind}", f"faulty-{kind}:{method}:every={every}")
         good = EagerProducer(self.broker.address, "good", {"enable.idempotence": True, "acks": -1})
         follower = Follower(self.broker.port)
         with Busy(lambda: good.send(5)), Busy(follower.follow):
-            time.sleep(FOR_SECONDS)
+            begun = time.monotonic()
+
+            def isEnough() -> bool:
+                hasRaised = method in SELDOM or f"{Fault.__name__}: {method}" in self.broker.log()
+                isServed = len(good.acknowledged) >= ENOUGH and bool(follower.latencies)
+                return hasRaised and isServed and (bool(follower.cuts) or not isCut)
+
+            while time.monotonic() - begun < FOR_SECONDS or not isEnough():
+                self.assertLess(time.monotonic() - begun, PATIENCE_SECONDS + FOR_SECONDS)
+                time.sleep(0.1)
         follower.close()
         unanswered = good.flush() + len(good.errors)
         lines = self.broker.mark()
@@ -142,18 +157,14 @@ class RaisingTests(FaultTestCase):
             f"times; {len(self.broker.complaints())} complaints in {lines} lines of the log",
         )
         self.assertEqual((lost, twice, unanswered), (0, 0, 0))
-        self.assertTrue(good.acknowledged)
-        self.assertTrue(follower.latencies)
-        # It has raised, or this was no trial; and nothing else is complained of.
-        self.assertTrue(self.broker.log().count(f"{Fault.__name__}: {method}") or method in SELDOM)
-        return follower
+        return follower.cuts
 
 
 class StallingTests(FaultTestCase):
     """One takes long."""
 
     brokerType = FaultyBroker
-    settings = ("group.initial.rebalance.delay.ms=0",)
+    settings = ("group.initial.rebalance.delay.ms=0", f"group.min.session.timeout.ms={SESSION_MS}")
     broker: FaultyBroker
 
     def test_stall(self) -> None:
@@ -173,14 +184,14 @@ class StallingTests(FaultTestCase):
 
         with Busy(lambda: good.send(5)), Busy(beat):
             for _ in range(sized(1, 5)):
-                time.sleep(1)
+                self.awaitMore(good.acknowledged, ENOUGH)
                 self.broker.stall(STALL_SECONDS)
             acknowledged = len(good.acknowledged)
             ended = time.monotonic()
             while len(good.acknowledged) == acknowledged:
                 time.sleep(0.001)
             goesOnSeconds = time.monotonic() - ended
-            time.sleep(1)
+            self.awaitMore(beats, 5)
         self.assertEqual((good.flush(), good.errors), (0, []))
         stored = copiesIn(self.broker.port, "good")
         twice = sum(len(each) > 1 for each in stored.values())
@@ -192,6 +203,13 @@ class StallingTests(FaultTestCase):
         self.assertEqual((len(stored), twice), (good.sentCount, 0))
         self.assertEqual(set(beats), {0})
         self.assertNoComplaints()
+
+    def awaitMore(self, counted: Sized, count: int) -> None:
+        """Wait until there are so many more."""
+        wanted, begun = len(counted) + count, time.monotonic()
+        while len(counted) < wanted:
+            self.assertLess(time.monotonic() - begun, PATIENCE_SECONDS)
+            time.sleep(0.01)
 
     def join(self) -> tuple[str, int]:
         """Become the only member of a group."""

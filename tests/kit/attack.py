@@ -62,10 +62,10 @@ form, since processors are not equally fast; what is looked for takes much longe
 WAIT_SECONDS = 5.0
 """The latency that no machine explains: as long as memory is kept for a body that does not come, and more."""
 
-BEFORE_SECONDS = 10.0 if isLongForm() else 2.0
-"""For how long the client of good manners is watched before the first attack."""
+BEFORE_SECONDS = 10.0 if isLongForm() else 0.1
+"""For how long the client of good manners is watched before the first attack; only the long form compares."""
 
-DURING_SECONDS = 10.0 if isLongForm() else 1.0
+DURING_SECONDS = 10.0 if isLongForm() else 0.5
 """For how long it is watched during an attack at least."""
 
 _T = TypeVar("_T")

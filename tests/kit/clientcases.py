@@ -40,6 +40,8 @@ COMPRESSIONS = {"gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 EARLIEST = -2
 LATEST = -1
 
+_PAUSE_SECONDS = 0.005
+
 _numbers = itertools.count()
 
 
@@ -413,8 +415,7 @@ class ClientCases(_Base):
 
 def until(condition: Callable[[], Any]) -> None:
     """
-    Call C{condition} until it returns something true; it is expected to wait
-    a little each time.
+    Call C{condition} again and again until it returns something true.
 
     @raise AssertionError: if it never does.
     """
@@ -422,3 +423,4 @@ def until(condition: Callable[[], Any]) -> None:
     while not condition():
         if time.monotonic() > deadline:
             raise AssertionError(f"{condition} never came true")
+        time.sleep(_PAUSE_SECONDS)

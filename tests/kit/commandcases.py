@@ -14,6 +14,7 @@ from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.cli import AdmissionOptions
+from admission.commands.doctormachine import Finding, Level
 from admission.interfaces import DEFAULT, QuotaEntity
 
 
@@ -96,3 +97,15 @@ class CommandTestCase(SynchronousTestCase):
         path = Path(self.mktemp())
         path.write_bytes(content)
         return str(path)
+
+
+class FindingTestCase(SynchronousTestCase):
+    """A test of checks."""
+
+    def assertFinds(self, finding: Finding, level: Level, *words: str) -> None:
+        """A check came to that, in these words, and with a remedy if one is needed."""
+        self.assertIs(finding.level, level, finding)
+        for word in words:
+            self.assertIn(word, f"{finding.what} -> {finding.remedy}")
+        if level in (Level.WARN, Level.FAIL):
+            self.assertNotEqual(finding.remedy, "")

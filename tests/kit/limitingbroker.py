@@ -65,9 +65,3 @@ class LimitingBroker(BrokerProcess):
         answer = client.ask(requestOf("SaslAuthenticate", 2, auth_bytes=f"\0{user}\0{PASSWORD}".encode()))
         assert answer.error_code == ErrorCode.none, answer
         return client
-
-    def heldBytes(self) -> tuple[int, int]:
-        """What it has of memory for the sequences of producers, and for the filters that know their ids."""
-        sensors = self.ask("sensors")
-        ledger = dict(sensors["families"]["LedgerBytes"]["values"])
-        return ledger["producers"], sensors["values"]["producer-ids.memory-bytes"]

@@ -20,7 +20,6 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, ROOT, TWISTD, BrokerProcess
 from tests.kit.clientcases import until
-from tests.kit.longform import longForm
 from tests.system.test_documentation import blocksOf
 
 EXAMPLE = ROOT / "examples" / "custom_policy"
@@ -119,31 +118,6 @@ class CustomPolicyTests(SynchronousTestCase):
     def test_dropIn(self) -> None:
         """A broker uses it by its drop-in, with a limit from the description."""
         self.assertWorks(self.broker(self.site(ENTRY_POINT), "--quota", "background:0.05"))
-
-    @longForm
-    def test_entryPoint(self) -> None:
-        """A broker uses it by its entry point, with a limit that is set while it runs."""
-        broker = self.broker(self.site(DROP_IN), "--quota", "background")
-        limit = ["--client-id", "background", "background_percentage=0.05"]
-        command = [sys.executable, "-m", "admission", "quotas", "set", "--broker", broker.address, *limit]
-        self.output(installed(), *command)
-        self.assertWorks(broker)
-
-    def test_refused(self) -> None:
-        """An argument that makes no sense is refused with the name of the policy and what to write instead."""
-        program = (
-            "from twisted.internet.task import Clock\n"
-            "from admission.interfaces import IQuotaPolicyFactory, PolicyContext\n"
-            "from admission.plugins import PolicyError, buildPolicy\n"
-            "try:\n"
-            "    buildPolicy(IQuotaPolicyFactory, 'background:half', PolicyContext(Clock(), lambda: 0.0))\n"
-            "except PolicyError as error:\n"
-            "    print(error)\n"
-        )
-        self.assertEqual(
-            self.output(installed(), sys.executable, "-c", program),
-            "'background:half': half is no percentage: write a number; 100 is all of one thread\n",
-        )
 
     def test_itsOwnTests(self) -> None:
         """It passes its own tests, the contract's among them."""

@@ -53,7 +53,6 @@ class UnitTests(DeploymentTestCase):
     """C{examples/systemd/admission.service}."""
 
     def setUp(self) -> None:
-        """Read it."""
         lines = [each for each in UNIT.read_text("utf-8").splitlines() if each and each[0] not in "#["]
         self.lines = dict(each.split("=", 1) for each in lines)
         self.assertEqual(len(self.lines), len(lines), "a setting comes twice")
@@ -113,7 +112,6 @@ class ImageTests(DeploymentTestCase):
     """C{examples/docker/Dockerfile}."""
 
     def setUp(self) -> None:
-        """Read it."""
         text = (DOCKER / "Dockerfile").read_text("utf-8")
         lines = "\n".join(line for line in text.splitlines() if not line.startswith("#")).replace("\\\n", "")
         self.instructions = [tuple(line.split(maxsplit=1)) for line in lines.splitlines() if line.strip()]

@@ -20,7 +20,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from admission.cli import COMMANDS
 from tests.kit.brokerprocess import freePort
 from tests.kit.checkout import ROOT
-from tests.kit.documentation import Block, MisleadingDocument, Reader, blocksOf, straysOf
+from tests.kit.documentation import MisleadingDocument, Reader, blocksOf, straysOf
 from tests.kit.gatewayprocess import NODES
 
 MANUAL = ROOT / "docs"
@@ -32,12 +32,10 @@ _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 
 
 def pages() -> list[Path]:
-    """The pages of the manual."""
     return sorted(MANUAL.glob("*.md"))
 
 
 def textOf(page: Path) -> str:
-    """What a page says."""
     return page.read_text(encoding="utf-8")
 
 
@@ -160,89 +158,3 @@ def anchorsOf(document: str) -> Iterable[str]:
     """How the headings of a document are linked to."""
     for heading in _HEADING.findall(document):
         yield re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
-
-
-class FollowTests(DocumentTestCase):
-    """Documents are followed to the letter."""
-
-    def assertMisleads(self, document: str, *words: str) -> None:
-        """Following C{document} fails, with C{words} in the message."""
-        error = self.assertRaises(MisleadingDocument, self.follow, document)
-        for word in words:
-            self.assertIn(word, str(error))
-
-    def test_fileAndRun(self) -> None:
-        """A program finds the files that came before it; what is not to be run is left alone."""
-        document = (
-            "```python file=package/module.py\nX = 1\n```\n"
-            "```python not-run It divides by nothing.\n1 / 0\n```\n"
-            "```python run\nfrom package.module import X\nassert X == 1\n```\n"
-        )
-        self.assertEqual(self.follow(document), 1)
-
-    def test_programFails(self) -> None:
-        """A program that fails is reported with its line in the document."""
-        self.assertMisleads("Text.\n\n```python run\n1 / 0\n```\n", "line 4: ", "ZeroDivisionError")
-
-    def test_console(self) -> None:
-        """Each command must print the lines that follow it, among others."""
-        self.assertEqual(
-            self.follow("```console run\n$ echo a; echo b; \\\n    echo c\na\nc\n$ python -c 'print(1)'\n1\n```\n"), 1
-        )
-        self.assertMisleads("```console run\n$ echo a\nb\n```\n", "line 2: 'echo a' did not print ['b']")
-
-    def test_sample(self) -> None:
-        """Where figures differ from day to day, the words that lines begin with must be there."""
-        self.assertEqual(self.follow("```console sample\n$ echo took 7 s\ntook 5 s\n  and more\n```\n"), 1)
-        self.assertMisleads("```console sample\n$ echo took 7 s\ntakes 5 s\n```\n", "takes")
-
-    def test_script(self) -> None:
-        """A script ends with the first of its commands that fails."""
-        self.assertEqual(self.follow("```sh run\nX=1\ntest $X = 1\n```\n"), 1)
-        self.assertMisleads("```sh run\nfalse\ntrue\n```\n", "ended with status 1")
-
-    def test_install(self) -> None:
-        """Who has everything installs nothing."""
-        self.assertEqual(self.follow("```console install\n$ false\n```\n"), 0)
-
-    def test_serve(self) -> None:
-        """A server that does not serve, or ends badly, is reported with what it said; its successor finds it gone."""
-        server = (
-            "python -u -c 'import signal, sys; signal.signal(15, lambda *_: sys.exit({}));"
-            ' print("X starting on 1"); signal.pause()\''
-        )
-        good, bad = server.format(0), server.format(3)
-        self.assertEqual(self.follow(f"```console serve\n$ {good}\n```\n```console serve\n$ {good}\n```\n"), 2)
-        self.assertMisleads(f"```console serve\n$ {bad}\n```\n", "ended with status 3", "starting on")
-        self.assertMisleads("```console serve\n$ echo no\n```\n", "does not serve: no")
-
-    def test_ports(self) -> None:
-        """Ports are replaced where a document names them and where it means their default, in what is shown as well."""
-        document = (
-            "```console run\n"
-            "$ echo twistd -n admission --set x=9092\n"
-            "twistd -n admission --listen tcp:9092:interface=127.0.0.1 --set x=9092\n"
-            "$ echo admission quotas describe\nadmission quotas describe --broker 127.0.0.1:9092\n"
-            "$ echo admission top --once\nadmission top --status http://127.0.0.1:9090 --once\n"
-            "```\n"
-            '```python run\nassert (("127.0.0.1", 8007)[1], "tcp:8007") == (20000 + 3, f"tcp:{20000 + 3}")\n```\n'
-        )
-        reader = self.reader({"9092": "20001", "9090": "20002", "8007": "20003"})
-        self.assertEqual(len(reader.follow(document)), 2)
-
-    def test_unknownWord(self) -> None:
-        """A word that means nothing is a mistake, and so is none, and a block that is left out without a reason."""
-        for fence in ("```python runs", "```python", "```", "```console not-run", "```text run", "```python serve"):
-            self.assertMisleads(f"{fence}\n```\n", "line 2: what is to become of this block")
-
-    def test_strays(self) -> None:
-        """Code that no block has is found."""
-        document = "Text\n\n    code\n\n* an item\n\n  ```python run\n  1\n  ```\n\n```console run\n$ echo\n```\n"
-        self.assertEqual(straysOf(document), ["  ```python run", "  ```", "    code"])
-
-    def test_blocks(self) -> None:
-        """A block is known by its language, its words and its line."""
-        self.assertEqual(
-            list(blocksOf("\n```ini not-run needs systemd\n[Unit]\n```\n```\n```\n")),
-            [Block("ini", "not-run", "needs systemd", "[Unit]\n", 3), Block("", "", "", "", 6)],
-        )

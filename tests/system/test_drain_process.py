@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 import select
 import signal
-import threading
 import time
-from collections import Counter
-from contextlib import closing
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException
 from kio.schema.errors import ErrorCode
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -19,6 +16,8 @@ from tests.clients.test_confluent import configuration
 from tests.kit.brokerfixture import batchOf, requestOf
 from tests.kit.brokerprocess import PATIENCE_SECONDS, BrokerProcess
 from tests.kit.clientcases import plain, until
+from tests.kit.eagerproducer import EagerProducer
+from tests.kit.faults import Busy, copiesIn
 from tests.kit.rawclient import RawClient, fetchRequest
 
 MIB = 1 << 20
@@ -52,115 +51,68 @@ class RestartTests(StoppingTestCase):
         broker = self.start("--set", "group.initial.rebalance.delay.ms=0")
         with RawClient(broker.port) as client:
             client.createTopic("events")
-        acknowledged: list[bytes] = []
-        failed: list[KafkaError] = []
-        isOver = threading.Event()
-        producing = threading.Thread(target=self._produce, args=(broker, isOver, acknowledged, failed), daemon=True)
-        reading = Reading(broker, isOver)
-        for thread in (producing, reading.thread):
-            thread.start()
-            self.addCleanup(thread.join, PATIENCE_SECONDS)
-        self.addCleanup(isOver.set)
-        for _ in range(2):
-            before = len(acknowledged), len(reading.received)
-            until(lambda: len(acknowledged) > before[0] + 100 and len(reading.received) > before[1] + 100)  # noqa: B023
-            self.assertEqual(broker.stop(), -signal.SIGTERM)
-            broker.start()
-        before = len(acknowledged), len(reading.received)
-        until(lambda: len(acknowledged) > before[0] + 100 and len(reading.received) > before[1] + 100)
-        isOver.set()
-        producing.join(PATIENCE_SECONDS)
-        stored = self._stored(broker)
-        self.assertEqual(failed, [])
-        self.assertEqual([value for value, count in Counter(stored).items() if count > 1], [])
-        self.assertEqual(set(acknowledged) - set(stored), set())
-        reading.thread.join(PATIENCE_SECONDS)
-        self.assertEqual(reading.errors, [])
-        # Nobody else has joined meanwhile, so nothing changed hands.
-        self.assertEqual(len(reading.assignments), 1)
-        self.assertEqual(sorted(reading.received), list(range(len(reading.received))))
-        self.assertStoppable(broker)
+        producer = EagerProducer(broker.address, "events", {"enable.idempotence": True})
+        reader = Reader(broker)
 
-    def assertStoppable(self, broker: BrokerProcess) -> None:
-        """It ends in order now."""
+        def awaitProgress() -> None:
+            before = len(producer.acknowledged), len(reader.received)
+            until(lambda: len(producer.acknowledged) > before[0] + 100 and len(reader.received) > before[1] + 100)
+
+        with Busy(lambda: producer.send(10)), Busy(reader.read):
+            for _ in range(2):
+                awaitProgress()
+                self.assertEqual(broker.stop(), -signal.SIGTERM)
+                broker.start()
+            awaitProgress()
+        reader.close()
+        self.assertEqual((producer.flush(), producer.errors), (0, []))
+        stored = copiesIn(broker.port, "events")
+        self.assertEqual([value for value, copies in stored.items() if len(copies) > 1], [])
+        self.assertEqual(set(producer.acknowledged.values()) - set(stored), set())
+        # Nobody else has joined meanwhile, so nothing changed hands.
+        self.assertEqual(len(reader.assignments), 1)
+        self.assertEqual(sorted(reader.received), list(range(len(reader.received))))
         broker.stop()
         self.assertStopped(broker)
 
-    def _produce(
-        self, broker: BrokerProcess, isOver: threading.Event, acknowledged: list[bytes], failed: list[KafkaError]
-    ) -> None:
-        def delivered(error: KafkaError | None, message: Any) -> None:
-            if error is None:
-                acknowledged.append(message.value())
-            else:
-                failed.append(error)
 
-        producer = Producer(configuration(plain(broker), enable_idempotence=True, linger_ms=1, retry_backoff_ms=10))
-        number = 0
-        while not isOver.wait(0.001):
-            producer.produce("events", b"%d" % number, on_delivery=delivered)
-            producer.poll(0)
-            number += 1
-        producer.flush(PATIENCE_SECONDS)
-
-    def _stored(self, broker: BrokerProcess) -> list[bytes]:
-        values: list[bytes] = []
-        consumer = Consumer(configuration(plain(broker), group_id="audit", auto_offset_reset="earliest"))
-        with closing(consumer):
-            consumer.subscribe(["events"])
-            with RawClient(broker.port) as client:
-                end = client.endOffset("events")
-            while len(values) < end:
-                message = consumer.poll(PATIENCE_SECONDS)
-                assert message is not None and message.error() is None, message
-                values.append(message.value())
-        return values
-
-
-class Reading:
+class Reader:
     """
     A member of a group that commits each record that it has read.
 
     @ivar received: the offsets that it has read and committed.
     @ivar assignments: what it was assigned each time.
-    @ivar errors: what it could not do.
     """
 
-    def __init__(self, broker: BrokerProcess, isOver: threading.Event) -> None:
+    def __init__(self, broker: BrokerProcess) -> None:
         self.received: list[int] = []
         self.assignments: list[Any] = []
-        self.errors: list[Exception] = []
-        self.thread = threading.Thread(target=self._read, daemon=True)
-        self._broker = broker
-        self._isOver = isOver
-
-    def _read(self) -> None:
         settings = configuration(
-            plain(self._broker),
+            plain(broker),
             group_id="readers",
             auto_offset_reset="earliest",
             enable_auto_commit=False,
             heartbeat_interval_ms=100,
             retry_backoff_ms=10,
         )
-        consumer = Consumer(settings)
-        consumer.subscribe(["events"], on_assign=lambda _, partitions: self.assignments.append(partitions))
-        with closing(consumer):
-            while not self._isOver.is_set():
-                try:
-                    messages = consumer.consume(50, 0.1)
-                    if messages:
-                        self._commit(consumer)
-                    self.received += [message.offset() for message in messages]
-                except Exception as error:
-                    self.errors.append(error)
-                    return
+        self._consumer: Any = Consumer(settings)
+        self._consumer.subscribe(["events"], on_assign=lambda _, partitions: self.assignments.append(partitions))
 
-    def _commit(self, consumer: Any) -> None:
+    def read(self) -> None:
+        """Receive some, and commit them."""
+        messages = self._consumer.consume(50, 0.1)
+        if messages:
+            self._commit()
+        self.received += [message.offset() for message in messages]
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _commit(self) -> None:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:
-                consumer.commit(asynchronous=False)
+                self._consumer.commit(asynchronous=False)
                 return
             except KafkaException as error:
                 # The broker is away for a moment.

@@ -13,9 +13,7 @@ from attrs import frozen
 from prometheus_client.parser import text_string_to_metric_families
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.metrics.prometheusnames import Naming
 from tests.kit.brokerprocess import PATIENCE_SECONDS, ROOT
-from tests.kit.metricnames import lint
 from tests.kit.statusload import LoadedBroker, clients
 
 DIRECTORY = ROOT / "examples" / "grafana"
@@ -100,15 +98,12 @@ class Live:
 
     @ivar series: by the name of each sample, the labels of all that there are.
     @ivar counters: the names of those that only grow.
-    @ivar complaints: what is wrong with the names.
     """
 
     series: Mapping[str, Sequence[Labels]]
     counters: set[str]
-    complaints: Sequence[str]
 
     def labelsOf(self, name: str) -> set[str]:
-        """The labels that a metric has."""
         return {label for labels in self.series[name] for label in labels}
 
 
@@ -123,18 +118,13 @@ def live() -> Live:
             while True:
                 series: dict[str, list[Labels]] = {"up": [{}]}
                 counters = set()
-                complaints: list[str] = []
                 for family in text_string_to_metric_families(broker.read("metrics")):
-                    if not family.name.startswith("kafka_"):
-                        complaints += lint(Naming("", family.name, family.documentation))
                     for sample in family.samples:
                         series.setdefault(sample.name, []).append(sample.labels)
                         if family.type in ("counter", "histogram"):
                             counters.add(sample.name)
-                        if sample.name.endswith("_total") != (family.type == "counter"):
-                            complaints.append(f"{sample.name} is a {family.type}")
                 if {"admission_quota_throttle_seconds", "admission_group_lag_records"} <= set(series):
-                    return Live(series, counters, complaints)
+                    return Live(series, counters)
                 assert time.monotonic() < deadline, sorted(series)
                 time.sleep(0.2)
     finally:
@@ -165,19 +155,10 @@ class ExpressionsTestCase(SynchronousTestCase):
         self.assertLessEqual(used, labels, f"{template} of {text}")
 
 
-class NamesTests(SynchronousTestCase):
-    """What a broker tells follows Prometheus's conventions."""
-
-    def test_conventions(self) -> None:
-        """promtool would complain of Kafka's names only."""
-        self.assertEqual(live().complaints, [])
-
-
 class DashboardTests(ExpressionsTestCase):
     """The dashboard."""
 
     def setUp(self) -> None:
-        """Read it."""
         self.dashboard: dict[str, Any] = json.loads(DIRECTORY.joinpath("dashboard.json").read_text("utf-8"))
 
     def targets(self) -> Iterator[dict[str, Any]]:
@@ -250,32 +231,3 @@ class AlertsTests(ExpressionsTestCase):
             self.assertRegex(rule["summary"], r"\.\"?\Z")
             # Braces begin a mapping in YAML.
             self.assertFalse(rule["summary"].startswith("{"), rule["summary"])
-
-
-class ParseTests(SynchronousTestCase):
-    """Expressions are read strictly, or they would not be checked."""
-
-    def test_parse(self) -> None:
-        """Metrics, matchers, counting and grouping are found."""
-        expression = parse('sum by (le, job) (rate(admission_x_total{a="b", c=~"d|e"}[5m])) / up > 0.5')
-        first, second = expression.selectors
-        self.assertEqual((first.name, first.isCounted), ("admission_x_total", True))
-        self.assertEqual(first.matchers, [("a", "=", "b"), ("c", "=~", "d|e")])
-        self.assertEqual((second.name, second.isCounted, second.matchers), ("up", False, []))
-        self.assertEqual(expression.grouping, ["le", "job"])
-        self.assertTrue(first.isMeant({"a": "b", "c": "d"}))
-        self.assertFalse(first.isMeant({"a": "b", "c": "dd"}))
-
-    def test_refused(self) -> None:
-        """What is not known is an error."""
-        for text in (
-            "",
-            "1 > 0",
-            "admision_healthy == 0",
-            'admission_healthy{a!="b"}',
-            "admission_healthy{a}",
-            "abs(admission_healthy)",
-            "sum(admission_healthy",
-            "rate(admission_x_total[5 min])",
-        ):
-            self.assertRaises(ValueError, parse, text)

@@ -3,72 +3,31 @@
 import json
 import math
 import os
-import socket
-import ssl
 import statistics
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from random import Random
 from typing import Any
 from urllib.request import urlopen
 
-from kio.index import load_response_schema
-from kio.serial import entity_reader
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.kafka.wire.batches import Record, decodeRecords, encodeBatch, readBatch
-from tests.kit.brokerprocess import PATIENCE_SECONDS, SampledBroker, certificates, freePort
+from admission.kafka.wire.batches import Record, decodeRecords, encodeBatch
+from tests.kit.brokerfixture import requestFrame
+from tests.kit.brokerprocess import PATIENCE_SECONDS, SampledBroker, freePort
 from tests.kit.longform import longForm
+from tests.kit.rawclient import RawClient, produceRequest, tlsContext
 
 MIB = 1 << 20
 POOL_BYTES = 32 * MIB
 LARGEST_BYTES = 8 * MIB
 PRODUCERS = 64
-REQUESTS = 6 * PRODUCERS
+REQUESTS = 4 * PRODUCERS
+TOPIC = "memory"
 PARTITIONS = 8
 PER_CONNECTION_BYTES = 160 << 10
-
-_LENGTH = struct.Struct(">i")
-_HEADER = struct.Struct(">hhih6s")
-
-
-def produceFrame(correlationId: int, partition: int, batch: bytes, acks: int = -1) -> bytes:
-    """A Produce request of version 7 with one batch, length and all."""
-    body = b"".join(
-        [
-            _HEADER.pack(0, 7, correlationId, 6, b"memory"),
-            struct.pack(">hhi", -1, acks, 30_000),
-            struct.pack(">ih6si", 1, 6, b"memory", 1),
-            struct.pack(">ii", partition, len(batch)),
-            batch,
-        ]
-    )
-    return _LENGTH.pack(len(body)) + body
-
-
-def readFrame(connection: socket.socket) -> bytes:
-    """The body of the next response, without its correlation id."""
-
-    def exactly(sizeBytes: int) -> bytearray:
-        received = bytearray()
-        while len(received) < sizeBytes:
-            chunk = connection.recv(min(sizeBytes - len(received), MIB))
-            if not chunk:
-                raise ConnectionError("the broker closed the connection")
-            received += chunk
-        return received
-
-    (sizeBytes,) = _LENGTH.unpack(exactly(4))
-    return bytes(exactly(sizeBytes)[4:])
-
-
-def produceError(response: bytes) -> int:
-    """The error code of a Produce response of version 7 with one partition."""
-    (errorCode,) = struct.unpack_from(">h", response, 4 + 2 + 6 + 4 + 4)
-    return int(errorCode)
 
 
 class Producer(threading.Thread):
@@ -77,7 +36,7 @@ class Producer(threading.Thread):
     def __init__(
         self,
         number: int,
-        connect: Callable[[], socket.socket],
+        connect: Callable[[], RawClient],
         allConnected: threading.Barrier,
         mayGoOn: Callable[[], bool],
     ) -> None:
@@ -94,21 +53,19 @@ class Producer(threading.Thread):
     def run(self) -> None:
         """Produce; keep what went wrong for the test."""
         try:
-            with closing(self._connect()) as connection:
+            with self._connect() as client:
                 self._allConnected.wait(PATIENCE_SECONDS)
                 while self._mayGoOn():
-                    self._send(connection)
+                    self._send(client)
         except BaseException as error:
             self.error = error
 
-    def _send(self, connection: socket.socket) -> None:
+    def _send(self, client: RawClient) -> None:
         key = b"%d-%d" % (self._number, len(self.acknowledged))
         sizeBytes = int(MIB * math.exp(self._random.uniform(0.0, math.log(LARGEST_BYTES / MIB)))) - 256
         batch = encodeBatch([Record(key, self._block[:sizeBytes], int(time.time() * 1000))])
-        connection.sendall(produceFrame(1, self._number % PARTITIONS, batch))
-        errorCode = produceError(readFrame(connection))
-        if errorCode:
-            raise AssertionError(f"the broker answered {errorCode}")
+        errorCode, _ = client.produce(TOPIC, batch, partition=self._number % PARTITIONS)
+        assert not errorCode, f"the broker answered {errorCode}"
         self.acknowledged.append(key)
 
 
@@ -137,33 +94,29 @@ class MemoryTests(SynchronousTestCase):
             self.broker.stop()
             self.broker.remove()
 
-    def connectPlain(self) -> socket.socket:
-        """A connection without TLS."""
-        connection = socket.create_connection(("127.0.0.1", self.broker.port), timeout=PATIENCE_SECONDS)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return connection
+    def connectPlain(self) -> RawClient:
+        return RawClient(self.broker.port)
 
-    def connectTLS(self) -> socket.socket:
-        """A connection with TLS."""
-        context = ssl.create_default_context(cafile=str(certificates().authority))
-        plain = socket.create_connection(("127.0.0.1", self.broker.tlsPort), timeout=PATIENCE_SECONDS)
-        return context.wrap_socket(plain, server_hostname="localhost")
+    def connectTLS(self) -> RawClient:
+        return RawClient(self.broker.tlsPort, tls=tlsContext())
 
     def createTopic(self) -> None:
-        """Have the topic created, and the broker warmed up by a small batch."""
-        with closing(self.connectPlain()) as connection:
-            body = struct.pack(">hhih6s", 3, 4, 1, 6, b"memory") + struct.pack(">ih6sB", 1, 6, b"memory", 1)
-            connection.sendall(_LENGTH.pack(len(body)) + body)
-            readFrame(connection)
-            self.produce(connection, b"x" * 1000)
-        with closing(self.connectTLS()) as connection:
-            self.produce(connection, b"x" * 1000)
+        """Have the topic created, and the broker warmed up by small batches."""
+        for connect in (self.connectPlain, self.connectTLS):
+            with connect() as client:
+                client.createTopic(TOPIC)
+                batch = encodeBatch([Record(b"warm", b"x" * 1000, int(time.time() * 1000))])
+                self.assertEqual(client.produce(TOPIC, batch, partition=PARTITIONS - 1)[0], 0)
 
-    def produce(self, connection: socket.socket, value: bytes) -> None:
-        """Produce one record to the last partition."""
-        batch = encodeBatch([Record(b"warm", value, int(time.time() * 1000))])
-        connection.sendall(produceFrame(1, PARTITIONS - 1, batch))
-        self.assertEqual(produceError(readFrame(connection)), 0)
+    def readBack(self) -> list[bytes]:
+        """The keys of all records in the log, each batch's checksum checked."""
+        with self.connectPlain() as client:
+            return [
+                record.key or b""
+                for partition in range(PARTITIONS)
+                for _, content in client.batches(TOPIC, partition=partition)
+                for record in decodeRecords(content)
+            ]
 
     def load(self, broker: SampledBroker) -> tuple[list[Producer], int]:
         """
@@ -195,34 +148,6 @@ class MemoryTests(SynchronousTestCase):
         errors = [producer.error for producer in producers if producer.error is not None]
         self.assertEqual(errors, [], broker.log())
         return producers, broker.peakAnonymousBytes - before
-
-    def readBack(self) -> list[bytes]:
-        """The keys of all records in the log, each batch's checksum checked."""
-        readResponse = entity_reader(load_response_schema(1, 4))
-        keys = []
-        with closing(self.connectPlain()) as connection:
-            for partition in range(PARTITIONS):
-                offset = 0
-                while True:
-                    body = _HEADER.pack(1, 4, 1, 6, b"memory")
-                    body += struct.pack(">iiiib", -1, 0, 1, LARGEST_BYTES, 0)
-                    body += struct.pack(">ih6si", 1, 6, b"memory", 1)
-                    body += struct.pack(">iqi", partition, offset, LARGEST_BYTES)
-                    connection.sendall(_LENGTH.pack(len(body)) + body)
-                    response, _ = readResponse(readFrame(connection), 0)
-                    (fetched,) = response.responses[0].partitions
-                    records = fetched.records
-                    if not records:
-                        break
-                    start = 0
-                    while start < len(records):
-                        (lengthBytes,) = struct.unpack_from(">i", records, start + 8)
-                        view = memoryview(records)[start : start + 12 + lengthBytes]
-                        batch = readBatch(view)
-                        keys += [record.key or b"" for record in decodeRecords(view)]
-                        offset = batch.lastOffset + 1
-                        start += 12 + lengthBytes
-        return keys
 
     def test_bounded(self) -> None:
         """
@@ -258,43 +183,6 @@ class MemoryTests(SynchronousTestCase):
             self.assertGreater(peakBytes, POOL_BYTES + LARGEST_BYTES)
             self.assertGreater(growthBytes, POOL_BYTES + 2 * LARGEST_BYTES + PRODUCERS * PER_CONNECTION_BYTES)
 
-    def test_prefixOnly(self) -> None:
-        """
-        Peers that announce large requests and send nothing hold up the others
-        until the receive timeout, and no longer.
-        """
-        with self.running("request.receive.timeout=2s") as broker:
-            self.createTopic()
-            silent = [self.connectPlain() for _ in range(5)]
-            for connection in silent:
-                connection.sendall(_LENGTH.pack(LARGEST_BYTES) + _HEADER.pack(0, 7, 1, 6, b"memory"))
-            broker.waitUntil(lambda report: report["ledger"]["frames"] >= POOL_BYTES)
-            with closing(self.connectPlain()) as connection:
-                self.produce(connection, b"x" * 1000)
-            self.assertEqual(silent[0].recv(1), b"")
-            broker.waitForLog("request.receive.timeout")
-            broker.waitUntil(lambda report: report["ledger"]["frames"] == 0)
-            for connection in silent:
-                connection.close()
-
-    def test_drainedByCharges(self) -> None:
-        """When connections alone have used up the pool, requests are still let through, one at a time."""
-        with self.running(
-            "queued.max.request.bytes=1MiB", "socket.request.max.bytes=1MiB", "message.max.bytes=1MiB"
-        ) as broker:
-            self.createTopic()
-            plain = []
-            for _ in range(150):
-                plain.append(self.connectPlain())
-                # One that asks for nothing would give way to the next.
-                self.produce(plain[-1], b"x")
-            broker.waitUntil(lambda report: report["availableBytes"] < 0)
-            for connection in plain:
-                self.produce(connection, b"x" * 10_000)
-            for connection in plain:
-                connection.close()
-            broker.waitUntil(lambda report: report["availableBytes"] == MIB)
-
     @longForm
     def test_explained(self) -> None:
         """
@@ -324,11 +212,11 @@ class MemoryTests(SynchronousTestCase):
             # The second one is taken when all that the first has made for itself is there.
             before = snapshotAfter(1)
             for _ in range(100):
-                opened.enter_context(closing(self.connectPlain()))
+                opened.enter_context(self.connectPlain())
+            frame = requestFrame(produceRequest(TOPIC, bytes(sizeBytes)), 1)
             for number in range(PRODUCERS):
-                connection = opened.enter_context(closing(self.connectTLS() if number % 2 else self.connectPlain()))
-                frame = produceFrame(1, 0, bytes(sizeBytes))
-                connection.sendall(frame[:-1])
+                client = opened.enter_context(self.connectTLS() if number % 2 else self.connectPlain())
+                client.sendBytes(frame[:-1])
             self.broker.waitUntil(lambda report: report["ledger"]["frames"] >= PRODUCERS * sizeBytes)
             begun = snapshot()["number"]
             # The second one after that begins when the last bytes have arrived.

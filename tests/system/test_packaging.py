@@ -20,7 +20,6 @@ import tempfile
 import venv
 import zipfile
 from collections.abc import Sequence
-from configparser import ConfigParser
 from functools import cache
 from pathlib import Path
 
@@ -149,12 +148,6 @@ class InstallationTests(SynchronousTestCase):
         environment.install("--no-index", self.built.wheel)
         self.assertFound(environment, environment.directory)
 
-    def test_plain(self) -> None:
-        """C{pip install .} has them."""
-        environment = Environment(self.built.scratch / "plain")
-        environment.install(self.source)
-        self.assertFound(environment, environment.directory)
-
     @longForm
     def test_editable(self) -> None:
         """
@@ -204,23 +197,6 @@ class InstallationTests(SynchronousTestCase):
 
 class LayoutTests(SynchronousTestCase):
     """The checkout is laid out as packaging needs it."""
-
-    def test_packages(self) -> None:
-        """C{setup.cfg} lists exactly the packages of the tree."""
-        config = ConfigParser()
-        config.read(ROOT / "setup.cfg")
-        listed = config["options"]["packages"].split()
-        found = [
-            ".".join(marker.parent.relative_to(root).parts)
-            for root in (ROOT / "src", ROOT / "plugins")
-            for marker in root.rglob("__init__.py")
-        ]
-        self.assertEqual(sorted(listed), sorted([*found, "twisted.plugins"]))
-
-    def test_directoriesArePackages(self) -> None:
-        """No directory of modules lacks the file that makes it a package."""
-        directories = {path.parent for root in ("src", "plugins") for path in (ROOT / root).glob("*/**/*.py")}
-        self.assertEqual([path for path in directories if not path.joinpath("__init__.py").exists()], [])
 
     def test_twistedIsNoPackage(self) -> None:
         """C{twisted} and C{twisted/plugins} have no C{__init__.py}, which would hide Twisted itself."""

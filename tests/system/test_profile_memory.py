@@ -3,62 +3,19 @@
 from __future__ import annotations
 
 import json
-import socket
-import struct
 import subprocess
 import sys
 import time
-from contextlib import closing
 from io import StringIO
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
+from urllib.request import urlopen
 
-from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.commands.console import CommandFailed
 from admission.commands.memorycommand import MemoryOptions, run
-from admission.kafka.memoryuse import MemoryProfile, parseProfile
 from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, ROOT, BrokerProcess, freePort
-
-_HEADER = struct.Struct(">hhih6s")
-
-
-def fetchFrame(maxWaitMs: int) -> bytes:
-    """A Fetch of version 4 that waits at the end of a topic."""
-    body = _HEADER.pack(1, 4, 1, 6, b"memory")
-    body += struct.pack(">iiiib", -1, maxWaitMs, 1, 1 << 20, 0)
-    body += struct.pack(">ih6siiqi", 1, 6, b"memory", 1, 0, 0, 1 << 20)
-    return struct.pack(">i", len(body)) + body
-
-
-def metadataFrame() -> bytes:
-    """A Metadata request of version 4 that has the topic created."""
-    body = _HEADER.pack(3, 4, 1, 6, b"memory") + struct.pack(">ih6sB", 1, 6, b"memory", 1)
-    return struct.pack(">i", len(body)) + body
-
-
-class ParseProfileTests(SynchronousTestCase):
-    """C{--profile-memory}."""
-
-    def test_forms(self) -> None:
-        """There is an interval, and a directory unless the usual one will do."""
-        self.assertEqual(parseProfile("30s"), MemoryProfile(30.0, Path("memory")))
-        self.assertEqual(parseProfile("5m:/var/tmp/a:b"), MemoryProfile(300.0, Path("/var/tmp/a:b")))
-
-    def test_mistakes(self) -> None:
-        """A mistake is refused in a sentence that names the option and what would do."""
-        for text, words in (
-            ("often", "30s:memory"),
-            ("", "30s:memory"),
-            ("500ms", "1s or more"),
-            ("30s:", "directory"),
-        ):
-            error = self.assertRaises(UsageError, parseProfile, text)
-            self.assertIn("--profile-memory", str(error))
-            self.assertIn(words, str(error))
+from tests.kit.rawclient import RawClient, fetchRequest
 
 
 class ImportTests(SynchronousTestCase):
@@ -74,7 +31,6 @@ class BrokerTests(SynchronousTestCase):
     """A broker that is profiled every second, and can be asked as well."""
 
     def setUp(self) -> None:
-        """Start it."""
         self.statusPort = freePort()
         self.status = f"http://127.0.0.1:{self.statusPort}"
         self.directory = Path(self.mktemp()).absolute()
@@ -84,12 +40,7 @@ class BrokerTests(SynchronousTestCase):
         self.addCleanup(self.broker.remove)
         self.broker.start()
 
-    def connect(self) -> socket.socket:
-        """A connection."""
-        return socket.create_connection(("127.0.0.1", self.broker.port), timeout=PATIENCE_SECONDS)
-
     def ask(self) -> dict[str, Any]:
-        """What the status port says."""
         with urlopen(f"{self.status}/memory", timeout=PATIENCE_SECONDS) as response:
             document: dict[str, Any] = json.load(response)
         return document
@@ -100,10 +51,9 @@ class BrokerTests(SynchronousTestCase):
         what they take; files are written; the command shows it; and the
         broker ends as ever.
         """
-        with closing(self.connect()) as first, closing(self.connect()) as second:
-            first.sendall(metadataFrame())
-            self.assertTrue(first.recv(4))
-            second.sendall(fetchFrame(60_000))
+        with RawClient(self.broker.port) as first, RawClient(self.broker.port) as second:
+            first.createTopic("memory")
+            second.send(fetchRequest("memory", 0, waitMs=60_000))
             deadline = time.monotonic() + PATIENCE_SECONDS
             while True:
                 document = self.ask()
@@ -143,29 +93,6 @@ class BrokerTests(SynchronousTestCase):
         self.assertTrue(texts[0].with_suffix(".html").exists())
         self.assertIn("memory, snapshot 1: ", self.broker.log())
 
-    def test_together(self) -> None:
-        """
-        Whoever asks at once gets the same answer, to HEAD there is none, and
-        questions with parameters are refused.
-        """
-        asking = [self.connectStatus() for _ in range(4)]
-        for each in asking:
-            each.sendall(b"GET /memory HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        answers = []
-        for each in asking:
-            with closing(each), each.makefile("rb") as file:
-                answers.append(json.loads(file.read().split(b"\r\n\r\n", 1)[1].split(b"\r\n")[1]))
-        self.assertLessEqual(len({answer["number"] for answer in answers}), 2)
-        with urlopen(Request(f"{self.status}/memory", method="HEAD"), timeout=PATIENCE_SECONDS) as response:
-            self.assertEqual(response.read(), b"")
-        error = self.assertRaises(HTTPError, urlopen, f"{self.status}/memory?now=yes", timeout=PATIENCE_SECONDS)
-        with closing(error):
-            self.assertEqual(error.code, 400)
-
-    def connectStatus(self) -> socket.socket:
-        """A connection to the status port."""
-        return socket.create_connection(("127.0.0.1", self.statusPort), timeout=PATIENCE_SECONDS)
-
 
 class DirectoryTests(SynchronousTestCase):
     """A directory that cannot be."""
@@ -177,41 +104,6 @@ class DirectoryTests(SynchronousTestCase):
         error = self.assertRaises(AssertionError, broker.start)
         self.assertIn(f"admission: cannot write to {__file__}: File exists; --profile-memory says where to", str(error))
         self.assertNotIn("Traceback", str(error))
-
-
-class CommandTests(SynchronousTestCase):
-    """C{admission memory} with answers that are none."""
-
-    def test_nonsense(self) -> None:
-        """Whatever is answered that is no snapshot, the command says so in a sentence."""
-        options = MemoryOptions()
-        options.parseOptions([])
-        for answer in (b"", b"{}", b"[]", b"null", b'{"number": 1}'):
-            error = self.assertRaises(
-                CommandFailed, run, options, StringIO(), StringIO(), lambda url, timeoutSeconds, answer=answer: answer
-            )
-            self.assertIn("does not answer as the status port", str(error))
-
-    def test_unwritableFile(self) -> None:
-        """A file that cannot be written is named."""
-        options = MemoryOptions()
-        options.parseOptions(["--html", "/nowhere/at/all.html"])
-        sample = {
-            "boot": "b",
-            "number": 1,
-            "atSeconds": 0.0,
-            "process": {"residentBytes": 1, "privateBytes": 1, "fileBytes": 0, "startPrivateBytes": 1},
-            "groups": [],
-            "growth": {"bytes": 0, "explainedBytes": 0, "unexplainedBytes": 0, "unexplainedFraction": None},
-            "remainder": [{"name": "rest", "bytes": 0}],
-            "heap": {"bytes": 0, "objects": 0, "stride": 1, "largest": [["int", 1, 1]]},
-            "since": [],
-            "cost": {"seconds": 0.0, "workSeconds": 0.0, "longestTurnSeconds": 0.0},
-        }
-        error = self.assertRaises(
-            CommandFailed, run, options, StringIO(), StringIO(), lambda url, timeoutSeconds: json.dumps(sample).encode()
-        )
-        self.assertIn("--html /nowhere/at/all.html: No such file", str(error))
 
 
 class LeakTests(SynchronousTestCase):

@@ -54,15 +54,6 @@ class ReloadTests(SynchronousTestCase):
             self.assertEqual(self.produce(broker, 1_500_000), refusal)
         self.assertEqual(broker.complaints(), [])
 
-    def test_withoutFile(self) -> None:
-        """Without a file the signal ends nothing."""
-        broker = BrokerProcess()
-        self.addCleanup(broker.remove)
-        broker.start()
-        broker.process.send_signal(signal.SIGHUP)
-        broker.waitForLog("nothing to reload: no file of properties was named")
-        self.assertIsNone(self.produce(broker, 1))
-
     def test_terminal(self) -> None:
         """A broker in the foreground stops in order when its terminal is closed."""
         ours, theirs = os.openpty()

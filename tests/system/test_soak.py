@@ -9,12 +9,10 @@ from random import Random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from benchmarks.soak import Books, isBad, lineThrough, lowest
-from benchmarks.soakclients import ALL, PRODUCER, ClientSettings, keyOf, readKey, spansOf
-from tests.kit.brokerprocess import ENVIRONMENT, MeasuredBroker
+from benchmarks.soak import lineThrough, lowest
+from tests.kit.brokerprocess import ENVIRONMENT
 from tests.kit.checkout import ROOT
 from tests.kit.longform import longForm
-from tests.kit.rawclient import RawClient
 
 PATIENCE_SECONDS = 600
 
@@ -45,58 +43,6 @@ class LineTests(SynchronousTestCase):
         rise, give = self.rise(0.1)
         self.assertLess(abs(rise - 10.0), 2.0)
         self.assertGreater(rise, give)
-
-    def test_verdicts(self) -> None:
-        """A bad verdict is written large, and only that."""
-        self.assertTrue(isBad({"verdict": "RISES"}))
-        self.assertFalse(isBad({"verdict": "too short"}))
-        self.assertFalse(isBad({"count": 3}))
-
-
-class BooksTests(SynchronousTestCase):
-    """What clients say that they did."""
-
-    def test_spans(self) -> None:
-        """Numbers in any order are runs of them."""
-        self.assertEqual(spansOf([5, 1, 2, 9, 3]), [[1, 3], [5, 5], [9, 9]])
-        self.assertEqual(readKey(keyOf("producer-3:x", 12)), ("producer-3:x", 12))
-
-    def test_read(self) -> None:
-        """An offset counts as read once, however many members of a group have read it."""
-        books = Books()
-        member = ClientSettings("c", "consumer", "confluent", "", group="g")
-        books.note(member, {"done": [[0, 0, 4], [0, 6, 9]]})
-        books.note(member, {"done": [[0, 3, 4]]})
-        self.assertEqual(books.read["g", 0], b"\1\1\1\1\1\0\1\1\1\1")
-
-    def test_gaveUp(self) -> None:
-        """Records that a producer has given up, or has not sent, are known by its name."""
-        books = Books()
-        producer = ClientSettings("p", PRODUCER, "confluent", "", acks=ALL)
-        books.note(producer, {"acked": [[0, 4], [6, 6]]})
-        books.note(producer, {"failed": 5, "error": "timed out"})
-        books.note(producer, {"left": True, "unsent": 2})
-        self.assertEqual((books.ackedCount, books.gaveUp["p"]), (6, 3))
-
-
-class AuditTests(SynchronousTestCase):
-    """What a measured broker counts anew."""
-
-    def test_leases(self) -> None:
-        """The leases that there are explain the ledger, with one for each connection."""
-        broker = MeasuredBroker()
-        self.addCleanup(broker.remove)
-        broker.start()
-        clients = [RawClient(broker.port) for _ in range(3)]
-        for client in clients:
-            self.addCleanup(client.close)
-            client.metadata("audited")
-        report = broker.audit()
-        audit = report["audit"]
-        self.assertEqual(audit["leasedBytes"], report["ledger"])
-        self.assertEqual(audit["leases"], {"connections": 3})
-        self.assertEqual((audit["connections"], audit["topics"], audit["paused"]), (3, 1, {}))
-        broker.stop()
 
 
 @longForm

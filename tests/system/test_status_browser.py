@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from socket import create_connection
@@ -23,6 +22,7 @@ from admission.connection.wrapping import wrapFactory
 from admission.status.site import statusSite
 from tests.kit.brokerprocess import PATIENCE_SECONDS
 from tests.kit.browser import consoleErrors, openBrowser, resize
+from tests.kit.clientcases import until
 from tests.kit.statusload import GROUP, LARGE, NARROW, PRODUCERS, TOPIC, WIDE, LoadedBroker, clients
 
 reactor: Any = installedReactor
@@ -106,15 +106,6 @@ class Findings:
     answers: list[tuple[str, str]] = field(factory=list)
     gone: str = ""
     status: str = ""
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    """Wait until something is the case, and return it."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not (result := condition()):
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.05)
-    return result
 
 
 @cache

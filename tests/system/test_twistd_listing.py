@@ -13,8 +13,6 @@ from tests.kit.checkout import ROOT
 
 SOURCES = os.pathsep.join(str(ROOT / root) for root in ("src", "plugins", "."))
 
-TWISTD = "from twisted.scripts.twistd import run; run()"
-TWIST = "from twisted.application.twist._twist import Twist; Twist.main()"
 REACTORLESS = """
 import sys
 import admission.interfaces
@@ -48,14 +46,6 @@ class CheckoutTests(SynchronousTestCase):
         )
         self.assertEqual(result.returncode, 0, result.stdout)
         return result.stdout
-
-    def test_twistd(self) -> None:
-        """C{twistd --help} lists the broker."""
-        self.assertRegex(self.output(TWISTD, "--help"), r"\badmission +A Kafka-compatible broker behind a bounded")
-
-    def test_twist(self) -> None:
-        """C{twist --help} lists the broker."""
-        self.assertRegex(self.output(TWIST, "--help"), r"\badmission +A Kafka-compatible broker behind a bounded")
 
     def test_getPlugins(self) -> None:
         """C{getPlugins} finds the default pools, and imports neither the reactor nor an implementation for it."""

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -33,14 +32,6 @@ class TwistdLogTests(SynchronousTestCase):
         for line in broker.log().splitlines():
             self.assertEqual(set(json.loads(line)), {"time", "level", "source", "message", "fields"}, line)
 
-    def test_short(self) -> None:
-        """Lines begin with the time, and a word for what has written them."""
-        broker = BrokerProcess()
-        self.addCleanup(broker.remove)
-        broker.start()
-        self.assertRegex(broker.waitForLog("serving"), r"^\S+ \[BrokerService#info\] serving")
-        self.assertNotIn("[admission.", broker.log())
-
     def test_file(self) -> None:
         """C{--logfile} of C{twistd} names the file, and SIGUSR1 begins a new one."""
         path = Path(os.path.abspath(self.mktemp()))
@@ -59,20 +50,3 @@ class TwistdLogTests(SynchronousTestCase):
         process.terminate()
         process.wait(PATIENCE_SECONDS)
         self.assertIn("[BrokerService#info] stopped", path.read_text())
-
-    def test_daemon(self) -> None:
-        """A daemon logs to C{twistd.log} in its directory."""
-        directory = Path(self.mktemp())
-        directory.mkdir()
-        # As the command line has it, without the options of tests.
-        command = [*TWISTD[:3], "--pidfile=pid", "admission", "--listen", endpoint(freePort())]
-        subprocess.run(command, cwd=directory, env=ENVIRONMENT, timeout=PATIENCE_SECONDS, check=True)
-        pid = int((directory / "pid").read_text())
-        try:
-            until(lambda: "[BrokerService#info] serving" in (directory / "twistd.log").read_text())
-        finally:
-            os.kill(pid, signal.SIGTERM)
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while (directory / "pid").exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        self.assertIn("stopped: the log", (directory / "twistd.log").read_text())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import IO
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, ROOT, TWISTD, freePort
+from tests.kit.clientcases import until
 
 
 class Client:
@@ -28,12 +28,10 @@ class Client:
         self.file: IO[bytes] = self.socket.makefile("rb")
 
     def ask(self, line: bytes) -> bytes:
-        """Send a line and receive one."""
         self.socket.sendall(line + b"\r\n")
         return self.file.readline().rstrip(b"\r\n")
 
     def get(self, path: bytes) -> bytes:
-        """The body of a page."""
         self.socket.sendall(b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
         sizeBytes = 0
         for line in self.file:
@@ -45,15 +43,12 @@ class Client:
         return self.file.read(sizeBytes)
 
     def send(self, words: bytes) -> None:
-        """Send a length and a body."""
         self.socket.sendall(len(words).to_bytes(4, "big") + words)
 
     def receive(self) -> bytes:
-        """Receive a length and a body."""
         return self.file.read(int.from_bytes(self.file.read(4), "big"))
 
     def isRefused(self) -> bool:
-        """Whether the server closes at once."""
         try:
             return self.file.read() == b""
         except ConnectionResetError:
@@ -104,10 +99,7 @@ class ExampleTests(SynchronousTestCase):
                 stderr=subprocess.STDOUT,
             )
         try:
-            for _ in range(1200):
-                if "starting on" in log.read_text() or server.poll() is not None:
-                    break
-                time.sleep(0.05)
+            until(lambda: "starting on" in log.read_text() or server.poll() is not None)
             self.assertIn("starting on", log.read_text())
             yield port
         finally:
@@ -146,8 +138,7 @@ class ExampleTests(SynchronousTestCase):
             self.assertEqual(len(visitor.get(b"/large")), 8_000_000)
             deaf.socket.sendall(b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n" * 2)
             self.assertEqual(visitor.get(b"/"), b"<p>Good day.</p>")
-            while b"ConnectionsCutOff 1\n" not in visitor.get(b"/numbers"):
-                time.sleep(0.05)
+            until(lambda: b"ConnectionsCutOff 1\n" in visitor.get(b"/numbers"))
             self.assertIn(b"Connections 2\n", visitor.get(b"/numbers"))
             self.connect(port), self.connect(port)
             self.assertTrue(self.connect(port).isRefused())

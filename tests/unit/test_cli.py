@@ -20,7 +20,6 @@ class MainTests(CommandTestCase):
     """The command finds what to run, and ends as a command should."""
 
     def setUp(self) -> None:
-        """Catch what is written."""
         self.stdout, self.stderr = StringIO(), StringIO()
         self.patch(sys, "stdout", self.stdout)
         self.patch(sys, "stderr", self.stderr)
@@ -47,7 +46,7 @@ class MainTests(CommandTestCase):
             "quotas": ("describe", "set", "remove"),
             "topics": ("list", "describe"),
             "groups": ("list", "describe", "lag"),
-            "data": ("check", "backup", "restore", "migrate"),
+            "data": ("check", "backup", "restore"),
             "users": ("set", "remove", "list"),
         }
         leaves = [command.name for command in COMMANDS if command.name not in groups]

@@ -70,7 +70,6 @@ class TimersOfDay(ReactorBase):
         """It is never run."""
 
     def seconds(self) -> float:  # type: ignore[override]
-        """The time of day."""
         return self.timeOfDay
 
 
@@ -128,7 +127,6 @@ class AgeClockTests(SynchronousTestCase):
         self.age = AgeClock(lambda: self.wallSeconds, self.clock.seconds, self.doubts.append)
 
     def wait(self, seconds: float) -> None:
-        """Let time pass."""
         self.clock.advance(seconds)
         self.wallSeconds += seconds
 

@@ -47,7 +47,6 @@ class ControlTestCase(SynchronousTestCase):
     """Policies on cue."""
 
     def setUp(self) -> None:
-        """Begin."""
         self.now = 100.0
 
     def compose(self, **policies: Any) -> AdmissionControl:
@@ -468,12 +467,10 @@ class Follower(ScriptedQuota):
         self.told: list[tuple[str, float]] = []
 
     def begun(self, request: Request, now: float) -> None:
-        """Remember, or fail."""
         self._fail("begun")
         self.told.append(("begun", now))
 
     def ended(self, request: Request, outcome: Outcome, now: float) -> None:
-        """Remember, or fail."""
         self.told.append(("ended", now))
         self._fail("ended")
 
@@ -483,7 +480,6 @@ class Undecided(Follower):
 
     @property
     def countsParked(self) -> bool:  # type: ignore[override]
-        """Fail."""
         raise ZeroDivisionError
 
 
@@ -553,7 +549,6 @@ class Auditor(ScriptedQuota):
     """Knows everybody."""
 
     def isKnown(self, request: Request, now: float) -> bool | None:
-        """Say so."""
         return True
 
 
@@ -597,7 +592,6 @@ class TwoMethodsTests(FixedQuotaPolicyContract, SynchronousTestCase):
     isShared = True
 
     def buildPolicy(self, isShadow: bool = False) -> IQuotaPolicy:
-        """Make one."""
         policy = OneASecond()
         policy.isShadow = isShadow
         return policy

@@ -50,7 +50,6 @@ class GarbageCollectionTests(SynchronousTestCase):
         self.clock.rightNow += self.collectingSeconds
 
     def pass_(self, seconds: int) -> None:
-        """Let time pass."""
         for _ in range(seconds):
             self.cpuSeconds += 0.5 if self.isBusy else 0.05
             self.clock.advance(1)

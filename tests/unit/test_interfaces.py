@@ -11,7 +11,7 @@ from zope.interface import Interface
 from zope.interface.interface import InterfaceClass
 
 from admission import interfaces
-from admission.interfaces import Decision, IPolicyFactory, PolicyContext, Request, Usage
+from admission.interfaces import Decision, IPolicyFactory, PolicyContext, Usage
 
 CONTRACTS = [each for each in vars(interfaces).values() if isinstance(each, InterfaceClass) and each is not Interface]
 
@@ -38,11 +38,6 @@ class ContractTests(SynchronousTestCase):
         for each in factories:
             self.assertTrue(each.isOrExtends(IPolicyFactory), each.__name__)
 
-    def test_purposesDiffer(self) -> None:
-        """The purposes of the ledger are different words."""
-        purposes = ["FRAMES", "PARKED", "RESPONSES", "CONNECTIONS"]
-        self.assertEqual(len({getattr(interfaces, each) for each in purposes}), len(purposes))
-
     def test_importIsLight(self) -> None:
         """
         Importing the contracts, as every Twisted command does once we are
@@ -61,12 +56,6 @@ class ContractTests(SynchronousTestCase):
 
 class ValueTests(SynchronousTestCase):
     """L{Request}, L{Usage}, L{Decision} and L{PolicyContext}."""
-
-    def test_valuesCompare(self) -> None:
-        """Two requests that say the same are equal and hash alike."""
-        first, second = (Request("produce", "alice", "app", "192.0.2.1", 100, (7,)) for _ in range(2))
-        self.assertEqual(first, second)
-        self.assertEqual(len({first, second}), 1)
 
     def test_valuesStay(self) -> None:
         """What a policy is given it cannot change."""

@@ -16,7 +16,6 @@ class MemoryLimitTests(SynchronousTestCase):
     """L{memoryLimitBytes} is the least of all limits."""
 
     def setUp(self) -> None:
-        """Make a cgroup file system without groups."""
         self.root = Path(self.mktemp())
         self.root.mkdir()
         self.controlGroups = self.root / "cgroup"
@@ -28,7 +27,6 @@ class MemoryLimitTests(SynchronousTestCase):
         file.write_text(text + "\n")
 
     def limit(self, addressSpaceBytes: int = resource.RLIM_INFINITY) -> int:
-        """The limit on a machine of 16 GiB."""
         return memoryLimitBytes(self.controlGroups, self.root, PHYSICAL, addressSpaceBytes)
 
     def test_machine(self) -> None:

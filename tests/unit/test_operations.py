@@ -74,14 +74,12 @@ class WaitForTests(SynchronousTestCase):
     """L{waitFor}, in a purgatory on a wheel."""
 
     def setUp(self) -> None:
-        """Make a purgatory."""
         self.clock = Clock()
         self.purgatory = self.buildPurgatory()
         self.isTrue = False
         self.asked = 0
 
     def buildPurgatory(self) -> IPurgatory:
-        """Make the purgatory."""
         return WheelPurgatory(TimingWheel(self.clock))
 
     def condition(self) -> bool:
@@ -237,7 +235,6 @@ class PlainWaitForTests(WaitForTests):
     """L{waitFor}, in a plain purgatory."""
 
     def buildPurgatory(self) -> IPurgatory:
-        """Make the purgatory."""
         return CallLaterPurgatory(self.clock)
 
 
@@ -245,5 +242,4 @@ class ListWaitForTests(WaitForTests):
     """L{waitFor}, in a purgatory that knows of operations what the contract says."""
 
     def buildPurgatory(self) -> IPurgatory:
-        """Make the purgatory."""
         return ListPurgatory(self.clock)

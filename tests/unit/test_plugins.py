@@ -92,7 +92,6 @@ class Unfinished(QuotaPolicy):
 
 
 def echoFactory(name: str = "echo", kind: type[IPolicyFactory] = ILoudSpeakerFactory) -> PolicyFactory:
-    """A factory for L{buildEcho}."""
     return PolicyFactory(
         kind,
         name=name,
@@ -392,7 +391,6 @@ class BuildPolicyTests(InstalledTestCase):
     """L{buildPolicy} makes policies and explains what is wrong with a description."""
 
     def setUp(self) -> None:
-        """Install L{echoFactory}."""
         super().setUp()
         self.entryPoints(FakeEntryPoint("acme", echoFactory()))
 

@@ -29,7 +29,7 @@ _IMPORTS = re.compile(
     r"^[ >]*from ((?:admission|admission_plugins|pyspark_admission)(?:\.\w+)*) import (\([^)]*\)|[^\n(]+)$", re.M
 )
 
-HEAVY = ("twisted.internet", "kio", "pyarrow", "pyspark", "lmdb", "OpenSSL", "rbloom", "pympler", "numpy")
+HEAVY = ("twisted.internet", "kio", "pyarrow", "pyspark", "OpenSSL", "rbloom", "pympler", "numpy")
 
 
 def announced(package: str) -> Iterator[str]:

@@ -12,17 +12,14 @@ from typing import Any, ClassVar, TextIO
 
 from twisted.python.usage import UsageError
 
-from ..clock import wallSeconds
 from ..kafka.broker.groups.groupstore import committedOffsets
-from ..kafka.broker.log.datadirectory import DOCUMENTS, PARTITIONS, isOldLog, lockHolder
+from ..kafka.broker.log.datadirectory import DOCUMENTS, PARTITIONS, lockHolder
 from ..kafka.broker.log.interface import LogRefusal
 from ..kafka.broker.log.logbackup import LogBackup, copiedBytes, copyLog, markUnclean, refuseOccupied
 from ..kafka.broker.log.logcheck import LogReport, Problem, checkLog, described, logBytes
 from ..plaintext import printable, table
 from ..units import roundedBytes
 from .console import CommandFailed, CommandGroup, CommandOptions, DirectoryOptions, Progress
-
-_EXTRA = "pip install 'admission[migrate]'"
 
 
 class CheckOptions(DirectoryOptions):
@@ -95,26 +92,9 @@ class RestoreOptions(_TwoDirectories):
     note = "Run it as the user that the broker runs as."
 
 
-class MigrateOptions(_TwoDirectories):
-    """
-    C{migrate OLD NEW}.
-    """
-
-    names = ("old", "new")
-    missing = "name the directory of the earlier version, and a new one"
-    synopsis = "OLD NEW"
-    longdesc = (
-        "Copies the data of a broker whose version kept it in LMDB into a directory for this version: topics with "
-        "their ids and settings, records with their offsets, groups and what they have committed, limits, producers, "
-        f"and the id of the cluster.  The old directory is only read.  Needs the extra: {_EXTRA}"
-    )
-    examples = ("data migrate /var/lib/admission /var/lib/admission-2",)
-    note = "Run it as the user that the broker runs as."
-
-
 class DataOptions(CommandGroup):
     """
-    C{data check|backup|restore|migrate}.
+    C{data check|backup|restore}.
     """
 
     longdesc = "Look after the directory that a broker has been given with --data."
@@ -122,7 +102,6 @@ class DataOptions(CommandGroup):
         ["check", None, CheckOptions, "Read everything, and tell what is damaged."],
         ["backup", None, BackupOptions, "Copy the data, also while the broker runs."],
         ["restore", None, RestoreOptions, "Make a directory for a broker from a backup."],
-        ["migrate", None, MigrateOptions, "Make one from a directory of an earlier version."],
     ]
 
 
@@ -135,7 +114,6 @@ def run(options: DataOptions, stdin: TextIO, stdout: TextIO) -> None:
         "check": _check,
         "backup": _backup,
         "restore": _restore,
-        "migrate": _migrate,
     }
     with _failing():
         commands[str(options.subCommand)](given, stdout)
@@ -158,7 +136,6 @@ def _check(given: CheckOptions, stdout: TextIO) -> None:
         raise CommandFailed(
             f"{path} is in use by {holder}: stop the broker first, or let admission data backup check a copy"
         )
-    _refuseOld(path)
     with Progress("reading", logBytes(path)) as progress:
         report = checkLog(path, progress)
     _noteOffsetsBeyond(report)
@@ -206,59 +183,15 @@ def _restore(given: RestoreOptions, stdout: TextIO) -> None:
     )
 
 
-def _migrate(given: MigrateOptions, stdout: TextIO) -> None:
-    old, new = given["old"], given["new"]
-    _refuseMissing(old)
-    if not isOldLog(old):
-        what = "has no log of an earlier version, whose file is data.mdb"
-        if _hasLog(old):
-            what = "is a directory of this version already; start the broker with it"
-        raise CommandFailed(f"{old} {what}")
-    refuseOccupied(new)
-    _refuseInside(old, new)
-    try:
-        from ..kafka.broker.log import lmdbmigration
-    except ImportError as error:
-        raise CommandFailed(f"reading {old} needs lmdb, which is not installed: {_EXTRA}") from error
-    log = lmdbmigration.OldLog(old)
-    try:
-        _make(new)
-        with Progress("copying", log.sizeBytes) as progress:
-            migrated = lmdbmigration.Migration(log, new, progress, wallSeconds()).run()
-    finally:
-        log.close()
-    with Progress("checking the copy", logBytes(new)) as progress:
-        report = checkLog(new, progress)
-    if missing := list(lmdbmigration.compare(migrated, report)):
-        raise CommandFailed(f"{new} is not what {old} has: {'; '.join(missing[:3])}; remove it, and report this")
-    stdout.write(
-        f"{new} has {_amount(report)}, as many as {old}.\n"
-        f"Start the broker with --data {new}; when all is well, {old} can be removed.\n"
-    )
-
-
 def _refuseMissing(path: str) -> None:
     if not os.path.isdir(path):
         raise CommandFailed(f"{path} is {'a file, not a directory' if os.path.exists(path) else 'not there'}")
 
 
-def _refuseOld(path: str) -> None:
-    if isOldLog(path):
-        raise CommandFailed(
-            f"{path} has a log of an earlier version; admission data migrate {path} NEW-DIRECTORY makes one for this"
-            " version"
-        )
-
-
 def _refuseNoLog(path: str) -> None:
     _refuseMissing(path)
-    _refuseOld(path)
-    if not _hasLog(path):
+    if not os.path.isdir(os.path.join(path, DOCUMENTS)):
         raise CommandFailed(f"{path} is not the directory of a broker, which has {DOCUMENTS} and {PARTITIONS}")
-
-
-def _hasLog(path: str) -> bool:
-    return os.path.isdir(os.path.join(path, DOCUMENTS))
 
 
 def _refuseInside(source: str, destination: str) -> None:

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.system.test_doctor -*-
+# -*- test-case-name: tests.unit.commands.test_doctorcommand -*-
 """
 The command C{admission doctor}: whether a broker can run here, and what would
 keep it from running well.

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.system.test_doctor -*-
+# -*- test-case-name: tests.unit.commands.test_doctorinstallation -*-
 """
 The doctor's checks of the installation: distributions, Java and Python for
 Spark, and plug-ins.
@@ -36,7 +36,7 @@ from ..offline.sparksession import javaEnvironment
 from ..plugins import InstalledFactory, PolicyFactory
 from .doctormachine import Finding, Level
 
-EXTRAS = ("consumer", "migrate", "spark")
+EXTRAS = ("consumer", "spark")
 
 _WORKER_SECONDS = 20.0
 """A Python that imports PySpark is given so much time."""

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.system.test_doctor -*-
+# -*- test-case-name: tests.unit.commands.test_doctormachine -*-
 """
 The doctor's checks of the machine: the process and its limits, ports,
 memory and disks.
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from attrs import frozen
 
-from ..kafka.broker.log.datadirectory import isOldLog, lockHolder
+from ..kafka.broker.log.datadirectory import lockHolder
 from ..kafka.brokersettings import Settings
 from ..kafka.serversettings import RESERVED_DESCRIPTORS
 from ..plaintext import printable
@@ -220,12 +220,6 @@ def checkDirectory(path: Path) -> Finding:
         return Finding(Level.FAIL, f"{path} is a file", "--data takes a directory")
     if not mayWrite(path):
         return Finding(Level.FAIL, f"{path} cannot be written to by user {os.geteuid()}", remedy)
-    if isOldLog(str(path)):
-        return Finding(
-            Level.FAIL,
-            f"{path} has a log of an earlier version",
-            f"admission data migrate {path} NEW-DIRECTORY makes one for this version",
-        )
     user = lockHolder(str(path))
     return Finding(Level.OK, f"{path} is in use by {user}" if user else f"{path} can be written to")
 

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.system.test_profile_memory -*-
+# -*- test-case-name: tests.unit.commands.test_memorycommand -*-
 """
 The command C{admission memory}: where a broker's memory is, as its status
 port reports it.

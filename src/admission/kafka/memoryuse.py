@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.system.test_profile_memory -*-
+# -*- test-case-name: tests.unit.kafka.test_memoryuse -*-
 """
 The components of the broker's memory, for the profiler.
 """

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred, fail, succeed
@@ -44,8 +46,21 @@ class ConnectionOptionsTests(CommandTestCase):
                 ("quotas describe --cert c --key k", "--cert needs --tls as well"),
                 ("quotas describe --password-file f", "--password-file needs --login as well"),
                 ("quotas describe --login a --sasl-mechanism GSSAPI", "write one of PLAIN, SCRAM-SHA-256"),
+                ("topics describe", "name one topic"),
+                ("topics", "say what to do: list or describe"),
             ]
         )
+
+    def test_environment(self) -> None:
+        """A mistake in the environment is named as one there."""
+        for variable, value, line, words in (
+            ("ADMISSION_BROKER", " ", "topics list", "ADMISSION_BROKER is empty"),
+            ("ADMISSION_BROKER", "nonsense", "topics list", "ADMISSION_BROKER nonsense: write HOST:PORT"),
+            ("ADMISSION_STATUS", "", "top", "ADMISSION_STATUS is empty"),
+            ("ADMISSION_STATUS", "nonsense", "top --once", "ADMISSION_STATUS nonsense: write a URL"),
+        ):
+            with patch.dict(os.environ, {variable: value}):
+                self.assertMistakes([(line, words)])
 
     def test_place(self) -> None:
         """The broker is on this machine unless said otherwise."""
@@ -55,7 +70,6 @@ class ConnectionOptionsTests(CommandTestCase):
         self.assertEqual((given["host"], given["port"], given["timeoutSeconds"]), ("2001:db8::1", 1, 0.5))
 
     def settings(self, line: str, password: str = "secret") -> Any:
-        """What is asked of a connection."""
         self.prompts: list[str] = []
 
         def askPassword(prompt: str) -> str:

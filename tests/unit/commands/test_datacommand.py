@@ -2,19 +2,14 @@
 
 import os
 import shutil
-import sys
 from io import StringIO
 from pathlib import Path
 from struct import pack
-from unittest import mock
-from uuid import UUID
 
 from admission.commands.console import CommandFailed
 from admission.commands.datacommand import run
-from admission.kafka.broker import log
 from tests.kit.commandcases import CommandTestCase
-from tests.kit.logfixture import LogTestCase, makeBatch
-from tests.kit.oldlog import OldLogWriter
+from tests.kit.logfixture import LogTestCase
 
 
 class DataTestCase(CommandTestCase, LogTestCase):
@@ -23,13 +18,11 @@ class DataTestCase(CommandTestCase, LogTestCase):
     limits = {"retentionSeconds": None, "segmentBytes": 2000}
 
     def fill(self, count: int = 10) -> None:
-        """Append batches of two records."""
         for number in range(count):
             self.append(self.partition(), number, number, valueBytes=200)
             self.settle()
 
     def close(self) -> None:
-        """Close the log."""
         self.successResultOf(self.log.close())
 
     def run_(self, *arguments: str) -> str:
@@ -117,18 +110,15 @@ class CheckTests(DataTestCase):
         empty = self.mktemp()
         os.mkdir(empty)
         self.assertIn("is neither the directory of a broker", self.failed("check", empty))
-        Path(empty, "data.mdb").write_bytes(b"")
-        self.assertIn(f"admission data migrate {empty}", self.failed("check", empty))
 
     def test_mistakes(self) -> None:
         """Mistakes on the command line are refused."""
         self.assertMistakes(
             [
-                ("data", "check, backup, restore or migrate"),
+                ("data", "check, backup or restore"),
                 ("data check", "name the directory"),
                 ("data backup one", "a new one for the copy"),
                 ("data restore one two three", "name the backup"),
-                ("data migrate", "earlier version"),
             ]
         )
 
@@ -179,44 +169,3 @@ class BackupTests(DataTestCase):
         self.assertIn("is not empty", self.failed("backup", self.path, other))
         self.assertIn("is not empty", self.failed("restore", self.path, other))
         self.assertIn("in use", self.failed("restore", self.path, self.mktemp()))
-
-
-class MigrateTests(DataTestCase):
-    def old(self) -> str:
-        """Write a log of the earlier version."""
-        path = self.mktemp()
-        writer = OldLogWriter(path)
-        writer.topic("events", UUID(int=1), [4], {})
-        buffer, _ = makeBatch(1, 2)
-        writer.batch(4, 0, buffer)
-        writer.close()
-        return path
-
-    def test_migrates(self) -> None:
-        """The new directory is one for this version."""
-        self.close()
-        old, self.path = self.old(), self.mktemp()
-        written = self.run_("migrate", old, self.path)
-        self.assertIn("1 topics, 1 partitions, 2 records", written)
-        self.assertIn(f"Start the broker with --data {self.path}", written)
-        self.log = self.openLog()
-        self.assertEqual(2, self.partition().nextOffset)
-
-    def test_refusals(self) -> None:
-        """Only an old log is migrated, into a new directory."""
-        self.assertIn("of this version already", self.failed("migrate", self.path, self.mktemp()))
-        self.assertIn("no log of an earlier version", self.failed("migrate", os.path.dirname(self.path), self.mktemp()))
-        old = self.old()
-        self.assertIn("in use", self.failed("migrate", old, self.path))
-        self.close()
-        self.assertIn("is not empty", self.failed("migrate", old, self.path))
-        self.assertIn("is inside", self.failed("migrate", old, os.path.join(old, "new")))
-
-    def test_withoutExtra(self) -> None:
-        """Without lmdb the command says which extra has it."""
-        old = self.old()
-        with mock.patch.dict(sys.modules, {"lmdb": None}):
-            sys.modules.pop("admission.kafka.broker.log.lmdbmigration", None)
-            vars(log).pop("lmdbmigration", None)
-            sentence = self.failed("migrate", old, self.mktemp())
-        self.assertIn("pip install 'admission[migrate]'", sentence)

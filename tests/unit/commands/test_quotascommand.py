@@ -90,7 +90,6 @@ class DescribeTests(QuotasTestCase):
     """C{admission quotas describe}."""
 
     def setUp(self) -> None:
-        """A broker with limits."""
         self.connection = StandInConnection(
             {
                 DEFAULT_CLIENT: {"producer_byte_rate": 4e6, "request_percentage": 50.0},

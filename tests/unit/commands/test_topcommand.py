@@ -110,7 +110,6 @@ class Terminal(io.StringIO):
     """Somebody who looks."""
 
     def isatty(self) -> bool:
-        """At a terminal."""
         return True
 
 
@@ -118,14 +117,12 @@ class TopTestCase(SynchronousTestCase):
     """A test that looks at a broker that there is not."""
 
     def setUp(self) -> None:
-        """See it once."""
         self.seen = deepcopy(SEEN)
         self.asked: list[tuple[str, float]] = []
         self.slept: list[float] = []
         self.answers: list[Any] = [self.seen]
 
     def fetch(self, url: str, timeoutSeconds: float) -> bytes:
-        """The next answer."""
         self.asked.append((url, timeoutSeconds))
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):

@@ -68,7 +68,6 @@ class MemoryReportsTests(ProfilerTestCase):
         self.addCleanup(self.reports.stop)
 
     def names(self) -> list[str]:
-        """The files there are."""
         return sorted(each.name for each in self.directory.iterdir())
 
     def test_files(self) -> None:

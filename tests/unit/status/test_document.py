@@ -21,7 +21,6 @@ class DocumentTestCase(SynchronousTestCase):
     """A test with a wrapped server and its document."""
 
     def setUp(self) -> None:
-        """Make them."""
         self.problems: Sequence[str] = ()
         self.serve()
 

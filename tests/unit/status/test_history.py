@@ -20,7 +20,6 @@ class StandIn:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """What it says."""
         if self.isFailing:
             raise ZeroDivisionError
         return self.says

@@ -14,7 +14,6 @@ class DeliveryTests(StatusTestCase):
     """A page leaves in pieces."""
 
     def setUp(self) -> None:
-        """A page that can count to three."""
         super().setUp()
         self.made = 0
         page = Page(self.clock, "Counts.", self.count, ["until"], b"text/plain", lambda: ACCEPTED)

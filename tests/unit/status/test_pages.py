@@ -6,12 +6,16 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any, NamedTuple
+
+from twisted.internet.defer import fail, succeed
 
 from admission.control import Explanation
 from admission.interfaces import DEFAULT, QuotaEntity, QuotaStatus, Request
 from admission.metrics.histogram import Histogram
 from admission.metrics.prometheusnames import Naming
+from admission.profiling.profiler import ProfilerStopped
 from admission.status.pages import MAX_ROWS, ROWS_PER_PIECE, StatusPages
 from tests.kit.brokenhistogram import BrokenHistogram
 from tests.kit.statusfixture import ANONYMOUS, NOW_SECONDS, StatusTestCase, unchunked
@@ -121,6 +125,21 @@ class PagesTests(StatusTestCase):
         document: Any = self.document
         self.site.resource = StatusPages(self.clock, document, namings=namings).root
         self.assertIn("diary_pages 7.0\n", self.get("/metrics").body)
+
+    def test_memory(self) -> None:
+        """A snapshot is taken for whoever asks and no more; why there is none is said."""
+        answers: list[Any] = [succeed({"number": 1}), fail(ProfilerStopped()), fail(ZeroDivisionError())]
+        document: Any = self.document
+        profiler: Any = SimpleNamespace(ask=lambda: answers.pop(0))
+        self.site.resource = StatusPages(self.clock, document, profiler=profiler).root
+        self.assertIn("/memory", self.get("/help").body)
+        response = self.get("/memory", method="HEAD")
+        self.assertEqual((response.code, response.body), (200, ""))
+        self.assertRefused(self.get("/memory?now=yes"), 400, "no parameters")
+        self.assertEqual(self.get("/memory").document, {"number": 1})
+        self.assertRefused(self.get("/memory"), 503, "the server is being stopped")
+        self.assertRefused(self.get("/memory"), 500, "the server's log says why")
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
     def test_explain(self) -> None:
         """Each limit comes with whose it is, what is used of it and how long the client is throttled."""

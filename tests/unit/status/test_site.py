@@ -233,11 +233,9 @@ class StandInPort:
         self._address = address
 
     def getHost(self) -> Any:
-        """Where it is."""
         return self._address
 
     def stopListening(self) -> Deferred[None]:
-        """Close at once."""
         self.isClosed = True
         return succeed(None)
 
@@ -249,7 +247,6 @@ class StandInEndpoint:
         self._listening = listening
 
     def listen(self, factory: StatusSite) -> Deferred[Any]:
-        """Do so."""
         return self._listening()
 
 
@@ -319,7 +316,6 @@ class AnyServerTests(StatusTestCase):
     """A server that was wrapped has a status page, too."""
 
     def setUp(self) -> None:
-        """Serve one, and ask its page."""
         super().setUp()
         self.server = wrapped(self, quota="client-bytes:produce=1000", clock=self.clock)
         self.site = statusSite(

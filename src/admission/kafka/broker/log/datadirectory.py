@@ -16,16 +16,6 @@ PARTITIONS: Final = "partitions"
 LOCK_FILE: Final = "broker.lock"
 """The file that a broker locks while it uses a directory; it has the number of the process."""
 
-LMDB_FILE: Final = "data.mdb"
-"""What a log of an earlier version is in."""
-
-
-def isOldLog(path: str) -> bool:
-    """
-    Whether a directory has a log of the version that was in LMDB.
-    """
-    return os.path.exists(os.path.join(path, LMDB_FILE))
-
 
 def lockHolder(path: str) -> str:
     """

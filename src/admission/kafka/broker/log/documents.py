@@ -29,7 +29,7 @@ from .interface import LogFailed
 from .openfiles import LogFile, OpenFiles
 
 FORMAT: Final = 2
-"""The version of the log's format; 1 was LMDB."""
+"""The version of the log's format."""
 
 MIN_JOURNAL_BYTES: Final = 1 << 20
 """A journal smaller than this is never replaced by a snapshot."""

@@ -76,7 +76,7 @@ class LogBackup:
         for _ in range(_MAX_ROUNDS):
             self._copyDocuments()
             if not self._copyPartitions():
-                flushAll(self._destination)
+                _flushAll(self._destination)
                 return
         raise LogFailed(f"{self._source} changes faster than it can be copied; try again when less is deleted")
 
@@ -179,7 +179,7 @@ def copyLog(source: str, destination: str, tell: Tell) -> None:
         os.makedirs(os.path.dirname(copy), exist_ok=True)
         shutil.copyfile(os.path.join(source, path), copy)
         tell(os.path.getsize(copy))
-    flushAll(destination)
+    _flushAll(destination)
 
 
 def markUnclean(path: str) -> None:
@@ -197,13 +197,13 @@ def markUnclean(path: str) -> None:
     try:
         documents = Documents(disk, files, os.path.join(path, DOCUMENTS), maybeDeferred)
         documents.delete(_FACTS, _CLEAN)
-        writeDocuments(documents, disk, files)
+        _writeDocuments(documents, disk, files)
     finally:
         files.closeAll()
         lock.release()
 
 
-def writeDocuments(documents: Documents, disk: LocalDisk, files: OpenFiles) -> None:
+def _writeDocuments(documents: Documents, disk: LocalDisk, files: OpenFiles) -> None:
     """
     Write and flush what has changed in documents that no log uses.
 
@@ -231,7 +231,7 @@ def refuseOccupied(path: str) -> None:
         raise LogFailed(f"{path} is not empty; name a new directory, so that nothing is overwritten")
 
 
-def flushAll(path: str) -> None:
+def _flushAll(path: str) -> None:
     """
     Return once all files below a directory would survive a loss of power, with their names and the directory's own.
 

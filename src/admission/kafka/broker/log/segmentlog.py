@@ -26,7 +26,7 @@ from zope.interface import implementer
 from admission.kafka.wire.batches import RecordBatch, assignOffset
 
 from .checkpoint import Checkpoint
-from .datadirectory import DOCUMENTS, LMDB_FILE, PARTITIONS
+from .datadirectory import DOCUMENTS, PARTITIONS
 from .disk import DirectoryLock, Disk, LocalDisk, explain
 from .documents import Documents
 from .flushing import DeferToThread, Flusher, Round, callAll
@@ -173,11 +173,6 @@ class SegmentLog:
         self._lock = DirectoryLock(path)
         self._openFiles = OpenFiles(disk, maxOpenFiles)
         try:
-            if LMDB_FILE in disk.list(path):
-                raise LogFailed(
-                    f"{path} has a log of an earlier version; admission data migrate {path} NEW-DIRECTORY makes one for"
-                    " this version"
-                )
             partitionsPath = os.path.join(path, PARTITIONS)
             self._documents = Documents(disk, self._openFiles, os.path.join(path, DOCUMENTS), deferToThread)
             self._files = SegmentFiles(disk, self._openFiles)

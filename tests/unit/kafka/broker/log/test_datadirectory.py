@@ -5,7 +5,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.kafka.broker.log.datadirectory import LMDB_FILE, LOCK_FILE, isOldLog, lockHolder
+from admission.kafka.broker.log.datadirectory import LOCK_FILE, lockHolder
 from admission.kafka.broker.log.disk import DirectoryLock
 
 
@@ -26,9 +26,3 @@ class DirectoryTests(SynchronousTestCase):
         self.assertEqual(lockHolder(self.path), "process unknown")
         lock.release()
         self.assertEqual(lockHolder(self.path), "")
-
-    def test_oldLog(self) -> None:
-        """A directory of an earlier version is known by its file."""
-        self.assertFalse(isOldLog(self.path))
-        Path(self.path, LMDB_FILE).touch()
-        self.assertTrue(isOldLog(self.path))

@@ -755,20 +755,6 @@ class DirectoryTests(LogTestCase):
         self.clock.turn()
         self.assertEqual(self.partition().highWatermark, 1)
 
-    def test_lmdb(self) -> None:
-        """
-        A directory of an earlier version is refused with the command that makes one for this version, and is left alone
-        and free.
-        """
-        path = self.mktemp()
-        os.mkdir(path)
-        with open(os.path.join(path, "data.mdb"), "wb") as file:
-            file.write(b"records")
-        for _ in range(2):
-            refused = self.assertRaises(LogFailed, SegmentLog, path, self.clock, lambda: 0.0, maybeDeferred)
-            self.assertIn(f"admission data migrate {path} NEW-DIRECTORY", str(refused))
-        self.assertEqual(sorted(os.listdir(path)), ["broker.lock", "data.mdb"])
-
     def test_missingDocuments(self) -> None:
         """Records without the documents that say what they are of are refused, not removed."""
         self.append(self.partition())

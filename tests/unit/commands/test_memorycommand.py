@@ -1,0 +1,46 @@
+"""Tests for L{admission.commands.memorycommand}."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from admission.commands.console import CommandFailed
+from admission.commands.memorycommand import MemoryOptions, run
+
+
+class MemoryCommandTests(SynchronousTestCase):
+    """C{admission memory} with answers that are none."""
+
+    def test_nonsense(self) -> None:
+        """Whatever is answered that is no snapshot, the command says so in a sentence."""
+        options = MemoryOptions()
+        options.parseOptions([])
+        for answer in (b"", b"{}", b"[]", b"null", b'{"number": 1}'):
+            error = self.assertRaises(
+                CommandFailed, run, options, StringIO(), StringIO(), lambda url, timeoutSeconds, answer=answer: answer
+            )
+            self.assertIn("does not answer as the status port", str(error))
+
+    def test_unwritableFile(self) -> None:
+        """A file that cannot be written is named."""
+        options = MemoryOptions()
+        options.parseOptions(["--html", "/nowhere/at/all.html"])
+        sample = {
+            "boot": "b",
+            "number": 1,
+            "atSeconds": 0.0,
+            "process": {"residentBytes": 1, "privateBytes": 1, "fileBytes": 0, "startPrivateBytes": 1},
+            "groups": [],
+            "growth": {"bytes": 0, "explainedBytes": 0, "unexplainedBytes": 0, "unexplainedFraction": None},
+            "remainder": [{"name": "rest", "bytes": 0}],
+            "heap": {"bytes": 0, "objects": 0, "stride": 1, "largest": [["int", 1, 1]]},
+            "since": [],
+            "cost": {"seconds": 0.0, "workSeconds": 0.0, "longestTurnSeconds": 0.0},
+        }
+        error = self.assertRaises(
+            CommandFailed, run, options, StringIO(), StringIO(), lambda url, timeoutSeconds: json.dumps(sample).encode()
+        )
+        self.assertIn("--html /nowhere/at/all.html: No such file", str(error))
