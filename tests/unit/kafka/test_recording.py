@@ -16,7 +16,6 @@ from hypothesis import given, settings, strategies as st
 from twisted.cred.checkers import InMemoryUsernamePasswordDatabaseDontUse
 from twisted.internet.defer import succeed
 from twisted.internet.testing import MemoryReactorClock
-from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
@@ -44,7 +43,6 @@ from admission.interfaces import (
 from admission.kafka.broker.brokersession import LOGIN_FAILED, BrokerSession
 from admission.kafka.broker.produceresponses import NOT_ON_DISK
 from admission.kafka.kafkarequest import groupOf
-from admission.kafka.options import Options, buildExporters
 from admission.kafka.recordedcolumns import KafkaRequestEvent
 from admission.kafka.requestrecording import BROKE, LOGIN_GRAIN_BYTES, RequestRecording
 from admission.kafka.security.checkers import makePortal
@@ -69,7 +67,6 @@ from admission.recording.events import (
 from admission.recording.recorder import EventRecorder
 from admission.recording.tables import TABLES
 from admission.testing.faketransport import FakeTLSTransport
-from admission_plugins.parquetexporter import ParquetExporter
 from admission_plugins.producerids import ProducerIds
 from tests.kit.brokerfixture import (
     POOL_BYTES,
@@ -1068,39 +1065,6 @@ class QuotasTests(RecordedTestCase):
                 (bob, {"producer_ids_rate": 9.0}, by, now),
             ],
         )
-
-
-class OptionsTests(SynchronousTestCase):
-    """C{--export}."""
-
-    def parse(self, *arguments: str) -> Options:
-        """Parse a command line."""
-        options = Options()
-        options.parseOptions(list(arguments))
-        return options
-
-    def test_exporters(self) -> None:
-        """There may be several, each with a name of its own; without one there is none."""
-        self.assertEqual(self.parse()["export"], [])
-        descriptions = [f"spark:{self.mktemp()}:rotate=5s", f"spark:{self.mktemp()}"]
-        options = self.parse("--export", descriptions[0], "--export", descriptions[1])
-        exporters = buildExporters(options["export"], MemoryReactorClock())
-        self.assertEqual([name for name, _ in exporters], ["spark", "spark-#2"])
-        for _, exporter in exporters:
-            self.assertIsInstance(exporter, ParquetExporter)
-
-    def test_mistakes(self) -> None:
-        """What cannot be is refused when the options are parsed, with the right form or the reason."""
-        for description, words in [
-            ("flink:x", "spark"),
-            ("spark", "spark:DIRECTORY"),
-            ("spark:x:cap=1KiB", "cap must be 4MiB at least"),
-            ("spark:x:rotate=soon", "soon"),
-        ]:
-            error = self.assertRaises(UsageError, self.parse, "--export", description)
-            self.assertIn("--export", str(error))
-            self.assertIn(words, str(error))
-            self.assertNotIn("\n", str(error))
 
 
 SENDING = (
