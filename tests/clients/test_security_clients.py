@@ -46,8 +46,8 @@ from tests.kit.brokerprocess import (
     endpoint,
     freePort,
     strangersAuthority,
+    until,
 )
-from tests.kit.clientcases import until
 from tests.kit.rawclient import RawClient, tlsContext
 
 NAME, PASSWORD = "alice", "open, sesame="

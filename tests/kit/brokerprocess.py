@@ -49,6 +49,18 @@ PATIENCE_SECONDS = 60.0
 _TRACEBACK = "Traceback (most recent call last)"
 
 
+def until(condition: Callable[[], Any]) -> None:
+    """
+    Call C{condition} until it returns something true; it is expected to wait a little each time.
+
+    @raise AssertionError: if it never does.
+    """
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{condition} never came true")
+
+
 @cache
 def certificates() -> Certificates:
     """The certificates of this run of the tests."""

@@ -20,10 +20,10 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from tests.kit.brokerfixture import readResponse, requestFrame
 from tests.kit.brokerprocess import PATIENCE_SECONDS
-from tests.kit.droppingproxy import readFrame
 from tests.kit.gatewayclients import Load
 from tests.kit.gatewayprocess import GatewayProcess, sharedGateway
 from tests.kit.kafkacluster import KafkaCluster, sharedCluster
+from tests.kit.recordingproxy import readFrame
 
 IS_DIRECT = bool(os.environ.get("ADMISSION_GATEWAY_DIRECT"))
 

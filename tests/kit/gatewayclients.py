@@ -5,30 +5,25 @@ and members of groups.
 
 from __future__ import annotations
 
-import asyncio
-import json
-import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing, suppress
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from attrs import frozen
-from confluent_kafka import Consumer, Producer
-from kafka import KafkaConsumer, KafkaProducer
-
 from tests.kit import groupclients
 from tests.kit.apachekafka import java
-from tests.kit.brokerprocess import DYING_WITH_US, ENVIRONMENT, PATIENCE_SECONDS
-from tests.kit.clientcases import until
+from tests.kit.brokerprocess import PATIENCE_SECONDS, until
+from tests.kit.libraries import LIBRARIES, Message, Settings, consumeAll, makeProducer, produceAll
+from tests.kit.lineprocess import Event, LineProcess, moduleCommand
+
+JAVA = "Java"
+CLIENTS = (JAVA, *LIBRARIES)
+"""Who can L{produce} and L{consume}."""
 
 PARTITIONS = 3
 """How many partitions records are spread over."""
@@ -53,18 +48,21 @@ def tool(name: str, *arguments: str, seconds: float = PATIENCE_SECONDS) -> str:
 # At once
 
 
-@frozen
-class ClientFamily:
-    """
-    A library, and how it is used.
+def produce(client: str, address: str, topic: str, values: Sequence[bytes]) -> None:
+    """Send records, and wait until all are acknowledged; keys spread them over all partitions."""
+    if client == JAVA:
+        _javaProduce(address, topic, values)
+        return
+    properties = {"acks": "all", "enable.idempotence": True, "linger.ms": 5}
+    messages = [Message(value, b"%d" % (number % 100)) for number, value in enumerate(values)]
+    produceAll(Settings(client, address, properties), topic, messages)
 
-    @ivar produce: sends records to an address and a topic, and waits until all are acknowledged.  Keys spread them over
-        all partitions.
-    @ivar consume: as the only member of a group, reads that many records from an address and a topic.
-    """
 
-    produce: Callable[[str, str, Sequence[bytes]], None]
-    consume: Callable[[str, str, int], list[bytes]]
+def consume(client: str, address: str, topic: str, count: int) -> list[bytes]:
+    """Read that many values, as the only member of a group."""
+    if client == JAVA:
+        return _javaConsume(address, topic, count)
+    return [message.value or b"" for message in consumeAll(Settings(client, address), topic, count)]
 
 
 def _javaProduce(address: str, topic: str, values: Sequence[bytes]) -> None:
@@ -86,83 +84,6 @@ def _javaConsume(address: str, topic: str, count: int) -> list[bytes]:
         seconds=2 * PATIENCE_SECONDS,
     )
     return [line.encode() for line in told.splitlines()]
-
-
-def _confluentProduce(address: str, topic: str, values: Sequence[bytes]) -> None:
-    errors: list[Any] = []
-
-    def delivered(error: Any, message: Any) -> None:
-        if error is not None:
-            errors.append(error)
-
-    producer = Producer({"bootstrap.servers": address, "linger.ms": 5, "log_level": 0})
-    for number, value in enumerate(values):
-        producer.produce(topic, value, b"%d" % (number % 100), on_delivery=delivered)
-    remaining = producer.flush(PATIENCE_SECONDS)
-    assert not remaining and not errors, (remaining, errors[:3])
-
-
-def _confluentConsume(address: str, topic: str, count: int) -> list[bytes]:
-    settings = {"bootstrap.servers": address, "group.id": topic, "auto.offset.reset": "earliest", "log_level": 0}
-    values: list[bytes] = []
-
-    def receive() -> bool:
-        polled = consumer.consume(1000, _POLL_SECONDS)
-        values.extend(each.value() or b"" for each in polled if each.error() is None)
-        return len(values) >= count
-
-    with closing(Consumer(settings)) as consumer:
-        consumer.subscribe([topic])
-        until(receive)
-    return values
-
-
-def _kafkaPythonProduce(address: str, topic: str, values: Sequence[bytes]) -> None:
-    with closing(KafkaProducer(bootstrap_servers=address, acks="all", linger_ms=5)) as producer:
-        sent = [producer.send(topic, value, b"%d" % (number % 100)) for number, value in enumerate(values)]
-        for each in sent:
-            each.get(PATIENCE_SECONDS)
-
-
-def _kafkaPythonConsume(address: str, topic: str, count: int) -> list[bytes]:
-    values: list[bytes] = []
-
-    def receive() -> bool:
-        polled = consumer.poll(timeout_ms=int(_POLL_SECONDS * 1000))
-        values.extend(record.value for records in polled.values() for record in records)
-        return len(values) >= count
-
-    settings = {"bootstrap_servers": address, "group_id": topic, "auto_offset_reset": "earliest"}
-    with closing(KafkaConsumer(topic, **settings)) as consumer:
-        until(receive)
-    return values
-
-
-def _aiokafkaProduce(address: str, topic: str, values: Sequence[bytes]) -> None:
-    async def produce() -> None:
-        async with AIOKafkaProducer(bootstrap_servers=address, enable_idempotence=True, linger_ms=5) as producer:
-            sent = [await producer.send(topic, value, b"%d" % (number % 100)) for number, value in enumerate(values)]
-            await asyncio.gather(*sent)
-
-    asyncio.run(asyncio.wait_for(produce(), PATIENCE_SECONDS))
-
-
-def _aiokafkaConsume(address: str, topic: str, count: int) -> list[bytes]:
-    async def consume() -> list[bytes]:
-        settings = {"bootstrap_servers": address, "group_id": topic, "auto_offset_reset": "earliest"}
-        async with AIOKafkaConsumer(topic, **settings) as consumer:
-            return [(await consumer.getone()).value for _ in range(count)]
-
-    return asyncio.run(asyncio.wait_for(consume(), PATIENCE_SECONDS))
-
-
-FAMILIES = {
-    "Java": ClientFamily(_javaProduce, _javaConsume),
-    "confluent-kafka": ClientFamily(_confluentProduce, _confluentConsume),
-    "kafka-python": ClientFamily(_kafkaPythonProduce, _kafkaPythonConsume),
-    "aiokafka": ClientFamily(_aiokafkaProduce, _aiokafkaConsume),
-}
-"""By name."""
 
 
 # Steadily
@@ -214,18 +135,16 @@ class ConfluentLoad(Load):
         """
         super().__init__()
         self._topic, self._perSecond, self._name = topic, perSecond, name
-        self._producer = Producer(
-            {
-                "bootstrap.servers": address,
-                "enable.idempotence": True,
-                "linger.ms": 5,
-                "message.timeout.ms": int(PATIENCE_SECONDS * 1000),
-                "reconnect.backoff.ms": 50,
-                "reconnect.backoff.max.ms": 500,
-                "log_level": 0,
-                **settings,
-            }
-        )
+        properties = {
+            "enable.idempotence": True,
+            "linger.ms": 5,
+            "message.timeout.ms": int(PATIENCE_SECONDS * 1000),
+            "reconnect.backoff.ms": 50,
+            "reconnect.backoff.max.ms": 500,
+            "log_level": 0,
+            **settings,
+        }
+        self._producer = makeProducer(Settings("confluent", address, properties))
         self._isOver = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -242,16 +161,16 @@ class ConfluentLoad(Load):
         begin, number = time.monotonic(), 0
         while not self._isOver.is_set():
             while number < (time.monotonic() - begin) * self._perSecond:
-                value = f"{self._name}.{number}".encode()
-                self._producer.produce(self._topic, value, on_delivery=self._delivered, partition=number % PARTITIONS)
+                message = Message(f"{self._name}.{number}".encode(), partition=number % PARTITIONS)
+                self._producer.send(self._topic, message, partial(self._delivered, message))
                 number += 1
             self._producer.poll(0.005)
 
-    def _delivered(self, error: Any, message: Any) -> None:
+    def _delivered(self, message: Message, offset: int, error: object) -> None:
         if error is not None:
             self.failed.append(str(error))
         else:
-            self.acknowledged.append(message.value())
+            self.acknowledged.append(message.value or b"")
             self._times.append(time.monotonic())
 
 
@@ -278,7 +197,7 @@ class JavaLoad(Load):
 
     def stop(self) -> None:
         """See L{Load.stop}."""
-        self._process.end()
+        self._process.terminate()
         self._settings.close()
 
     def _told(self, event: Any) -> None:
@@ -290,65 +209,6 @@ class JavaLoad(Load):
 
 
 # Groups
-
-
-class LineProcess:
-    """A process that tells what happens as lines of JSON."""
-
-    def __init__(self, command: Sequence[str], told: Callable[[Any], None], **environment: str) -> None:
-        """@param told: called in a thread of its own with each line."""
-        self._told = told
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-            env=ENVIRONMENT | environment,
-        )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def end(self) -> None:
-        """Ask it to end, and wait until it has, and all it told is known."""
-        self._process.send_signal(signal.SIGTERM)
-        self.wait()
-
-    def tell(self, line: str) -> None:
-        """Write a line to it, unless it has gone."""
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):
-            self._process.stdin.write(f"{line}\n")
-            self._process.stdin.flush()
-
-    def wait(self) -> None:
-        """
-        Wait until it has ended, and all it told is known.
-
-        @raise AssertionError: if it does not end, with its errors.
-        """
-        try:
-            self._process.wait(PATIENCE_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-            self._errors.seek(0)
-            raise AssertionError(f"it does not end:\n{self._errors.read()[-2000:].decode()}") from None
-        finally:
-            self._reader.join(PATIENCE_SECONDS)
-            assert self._process.stdin is not None
-            with suppress(BrokenPipeError):
-                self._process.stdin.close()
-            self._errors.close()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        with self._process.stdout as stream:
-            for line in stream:
-                # Some write other lines, too.
-                if line.startswith(("{", "[")):
-                    self._told(json.loads(line))
 
 
 class Member(ABC):
@@ -383,7 +243,7 @@ class JavaMember(Member):
 
     def leave(self) -> None:
         """See L{Member.leave}."""
-        self._process.end()
+        self._process.terminate()
 
     def _told(self, event: Any) -> None:
         if event["name"] == "partitions_assigned":
@@ -393,67 +253,25 @@ class JavaMember(Member):
 
 
 class LibraryMember(Member):
-    """A client of L{tests.kit.groupclients}, all of which speak the classic protocol."""
+    """A client of L{tests.kit.groupclients}."""
 
-    def __init__(self, kind: str, address: str, topic: str, group: str) -> None:
+    def __init__(self, properties: Mapping[str, object], address: str, topic: str, group: str) -> None:
         super().__init__()
-        settings = json.dumps({"sessionMs": _SESSION_MS, "heartbeatMs": 500, "maxPollMs": 60_000})
-        self._process = LineProcess(
-            [*DYING_WITH_US, sys.executable, groupclients.__file__, kind, address, kind, group, topic, settings],
-            self._told,
-        )
+        everyones = {"group.id": group, "auto.offset.reset": "earliest", **properties}
+        settings = Settings("confluent", address, everyones)
+        self._process = LineProcess(moduleCommand(groupclients.__name__, settings.asText(), topic), self._told)
 
     def leave(self) -> None:
         """See L{Member.leave}."""
         self._process.tell(groupclients.LEAVE)
         self._process.wait()
 
-    def _told(self, event: Any) -> None:
-        _, word, *values = event
-        if word == "assigned":
-            self.owned = {*values[0]}
-        elif word == "revoked":
-            self.owned -= {*values[0]}
-
-
-class NextGenerationMember(Member):
-    """librdkafka with the consumer protocol of KIP-848."""
-
-    def __init__(self, address: str, topic: str, group: str) -> None:
-        super().__init__()
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": address,
-                "group.id": group,
-                "group.protocol": "consumer",
-                "auto.offset.reset": "earliest",
-                "enable.auto.commit": False,
-                "log_level": 0,
-            }
-        )
-        self._consumer.subscribe(
-            [topic], on_assign=partial(self._changed, True), on_revoke=partial(self._changed, False)
-        )
-        self._isOver = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def leave(self) -> None:
-        """See L{Member.leave}."""
-        self._isOver.set()
-        self._thread.join(PATIENCE_SECONDS)
-        assert not self._thread.is_alive(), "it does not leave"
-
-    def _changed(self, isAssigned: bool, _: Any, places: Iterable[Any]) -> None:
-        partitions = {place.partition for place in places}
-        self.owned = self.owned | partitions if isAssigned else self.owned - partitions
-
-    def _run(self) -> None:
-        while not self._isOver.is_set():
-            message = self._consumer.poll(_POLL_SECONDS)
-            if message is not None and message.error() is None:
-                self._consumer.commit(message=message, asynchronous=False)
-        self._consumer.close()
+    def _told(self, line: Any) -> None:
+        event = Event(*line)
+        if event.word == "assigned":
+            self.owned = {*event.values[0]}
+        elif event.word == "revoked":
+            self.owned -= {*event.values[0]}
 
 
 class ShareMember:
@@ -476,7 +294,7 @@ class ShareMember:
 
     def leave(self) -> None:
         """Leave the group, and wait until that is done."""
-        self._process.end()
+        self._process.terminate()
 
     def _told(self, event: Mapping[str, Any]) -> None:
         if event["name"] == "offsets_acknowledged" and event["success"]:
@@ -487,10 +305,8 @@ class ShareMember:
 
 GROUPS: dict[str, Callable[[str, str, str], Member]] = {
     "classic, Java": JavaMember,
-    "classic, confluent-kafka": partial(LibraryMember, "confluent"),
-    "classic, kafka-python": partial(LibraryMember, "kafka-python"),
-    "classic, aiokafka": partial(LibraryMember, "aiokafka"),
+    "classic, confluent": partial(LibraryMember, {"session.timeout.ms": _SESSION_MS}),
     "consumer, Java": partial(JavaMember, protocol="consumer"),
-    "consumer, confluent-kafka": NextGenerationMember,
+    "consumer, confluent": partial(LibraryMember, {"group.protocol": "consumer"}),
 }
-"""By protocol and client: what makes a member from an address, a topic and a group."""
+"""By protocol (the other is KIP-848's) and client: what makes a member from an address, a topic and a group."""

@@ -10,8 +10,7 @@ from urllib.request import urlopen
 from kio.schema.errors import ErrorCode
 
 from tests.kit.brokerfixture import requestOf
-from tests.kit.brokerprocess import PATIENCE_SECONDS, BrokerProcess, freePort
-from tests.kit.clientcases import until
+from tests.kit.brokerprocess import PATIENCE_SECONDS, BrokerProcess, freePort, until
 from tests.kit.rawclient import RawClient
 
 PASSWORD = "secret"

@@ -26,8 +26,8 @@ from tests.kit.brokerprocess import (
     endpoint,
     freePort,
     sharedBroker,
+    until,
 )
-from tests.kit.clientcases import until
 from tests.kit.rawclient import RawClient
 
 _TRACEBACK = "Traceback (most recent call last)"

@@ -9,8 +9,7 @@ from kio.schema.errors import ErrorCode
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.kafka.wire.batches import Record, decodeRecords, encodeBatch
-from tests.kit.brokerprocess import BrokerProcess
-from tests.kit.clientcases import until
+from tests.kit.brokerprocess import BrokerProcess, until
 from tests.kit.eagerproducer import EagerProducer
 from tests.kit.rawclient import RawClient, fetchRequest, tlsContext
 

@@ -15,10 +15,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from kio.schema.errors import ErrorCode
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.clients.test_confluent import configuration
+from tests.clients.test_confluent import settingsOf
 from tests.kit.brokerfixture import batchOf, requestOf
-from tests.kit.brokerprocess import PATIENCE_SECONDS, BrokerProcess
-from tests.kit.clientcases import plain, until
+from tests.kit.brokerprocess import PATIENCE_SECONDS, BrokerProcess, until
+from tests.kit.libraries import confluentArguments
 from tests.kit.rawclient import RawClient, fetchRequest
 
 MIB = 1 << 20
@@ -95,7 +95,7 @@ class RestartTests(StoppingTestCase):
             else:
                 failed.append(error)
 
-        producer = Producer(configuration(plain(broker), enable_idempotence=True, linger_ms=1, retry_backoff_ms=10))
+        producer = Producer(confluentArguments(settingsOf(broker, enable_idempotence=True, linger_ms=1)))
         number = 0
         while not isOver.wait(0.001):
             producer.produce("events", b"%d" % number, on_delivery=delivered)
@@ -105,7 +105,7 @@ class RestartTests(StoppingTestCase):
 
     def _stored(self, broker: BrokerProcess) -> list[bytes]:
         values: list[bytes] = []
-        consumer = Consumer(configuration(plain(broker), group_id="audit", auto_offset_reset="earliest"))
+        consumer = Consumer(confluentArguments(settingsOf(broker, group_id="audit", auto_offset_reset="earliest")))
         with closing(consumer):
             consumer.subscribe(["events"])
             with RawClient(broker.port) as client:
@@ -135,15 +135,14 @@ class Reading:
         self._isOver = isOver
 
     def _read(self) -> None:
-        settings = configuration(
-            plain(self._broker),
+        settings = settingsOf(
+            self._broker,
             group_id="readers",
             auto_offset_reset="earliest",
             enable_auto_commit=False,
             heartbeat_interval_ms=100,
-            retry_backoff_ms=10,
         )
-        consumer = Consumer(settings)
+        consumer = Consumer(confluentArguments(settings))
         consumer.subscribe(["events"], on_assign=lambda _, partitions: self.assignments.append(partitions))
         with closing(consumer):
             while not self._isOver.is_set():

@@ -10,9 +10,10 @@ from random import Random
 from twisted.trial.unittest import SynchronousTestCase
 
 from benchmarks.soak import Books, isBad, lineThrough, lowest
-from benchmarks.soakclients import ALL, PRODUCER, ClientSettings, keyOf, readKey, spansOf
+from benchmarks.soakclients import CONSUMER, PRODUCER, ClientSettings, keyOf, readKey, spansOf
 from tests.kit.brokerprocess import ENVIRONMENT, MeasuredBroker
 from tests.kit.checkout import ROOT
+from tests.kit.libraries import Settings
 from tests.kit.longform import longForm
 from tests.kit.rawclient import RawClient
 
@@ -64,18 +65,18 @@ class BooksTests(SynchronousTestCase):
     def test_read(self) -> None:
         """An offset counts as read once, however many members of a group have read it."""
         books = Books()
-        member = ClientSettings("c", "consumer", "confluent", "", group="g")
-        books.note(member, {"done": [[0, 0, 4], [0, 6, 9]]})
-        books.note(member, {"done": [[0, 3, 4]]})
+        member = ClientSettings("c", CONSUMER, Settings("confluent", "", {"group.id": "g"}))
+        books.note(member, "done", [[0, 0, 4], [0, 6, 9]])
+        books.note(member, "done", [[0, 3, 4]])
         self.assertEqual(books.read["g", 0], b"\1\1\1\1\1\0\1\1\1\1")
 
     def test_gaveUp(self) -> None:
         """Records that a producer has given up, or has not sent, are known by its name."""
         books = Books()
-        producer = ClientSettings("p", PRODUCER, "confluent", "", acks=ALL)
-        books.note(producer, {"acked": [[0, 4], [6, 6]]})
-        books.note(producer, {"failed": 5, "error": "timed out"})
-        books.note(producer, {"left": True, "unsent": 2})
+        producer = ClientSettings("p", PRODUCER, Settings("confluent", ""))
+        books.note(producer, "acked", [[0, 4], [6, 6]])
+        books.note(producer, "failed", "timed out")
+        books.note(producer, "left", 2)
         self.assertEqual((books.ackedCount, books.gaveUp["p"]), (6, 3))
 
 

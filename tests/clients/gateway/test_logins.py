@@ -30,9 +30,9 @@ from tests.kit.brokerprocess import (
     freePort,
     strangersAuthority,
     tlsEndpoint,
+    until,
 )
 from tests.kit.certificates import Authority
-from tests.kit.clientcases import until
 from tests.kit.gatewaycases import IS_DIRECT
 from tests.kit.gatewayprocess import NODES, GatewayProcess
 from tests.kit.kafkacluster import PASSWORD, USER, KafkaCluster

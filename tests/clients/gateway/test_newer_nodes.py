@@ -12,7 +12,7 @@ from admission.kafka.wire.relayedapis import RELAYED_BY_KEY
 from admission.kafka.wire.versions import API_VERSIONS, PRODUCE
 from tests.kit.brokerfixture import encode, framed, readResponse, requestOf
 from tests.kit.gatewaycases import IS_DIRECT, Connection, GatewayTestCase
-from tests.kit.gatewayclients import FAMILIES
+from tests.kit.gatewayclients import CLIENTS, consume, produce
 from tests.kit.gatewayprocess import GatewayProcess
 from tests.kit.recordingproxy import RecordingProxy
 
@@ -89,10 +89,10 @@ class NewerTests(GatewayTestCase):
 
     def test_clients(self) -> None:
         """Real clients work."""
-        for name, family in FAMILIES.items():
-            topic = f"{self.topic}.{name}"
+        for client in CLIENTS:
+            topic = f"{self.topic}.{client}"
             self.cluster.createTopic(topic)
             values = [f"1.{number}".encode() for number in range(RECORDS)]
-            family.produce(self.address, topic, values)
-            self.assertEqual(sorted(family.consume(self.address, topic, RECORDS)), sorted(values))
+            produce(client, self.address, topic, values)
+            self.assertEqual(sorted(consume(client, self.address, topic, RECORDS)), sorted(values))
         self.assertGreater(self.nodes.seen.total(), 0)

@@ -11,8 +11,7 @@ from kafka import KafkaProducer
 
 from tests.kit.attack import sized
 from tests.kit.brokerfixture import batchOf, requestFrame, requestOf
-from tests.kit.brokerprocess import PATIENCE_SECONDS
-from tests.kit.clientcases import until
+from tests.kit.brokerprocess import PATIENCE_SECONDS, until
 from tests.kit.gatewaycases import Connection, GatewayTestCase
 
 RECORDS = sized(10_000, 100_000)
