@@ -38,6 +38,8 @@ class Settings:
     @ivar address: of a broker.
     @ivar properties: further settings, as Kafka names them.
     @ivar authority: the path of the certificate that signed the broker's; empty without TLS.
+    @ivar certificate: the path of the client's own; empty if it has none.
+    @ivar certificateKey: the path of its key.
     """
 
     library: str
@@ -45,6 +47,8 @@ class Settings:
     properties: Mapping[str, Any] = {}
     clientId: str = "tests"
     authority: str = ""
+    certificate: str = ""
+    certificateKey: str = ""
 
     def asText(self) -> str:
         """For the command line of a process."""
@@ -175,6 +179,8 @@ def confluentArguments(settings: Settings) -> dict[str, Any]:
     common: dict[str, Any] = {"bootstrap.servers": settings.address, "client.id": settings.clientId, "log_level": 2}
     if settings.authority:
         common |= {"security.protocol": "SSL", "ssl.ca.location": settings.authority}
+    if settings.certificate:
+        common |= {"ssl.certificate.location": settings.certificate, "ssl.key.location": settings.certificateKey}
     return common | {**settings.properties}
 
 
@@ -219,9 +225,9 @@ class ConfluentConsumer:
     """librdkafka."""
 
     def __init__(self, settings: Settings, topic: str, listener: Listener) -> None:
-        from confluent_kafka import Consumer as Made
+        from confluent_kafka import Consumer as Made, TopicPartition
 
-        self._topic, self._listener = topic, listener
+        self._place, self._listener = partial(TopicPartition, topic), listener
         self._delays: list[float] = []
         self._errors: list[str] = []
         told = {"throttle_cb": lambda event: self._delays.append(event.throttle_time)}
@@ -248,10 +254,10 @@ class ConfluentConsumer:
         return self._listener.received(messages)
 
     def commit(self, offsets: Mapping[int, int]) -> None:
-        from confluent_kafka import KafkaException, TopicPartition
+        from confluent_kafka import KafkaException
 
-        places = [TopicPartition(self._topic, partition, offset) for partition, offset in offsets.items()]
         try:
+            places = [self._place(*each) for each in offsets.items()]
             committed = self._consumer.commit(offsets=places, asynchronous=False)
         except KafkaException as error:
             raise Trouble(str(error)) from error
@@ -260,9 +266,7 @@ class ConfluentConsumer:
             raise Trouble(str(refused))
 
     def seek(self, partition: int, offset: int) -> None:
-        from confluent_kafka import TopicPartition
-
-        self._consumer.seek(TopicPartition(self._topic, partition, offset))
+        self._consumer.seek(self._place(partition, offset))
 
     def throttles(self) -> Sequence[float]:
         return [each for each in self._delays if each > 0]
@@ -278,6 +282,8 @@ def _kafkaPythonArguments(settings: Settings) -> dict[str, Any]:
     common: dict[str, Any] = {"bootstrap_servers": settings.address, "client_id": settings.clientId}
     if settings.authority:
         common |= {"security_protocol": "SSL", "ssl_cafile": settings.authority}
+    if settings.certificate:
+        common |= {"ssl_certfile": settings.certificate, "ssl_keyfile": settings.certificateKey}
     return common | _underscored(settings.properties, _PLAIN)
 
 
@@ -326,10 +332,10 @@ class KafkaPythonConsumer:
     """kafka-python."""
 
     def __init__(self, settings: Settings, topic: str, listener: Listener) -> None:
-        from kafka import ConsumerRebalanceListener, KafkaConsumer
+        from kafka import ConsumerRebalanceListener, KafkaConsumer, TopicPartition
         from kafka.coordinator.assignors.range import RangePartitionAssignor
 
-        self._topic, self._listener = topic, listener
+        self._place, self._listener = partial(TopicPartition, topic), listener
         self._consumer = KafkaConsumer(
             **_kafkaPythonArguments(settings),
             enable_auto_commit=False,
@@ -347,21 +353,16 @@ class KafkaPythonConsumer:
         return self._listener.received(_messages(polled))
 
     def commit(self, offsets: Mapping[int, int]) -> None:
-        from kafka import TopicPartition
         from kafka.errors import KafkaError
         from kafka.structs import OffsetAndMetadata
 
         try:
-            self._consumer.commit(
-                {TopicPartition(self._topic, each): OffsetAndMetadata(offset) for each, offset in offsets.items()}
-            )
+            self._consumer.commit({self._place(each): OffsetAndMetadata(offset) for each, offset in offsets.items()})
         except KafkaError as error:
             raise Trouble(repr(error)) from error
 
     def seek(self, partition: int, offset: int) -> None:
-        from kafka import TopicPartition
-
-        self._consumer.seek(TopicPartition(self._topic, partition), offset)
+        self._consumer.seek(self._place(partition), offset)
 
     def throttles(self) -> Sequence[float]:
         return _longestDelay(self._consumer.metrics(), "consumer-metrics")
@@ -377,6 +378,8 @@ def _aiokafkaArguments(settings: Settings) -> dict[str, Any]:
     common: dict[str, Any] = {"bootstrap_servers": settings.address, "client_id": settings.clientId}
     if settings.authority:
         context = ssl.create_default_context(cafile=settings.authority)
+        if settings.certificate:
+            context.load_cert_chain(settings.certificate, settings.certificateKey)
         common |= {"security_protocol": "SSL", "ssl_context": context}
     return common | _underscored(_withoutBackoff(settings), {**_PLAIN, "batch.size": "max_batch_size"})
 
@@ -447,11 +450,13 @@ class AiokafkaConsumer:
     """aiokafka."""
 
     def __init__(self, settings: Settings, topic: str, listener: Listener) -> None:
-        self._topic, self._listener = topic, listener
-        self._loop = _Loop()
-        self._loop.run(self._start(settings))
+        from aiokafka import TopicPartition
 
-    async def _start(self, settings: Settings) -> None:
+        self._place, self._listener = partial(TopicPartition, topic), listener
+        self._loop = _Loop()
+        self._loop.run(self._start(settings, topic))
+
+    async def _start(self, settings: Settings, topic: str) -> None:
         from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
         from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 
@@ -463,7 +468,7 @@ class AiokafkaConsumer:
             enable_auto_commit=False,
             partition_assignment_strategy=(RangePartitionAssignor,),
         )
-        self._consumer.subscribe([self._topic], listener=_heard(self._listener, ConsumerRebalanceListener))
+        self._consumer.subscribe([topic], listener=_heard(self._listener, ConsumerRebalanceListener))
         await self._consumer.start()
 
     def poll(self, seconds: float, count: int = 500) -> list[Message]:
@@ -483,22 +488,17 @@ class AiokafkaConsumer:
         self._loop.run(self._commit(offsets))
 
     async def _commit(self, offsets: Mapping[int, int]) -> None:
-        from aiokafka import TopicPartition
         from aiokafka.errors import KafkaError
 
         if not self._listener.mayCommit(offsets):
             raise Trouble("the partitions have changed hands")
         try:
-            await self._consumer.commit(
-                {TopicPartition(self._topic, partition): offset for partition, offset in offsets.items()}
-            )
+            await self._consumer.commit({self._place(partition): offset for partition, offset in offsets.items()})
         except KafkaError as error:
             raise Trouble(repr(error)) from error
 
     def seek(self, partition: int, offset: int) -> None:
-        from aiokafka import TopicPartition
-
-        self._consumer.seek(TopicPartition(self._topic, partition), offset)
+        self._consumer.seek(self._place(partition), offset)
 
     def throttles(self) -> None:
         return None
@@ -517,11 +517,13 @@ class OurConsumer:
     def __init__(self, settings: Settings, topic: str, listener: Listener) -> None:
         from twisted.internet import reactor
 
-        self._topic, self._listener = topic, listener
+        from admission.kafka.client.subscriptionstate import TopicPartition
+
+        self._place, self._listener = partial(TopicPartition, topic), listener
         self._reactor: Any = reactor
         running = threading.Thread(target=self._reactor.run, kwargs={"installSignalHandlers": False}, daemon=True)
         running.start()
-        self._run(self._start, settings)
+        self._run(self._start, settings, topic)
 
     def _run(self, function: Callable[..., Any], *arguments: Any) -> Any:
         from twisted.internet.threads import blockingCallFromThread
@@ -533,7 +535,7 @@ class OurConsumer:
         except ClientError as error:
             raise Trouble(str(error)) from error
 
-    def _start(self, settings: Settings) -> None:
+    def _start(self, settings: Settings, topic: str) -> None:
         from admission.kafka.client.consumer import makeConsumer
         from admission.kafka.client.consumersettings import consumerSettings
 
@@ -549,7 +551,7 @@ class OurConsumer:
             self._reactor, consumerSettings({name: str(value) for name, value in properties.items()})
         )
         self._consumer.subscribe(
-            [self._topic],
+            [topic],
             onAssigned=lambda places: self._listener.assigned(_partitions(places)),
             onRevoked=lambda places: self._listener.revoked(_partitions(places)),
         )
@@ -561,15 +563,10 @@ class OurConsumer:
         )
 
     def commit(self, offsets: Mapping[int, int]) -> None:
-        from admission.kafka.client.subscriptionstate import TopicPartition
-
-        places = {TopicPartition(self._topic, partition): offset for partition, offset in offsets.items()}
-        self._run(self._consumer.commit, places)
+        self._run(self._consumer.commit, {self._place(partition): offset for partition, offset in offsets.items()})
 
     def seek(self, partition: int, offset: int) -> None:
-        from admission.kafka.client.subscriptionstate import TopicPartition
-
-        self._run(self._consumer.seek, TopicPartition(self._topic, partition), offset)
+        self._run(self._consumer.seek, self._place(partition), offset)
 
     def throttles(self) -> None:
         return None
