@@ -10,9 +10,9 @@ from uuid import UUID, uuid4
 
 from kio.index import load_request_schema
 
+from tests.clients.gateway.gatewaycases import IS_DIRECT, Connection, GatewayTestCase
+from tests.clients.gateway.gatewayclients import GROUPS, ConfluentLoad, JavaLoad, consume, produce, waitForEach
 from tests.kit.brokerfixture import batchOf, build
-from tests.kit.gatewaycases import IS_DIRECT, Connection, GatewayTestCase
-from tests.kit.gatewayclients import GROUPS, ConfluentLoad, JavaLoad, consume, produce, waitForEach
 from tests.kit.longform import longForm
 from tests.kit.recordingproxy import RecordingProxy
 

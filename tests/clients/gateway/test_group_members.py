@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 from confluent_kafka import Producer
 
+from tests.clients.gateway.gatewaycases import GatewayTestCase
+from tests.clients.gateway.gatewayclients import GROUPS, ShareMember
 from tests.kit.brokerprocess import PATIENCE_SECONDS, until
-from tests.kit.gatewaycases import GatewayTestCase
-from tests.kit.gatewayclients import GROUPS, ShareMember
 
 PARTITIONS = 6
 RECORDS = 50

@@ -10,9 +10,9 @@ from kio.index import load_response_schema
 
 from admission.kafka.wire.relayedapis import RELAYED_BY_KEY
 from admission.kafka.wire.versions import API_VERSIONS, PRODUCE
+from tests.clients.gateway.gatewaycases import IS_DIRECT, Connection, GatewayTestCase
+from tests.clients.gateway.gatewayclients import CLIENTS, consume, produce
 from tests.kit.brokerfixture import encode, framed, readResponse, requestOf
-from tests.kit.gatewaycases import IS_DIRECT, Connection, GatewayTestCase
-from tests.kit.gatewayclients import CLIENTS, consume, produce
 from tests.kit.gatewayprocess import GatewayProcess
 from tests.kit.recordingproxy import RecordingProxy
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from tests.clients.gateway.gatewaycases import GatewayTestCase
+from tests.clients.gateway.gatewayclients import CLIENTS, consume, produce
 from tests.kit.attack import sized
-from tests.kit.gatewaycases import GatewayTestCase
-from tests.kit.gatewayclients import CLIENTS, consume, produce
 
 RECORDS = sized(1000, 10_000)
 

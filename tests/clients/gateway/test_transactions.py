@@ -7,11 +7,11 @@ from typing import Any
 from confluent_kafka import Producer
 from kio.index import load_request_schema
 
+from tests.clients.gateway.gatewaycases import Connection, GatewayTestCase
+from tests.clients.gateway.gatewayclients import consume, produce, tool
 from tests.kit.attack import sized
 from tests.kit.brokerfixture import build
 from tests.kit.brokerprocess import PATIENCE_SECONDS
-from tests.kit.gatewaycases import Connection, GatewayTestCase
-from tests.kit.gatewayclients import consume, produce, tool
 
 RECORDS = sized(1000, 10_000)
 

@@ -9,10 +9,10 @@ from typing import Any
 from confluent_kafka import Producer
 from kafka import KafkaProducer
 
+from tests.clients.gateway.gatewaycases import Connection, GatewayTestCase
 from tests.kit.attack import sized
 from tests.kit.brokerfixture import batchOf, requestFrame, requestOf
 from tests.kit.brokerprocess import PATIENCE_SECONDS, until
-from tests.kit.gatewaycases import Connection, GatewayTestCase
 
 RECORDS = sized(10_000, 100_000)
 AT_ONCE = 100

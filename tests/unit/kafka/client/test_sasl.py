@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from admission.kafka.client.clientconnection import ConnectionSettings, connectTo
 from admission.kafka.client.errors import AuthenticationFailed
 from admission.kafka.client.sasl import MECHANISMS, Credentials, ScramConversation
-from tests.kit.clientfixture import ClientTestCase, FakeEndpoint
+from tests.unit.kafka.client.clientfixture import ClientTestCase, FakeEndpoint
 
 
 class CredentialsTests(SynchronousTestCase):

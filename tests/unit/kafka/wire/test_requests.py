@@ -21,7 +21,7 @@ from admission.kafka.wire.requests import (
     encodeRequest,
     readCorrelationId,
 )
-from tests.kit.clientfixture import API_NAMES
+from tests.unit.kafka.client.clientfixture import API_NAMES
 from tests.unit.kafka.wire.test_codec import _asHandlersSay
 from tests.unit.kafka.wire.test_kio import damaged, encode, entities, fewExamples
 
