@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -11,19 +10,17 @@ from contextlib import ExitStack
 from functools import cache, partial
 from itertools import count
 from typing import Any, NamedTuple
-from urllib.request import urlopen
 
 from attrs import define, evolve, field, frozen
 
 from admission.kafka.client.assignors import decodeAssignment
 from tests.kit import groupclients
 from tests.kit.brokerfixture import batchOf, requestOf
-from tests.kit.brokerprocess import PATIENCE_SECONDS, until
+from tests.kit.brokerprocess import BrokerProcess, until
 from tests.kit.groupclients import GO_ON, LEAVE
 from tests.kit.libraries import MEMBERS, Settings
 from tests.kit.lineprocess import Event, LineProcess, moduleCommand
 from tests.kit.rawclient import RawClient
-from tests.system.test_admission_command import ObservedBroker
 
 TOPIC = "shared"
 GROUP = "mixed"
@@ -64,10 +61,6 @@ SLACK_SECONDS = 1.5
 What replacing a member may take beyond its session and a heartbeat: the others give up what they have, join and sync,
 which is a tenth of a second where nothing else runs.  Waiting for anything but the session would take 60.
 """
-
-QUOTA = 1000
-LARGE_BYTES = 4 * QUOTA * SLOW.sessionMs // 1000
-"""One fetch of this silences a connection for several sessions."""
 
 RECONNECT_MS = 100
 LOOK_SECONDS = 0.1
@@ -139,16 +132,15 @@ class Findings:
 class Experiment:
     """A broker with a group."""
 
-    def __init__(self, times: Times, *options: str) -> None:
+    def __init__(self, times: Times) -> None:
         self.findings = Findings()
         self._times = times
-        self._broker = ObservedBroker(
+        self._broker = BrokerProcess(
             *("--set", f"num.partitions={PARTITIONS}"),
             *("--set", "group.min.session.timeout.ms=500"),
             *("--set", "group.initial.rebalance.delay.ms=100"),
             # Our records are from 1970.
             *("--set", "log.retention.ms=-1"),
-            *options,
         )
         self._partitions = count()
         self._traffic = False
@@ -379,9 +371,6 @@ class SlowFindings(Findings):
     @ivar worked: by name, how many seconds they have worked on each of these records.
     @ivar stuck: the group when those that work for too long have lost what they had.
     @ivar returned: and when they are back.
-    @ivar throttled: the group before and after its members could not fetch for longer than their sessions.
-    @ivar throttledLog: what the broker wrote in between.
-    @ivar delaysMs: by client id, the delay that the broker has asked it for.
     """
 
     unhurried: list[Sample] = field(factory=list)
@@ -389,9 +378,6 @@ class SlowFindings(Findings):
     worked: dict[str, list[float]] = field(factory=dict)
     stuck: Sample | None = None
     returned: Sample | None = None
-    throttled: list[Sample] = field(factory=list)
-    throttledLog: str = ""
-    delaysMs: dict[str, float] = field(factory=dict)
 
 
 STAGGER_SECONDS = 0.5
@@ -401,12 +387,12 @@ FAST = "fast"
 
 
 class SlowExperiment(Experiment):
-    """Members work for longer than their sessions, then for longer than they may, then are throttled."""
+    """Members work for longer than their sessions, then for longer than they may."""
 
     findings: SlowFindings
 
     def __init__(self) -> None:
-        super().__init__(SLOW, "--quota", "client-bytes:algorithm=bucket:burst=300ms")
+        super().__init__(SLOW)
         self.findings = SlowFindings()
 
     def _run(self) -> None:
@@ -431,43 +417,11 @@ class SlowExperiment(Experiment):
         self.findings.stuck = self._settle([FAST], self._drained)
         for name in MEMBERS:
             self._processes[name].tell(GO_ON)
-        self.findings.returned = before = self._settle(names, self._drained)
-        mark = self._broker.mark()
-        self._limit(names)
-        # The first one ends the fetches that have waited since before there was a limit.
-        for value in ("0", "0".ljust(LARGE_BYTES)):
-            for name in names:
-                self._produce(min(before.owners[name]), value)
-            until(lambda: self._drained(self._look()))
-        until(lambda: self._look() and self._areSilenced(names))
-        end = time.monotonic() + 2 * SLOW.sessionMs / 1000
-        while time.monotonic() < end:
-            self._look()
-        self.findings.throttled = [before, self._settle(names)]
-        self.findings.throttledLog = self._broker.log(mark)
+        self.findings.returned = self._settle(names, self._drained)
 
     def _isStuck(self, name: str) -> bool:
         self._look()
         return len(self._processes[name].said("working")) > SLOW_BATCHES
-
-    def _limit(self, names: Collection[str]) -> None:
-        entries = [
-            {
-                "entity": [{"entity_type": "client-id", "entity_name": name}],
-                "ops": [{"key": "consumer_byte_rate", "value": float(QUOTA), "remove": False}],
-            }
-            for name in names
-        ]
-        answer = self._raw.ask(requestOf("AlterClientQuotas", 1, entries=entries, validate_only=False))
-        refused = [entry.error_message for entry in answer.entries if entry.error_code]
-        assert not refused, refused
-
-    def _areSilenced(self, names: Collection[str]) -> bool:
-        with urlopen(f"{self._broker.status}/sensors", timeout=PATIENCE_SECONDS) as response:
-            families = json.load(response)["families"]
-        values = families.get("client-bytes.Fetch.throttle-time", {"values": []})["values"]
-        self.findings.delaysMs = {clientId: delayMs for _, clientId, delayMs in values if delayMs}
-        return set(names) <= set(self.findings.delaysMs)
 
     def _workOf(self, name: str) -> list[float]:
         events = self._processes[name].events

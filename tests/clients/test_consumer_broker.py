@@ -147,17 +147,6 @@ class GroupTests(BrokerTestCase):
         self.assertEqual(committed, dict.fromkeys(self.places, 2))
 
     @inlineCallbacks
-    def test_crash(self) -> Generator[Deferred[Any], Any, None]:
-        """A member that is gone without a word is missed after its session timeout."""
-        gone = Reader(self.consumer(session_timeout_ms="500"), self.topic)
-        stays = Reader(self.consumer(), self.topic)
-        yield self.until(lambda: len(gone.owns()) == len(stays.owns()) == 2)
-        for connection in gone.consumer._cluster._connections.values():
-            connection.transport.abortConnection()
-        gone.consumer._cluster._isClosed = True
-        yield self.until(lambda: stays.owns() == self.places)
-
-    @inlineCallbacks
     def test_silentApplication(self) -> Generator[Deferred[Any], Any, None]:
         """A member whose application does not poll leaves, and comes back when it does."""
         silent = self.consumer(session_timeout_ms="400", max_poll_interval_ms="400")
@@ -170,23 +159,6 @@ class GroupTests(BrokerTestCase):
         yield self.until(lambda: len(silent.assignment) == len(other.owns()) == 2)
         polling.cancel()
         yield polling.addErrback(lambda failure: None)
-
-    @inlineCallbacks
-    def test_restart(self) -> Generator[Deferred[Any], Any, None]:
-        """The group goes on when the broker was killed and is there again."""
-        self.broker = broker = BrokerProcess(*BROKER)
-        self.addCleanup(broker.remove)
-        broker.start()
-        with closing(RawClient(broker.port)) as client:
-            client.createTopic(self.topic)
-        self.produce(b"1")
-        reader = Reader(self.consumer(auto_commit_interval_ms="100"), self.topic)
-        yield self.until(lambda: len(reader.seen) == PARTITIONS)
-        yield deferToThread(broker.kill)
-        yield deferToThread(broker.start)
-        self.produce(b"2")
-        yield self.until(lambda: len(reader.seen) == 2 * PARTITIONS)
-        self.assertEqual(set(reader.seen.values()), {1})
 
 
 class CompressionTests(BrokerTestCase):

@@ -20,7 +20,6 @@ from tests.clients.groupexperiments import (
     EMPTY,
     FAST,
     SLACK_SECONDS,
-    SLOW,
     SLOW_BATCHES,
     SLOW_SECONDS,
     STABLE,
@@ -179,10 +178,3 @@ class SlowGroupTests(GroupCases, SynchronousTestCase):
         returned = self.findings.returned
         self.assertEqual(sorted(map(len, returned.owners.values())), [2] * len(before.owners))
         self.assertEqual(returned.memberIds & before.memberIds, self.findings.stuck.memberIds)
-
-    def test_throttled(self) -> None:
-        """Consumers whose quota allows them next to nothing remain members."""
-        before, after = self.findings.throttled
-        self.assertEqual((after.memberIds, after.owners), (before.memberIds, before.owners))
-        self.assertGreater(min(self.findings.delaysMs.values()), 2 * SLOW.sessionMs)
-        self.assertNotIn("rebalances", self.findings.throttledLog)

@@ -35,7 +35,7 @@ from tests.clients.throttledclients import (
 )
 from tests.kit.brokerfixture import requestOf
 from tests.kit.brokerprocess import PATIENCE_SECONDS, until
-from tests.kit.libraries import LIBRARIES, Settings
+from tests.kit.libraries import LIBRARIES, MEMBERS, Settings
 from tests.kit.lineprocess import Event, LineProcess, moduleCommand
 from tests.kit.rawclient import RawClient, produceRequest
 from tests.system.test_admission_command import ObservedBroker
@@ -60,7 +60,7 @@ BYSTANDER = "bystander"
 PRODUCERS = [f"{library} producer" for library in LIBRARIES]
 CONSUMERS = [f"{library} consumer" for library in LIBRARIES]
 CLIENTS = [*PRODUCERS, *CONSUMERS]
-SILENCED = [f"{name}, silenced" for name in CONSUMERS]
+SILENCED = [f"{library} consumer, silenced" for library in MEMBERS]
 
 
 def idOf(name: str) -> str:

@@ -292,10 +292,6 @@ class KafkaCluster:
             lambda: all(set(running) <= set(self._metadata(node).brokers) for node in running.values()),
         )
 
-    def waitUntilUnregistered(self, nodeId: int) -> None:
-        """Wait until the others take a node for dead."""
-        self._waitUntil(f"node {nodeId} is gone", lambda: nodeId not in self._metadata().brokers)
-
     def _make(self, nodeId: int) -> None:
         self._nodes[nodeId] = node = _ClusterNode(nodeId, self._voters, self._protocol, self._security)
         # Of combined nodes all must know the users, since any may be the first controller.
