@@ -498,7 +498,10 @@ class AiokafkaConsumer:
             raise Trouble(repr(error)) from error
 
     def seek(self, partition: int, offset: int) -> None:
-        self._consumer.seek(self._place(partition), offset)
+        async def seek() -> None:
+            self._consumer.seek(self._place(partition), offset)
+
+        self._loop.run(seek())
 
     def throttles(self) -> None:
         return None
@@ -512,7 +515,7 @@ class AiokafkaConsumer:
 
 
 class OurConsumer:
-    """L{admission.kafka.client}."""
+    """L{admission.kafka.client}, one record at a time."""
 
     def __init__(self, settings: Settings, topic: str, listener: Listener) -> None:
         from twisted.internet import reactor
@@ -557,13 +560,21 @@ class OurConsumer:
         )
 
     def poll(self, seconds: float, count: int = 1) -> list[Message]:
-        records = self._run(self._consumer.poll, seconds)
+        messages: list[Message] = self._run(lambda: self._consumer.poll(seconds).addCallback(self._polled))
+        return messages
+
+    def _polled(self, records: Sequence[Any]) -> list[Message]:
         return self._listener.received(
             [Message(each.value, each.key, partition=each.partition, offset=each.offset) for each in records]
         )
 
     def commit(self, offsets: Mapping[int, int]) -> None:
-        self._run(self._consumer.commit, {self._place(partition): offset for partition, offset in offsets.items()})
+        self._run(self._commit, offsets)
+
+    def _commit(self, offsets: Mapping[int, int]) -> Any:
+        if not self._listener.mayCommit(offsets):
+            raise Trouble("the partitions have changed hands")
+        return self._consumer.commit({self._place(partition): offset for partition, offset in offsets.items()})
 
     def seek(self, partition: int, offset: int) -> None:
         self._run(self._consumer.seek, self._place(partition), offset)
