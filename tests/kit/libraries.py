@@ -671,6 +671,19 @@ def produceAll(settings: Settings, topic: str, messages: Sequence[Message]) -> l
     return offsets
 
 
+class _Collector(Listener):
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+
+    def assigned(self, partitions: list[int]) -> None:
+        # Nothing is committed, so everything comes again.
+        self.messages.clear()
+
+    def received(self, messages: list[Message]) -> list[Message]:
+        self.messages += messages
+        return messages
+
+
 def consumeAll(settings: Settings, topic: str, count: int) -> list[Message]:
     """
     Read at least that many messages, from the earliest ones on, as the only member of a group named like the topic.
@@ -678,10 +691,10 @@ def consumeAll(settings: Settings, topic: str, count: int) -> list[Message]:
     @raise AssertionError: if they do not come.
     """
     properties = {"group.id": topic, "auto.offset.reset": "earliest", **settings.properties}
-    messages: list[Message] = []
+    read = _Collector()
     deadline = time.monotonic() + _PATIENCE_SECONDS
-    with closing(makeConsumer(evolve(settings, properties=properties), topic)) as consumer:
-        while len(messages) < count:
-            assert time.monotonic() < deadline, f"{len(messages)} of {count} have come"
-            messages += consumer.poll(0.1)
-    return messages
+    with closing(makeConsumer(evolve(settings, properties=properties), topic, read)) as consumer:
+        while len(read.messages) < count:
+            assert time.monotonic() < deadline, f"{len(read.messages)} of {count} have come"
+            consumer.poll(0.1)
+    return read.messages
