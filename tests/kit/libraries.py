@@ -24,6 +24,7 @@ LIBRARIES = ("confluent", "kafka-python", "aiokafka")
 """Those that produce and consume."""
 
 _PATIENCE_SECONDS = 60.0
+_LONG_POLL_SECONDS = 10.0
 
 Delivered = Callable[[int, object], None]
 """Is called with the offset of a record and L{None}, or with -1 and why the record was given up."""
@@ -696,5 +697,6 @@ def consumeAll(settings: Settings, topic: str, count: int) -> list[Message]:
     with closing(makeConsumer(evolve(settings, properties=properties), topic, read)) as consumer:
         while len(read.messages) < count:
             assert time.monotonic() < deadline, f"{len(read.messages)} of {count} have come"
-            consumer.poll(0.1)
+            # kafka-python forgets an assignment that comes when the time for one call is over.
+            consumer.poll(_LONG_POLL_SECONDS, count - len(read.messages))
     return read.messages
