@@ -24,10 +24,8 @@ status 1 says that a verdict is bad.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -36,19 +34,21 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
-from typing import IO, Any
+from typing import Any
 
 from attrs import define, evolve, field, frozen
 
 from tests.kit.attack import ALLOWANCE_BYTES
-from tests.kit.brokerprocess import ENVIRONMENT, MeasuredBroker, certificates
+from tests.kit.brokerprocess import MeasuredBroker, certificates
 from tests.kit.goodclient import GoodClient
+from tests.kit.libraries import Settings
+from tests.kit.lineprocess import Event, LineProcess, moduleCommand
 from tests.kit.rawclient import RawClient
 
-from . import soakattacks, soakerrands
+from . import soakattacks, soakclients, soakerrands
 from .measure import MIB, Report
 from .soakattacks import OVERRIDDEN_CLIENT, AttackSettings
-from .soakclients import CONSUMER, PRODUCER, ClientSettings, commandOf, readKey
+from .soakclients import CONSUMER, PRODUCER, ClientSettings, readKey
 from .soakconnections import REST_BYTES, measureConnections
 from .soakerrands import ErrandSettings
 
@@ -225,24 +225,24 @@ class Books:
     errors: Counter[str] = field(factory=Counter)
     ackedCount: int = 0
 
-    def note(self, settings: ClientSettings, said: Mapping[str, Any]) -> None:
+    def note(self, settings: ClientSettings, word: str, what: Any) -> None:
         """
         Enter what a client has said.
         """
-        for span in said.get("acked", ()):
-            self.acked.setdefault(settings.name, []).append(span)
-            self.ackedCount += span[1] - span[0] + 1
-        for partition, first, last in said.get("done", ()):
-            seen = self.read.setdefault((settings.group, partition), bytearray())
-            if len(seen) <= last:
-                seen.extend(bytes(last + 1 - len(seen)))
-            seen[first : last + 1] = b"\1" * (last + 1 - first)
-        if "failed" in said:
-            self.gaveUp[settings.name] += 1
-        if "error" in said:
-            self.errors[f"{settings.library} {settings.role}: {said['error']}"[:200]] += 1
-        if said.get("unsent"):
-            self.gaveUp[settings.name] += said["unsent"]
+        if word == "acked":
+            self.acked.setdefault(settings.name, []).extend(what)
+            self.ackedCount += sum(last - first + 1 for first, last in what)
+        elif word == "done":
+            for partition, first, last in what:
+                seen = self.read.setdefault((settings.library.properties["group.id"], partition), bytearray())
+                if len(seen) <= last:
+                    seen.extend(bytes(last + 1 - len(seen)))
+                seen[first : last + 1] = b"\1" * (last + 1 - first)
+        elif word == "left":
+            self.gaveUp[settings.name] += what
+        elif word in ("failed", "error"):
+            self.gaveUp[settings.name] += word == "failed"
+            self.errors[f"{settings.kind}: {what}"[:200]] += 1
 
 
 class Client:
@@ -253,72 +253,30 @@ class Client:
     def __init__(self, settings: ClientSettings, books: Books, until: float) -> None:
         self.settings = settings
         self.until = until
-        self.hasLeft = False
         self._books = books
-        self._process = subprocess.Popen(
-            commandOf(settings), env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        self._wasKilled = False
-        self._threads = [
-            threading.Thread(target=read, args=(stream,), daemon=True)
-            for read, stream in ((self._read, self._process.stdout), (self._readErrors, self._process.stderr))
-        ]
-        self._lastWords: list[str] = []
-        for thread in self._threads:
-            thread.start()
+        self._hasEnded = False
+        self.process = LineProcess(moduleCommand(soakclients.__name__, settings.asText()), self._told)
 
     def kill(self) -> None:
         """
         End it without a farewell.
         """
-        self._wasKilled = True
-        self._process.kill()
-
-    def dismiss(self) -> None:
-        """
-        Have it leave.
-        """
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.close()
-        except BrokenPipeError:
-            pass
-
-    def isGone(self) -> bool:
-        """
-        Whether it has ended.
-        """
-        return self._process.poll() is not None
+        self._hasEnded = True
+        self.process.kill()
 
     def close(self) -> None:
         """
         Note how it has ended, once it has.
         """
-        self._process.wait()
-        for thread in self._threads:
-            thread.join()
-        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
-            assert stream is not None
-            try:
-                stream.close()
-            except BrokenPipeError:
-                pass
-        if not self.hasLeft and not self._wasKilled:
-            words = self._lastWords[-1].strip() if self._lastWords else "nothing"
-            self._books.errors[f"{self.settings.library} {self.settings.role} ended by itself, and said: {words}"] += 1
+        self.process.wait()
+        if not self._hasEnded:
+            words = (self.process.errors.splitlines() or ["nothing"])[-1].strip()
+            self._books.errors[f"{self.settings.kind} ended by itself, and said: {words}"] += 1
 
-    def _read(self, stream: IO[str]) -> None:
-        for line in stream:
-            # The last line of one that was killed may be cut short.
-            if line.endswith("\n"):
-                said = json.loads(line)
-                self.hasLeft = self.hasLeft or "left" in said
-                self._books.note(self.settings, said)
-
-    def _readErrors(self, stream: IO[str]) -> None:
-        for line in stream:
-            self._lastWords = [*self._lastWords[-20:], line]
+    def _told(self, line: Any) -> None:
+        event = Event(*line)
+        self._hasEnded = self._hasEnded or event.word == "left"
+        self._books.note(self.settings, event.word, event.values[0])
 
 
 class Clients:
@@ -351,8 +309,8 @@ class Clients:
         """
         now = time.monotonic()
         for index, client in enumerate(self._clients):
-            if client.isGone() or now >= client.until:
-                if not client.isGone() and self._random.random() < KILLED_SHARE:
+            if client.process.isGone() or now >= client.until:
+                if not client.process.isGone() and self._random.random() < KILLED_SHARE:
                     self.killed += 1
                     client.kill()
                 self._dismiss(client)
@@ -381,23 +339,23 @@ class Clients:
     def _replacement(self, slot: ClientSettings) -> Client:
         self._number += 1
         life = self._random.uniform(0.3, 1.7) * self._lifeSeconds
-        self.started[f"{slot.library} {slot.role}"] += 1
+        self.started[slot.kind] += 1
         settings = evolve(slot, name=f"{slot.role}-{self._number}")
-        if settings.isIdempotent:
+        if settings.library.properties.get("enable.idempotence"):
             self.idempotent.add(settings.name)
         return Client(settings, self._books, time.monotonic() + life)
 
     def _dismiss(self, client: Client) -> None:
-        client.dismiss()
+        client.process.dismiss()
         self._leaving.append((client, time.monotonic() + LEAVE_SECONDS))
 
     def _settle(self) -> None:
         now = time.monotonic()
         for client, deadline in list(self._leaving):
-            if now > deadline and not client.isGone():
-                self._books.errors[f"{client.settings.library} {client.settings.role} did not leave"] += 1
+            if now > deadline and not client.process.isGone():
+                self._books.errors[f"{client.settings.kind} did not leave"] += 1
                 client.kill()
-            if client.isGone():
+            if client.process.isGone():
                 client.close()
                 self._leaving.remove((client, deadline))
 
@@ -468,35 +426,17 @@ class Companion:
 
     def __init__(self, command: list[str], note: Callable[[dict[str, Any]], None]) -> None:
         self.hasFailed = False
-        self._note = note
-        self._process = subprocess.Popen(
-            command, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
+        self._process = LineProcess(command, note)
 
     def end(self) -> None:
         """
         Have it end what it does, and end.
         """
-        assert self._process.stdin is not None and self._process.stdout is not None
-        try:
-            self._process.stdin.close()
-        except BrokenPipeError:
-            pass
+        self._process.dismiss()
         try:
             self.hasFailed = self._process.wait(LEAVE_SECONDS) != 0
-        except subprocess.TimeoutExpired:
+        except AssertionError:
             self.hasFailed = True
-            self._process.kill()
-            self._process.wait()
-        self._thread.join()
-        self._process.stdout.close()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._note(json.loads(line))
 
 
 def slotsOf(broker: MeasuredBroker) -> list[ClientSettings]:
@@ -504,30 +444,37 @@ def slotsOf(broker: MeasuredBroker) -> list[ClientSettings]:
     Who is there at a time.
     """
     authority = str(certificates().authority)
-    steady = {"topic": TOPIC, "recordsPerSecond": 40.0, "recordBytes": 500}
+    everyones = {"reconnect.backoff.ms": 100, "reconnect.backoff.max.ms": 1000}
+    those = {
+        PRODUCER: {"acks": "all", "enable.idempotence": False, "linger.ms": 20},
+        CONSUMER: {"auto.offset.reset": "earliest", "session.timeout.ms": 6000, "heartbeat.interval.ms": 2000},
+    }
 
-    def slot(role: str, library: str, isTLS: bool, **others: Any) -> ClientSettings:
-        return ClientSettings(
-            "", role, library, broker.tlsAddress if isTLS else broker.address, authority if isTLS else "",
-            **{"topic": TOPIC, "clientId": f"{library}-{role}", **others},
-        )  # fmt: skip
+    def slot(role: str, library: str, isTLS: bool, clientId: str = "", **properties: Any) -> ClientSettings:
+        named = {name.replace("_", "."): value for name, value in properties.items()}
+        settings = Settings(
+            library,
+            broker.tlsAddress if isTLS else broker.address,
+            {**everyones, **those[role], **named},
+            clientId or f"{library}-{role}",
+            authority if isTLS else "",
+        )
+        return ClientSettings("", role, settings, TOPIC, recordsPerSecond=40.0, recordBytes=500)
 
+    limited = slot(PRODUCER, "confluent", True, LIMITED_CLIENT, enable_idempotence=True)
     return [
-        slot(PRODUCER, "confluent", False, isIdempotent=True, **steady),
-        slot(PRODUCER, "confluent", True, isIdempotent=True, compression="zstd", **steady),
-        slot(PRODUCER, "confluent", False, acks=1, compression="lz4", **steady),
-        slot(PRODUCER, "kafka-python", True, compression="gzip", **steady),
-        slot(PRODUCER, "aiokafka", False, isIdempotent=True, **steady),
-        slot(
-            PRODUCER, "confluent", True, isIdempotent=True, topic=TOPIC, clientId=LIMITED_CLIENT,
-            recordsPerSecond=50.0, recordBytes=8000,
-        ),
-        slot(CONSUMER, "confluent", False, group=GROUPS[0]),
-        slot(CONSUMER, "confluent", True, group=GROUPS[0]),
-        slot(CONSUMER, "kafka-python", False, group=GROUPS[0]),
-        slot(CONSUMER, "aiokafka", True, group=GROUPS[1]),
-        slot(CONSUMER, "confluent", False, group=GROUPS[1]),
-    ]  # fmt: skip
+        slot(PRODUCER, "confluent", False, enable_idempotence=True),
+        slot(PRODUCER, "confluent", True, enable_idempotence=True, compression_type="zstd"),
+        slot(PRODUCER, "confluent", False, acks=1, compression_type="lz4"),
+        slot(PRODUCER, "kafka-python", True, compression_type="gzip"),
+        slot(PRODUCER, "aiokafka", False, enable_idempotence=True),
+        evolve(limited, recordsPerSecond=50.0, recordBytes=8000),
+        slot(CONSUMER, "confluent", False, group_id=GROUPS[0]),
+        slot(CONSUMER, "confluent", True, group_id=GROUPS[0]),
+        slot(CONSUMER, "kafka-python", False, group_id=GROUPS[0]),
+        slot(CONSUMER, "aiokafka", True, group_id=GROUPS[1]),
+        slot(CONSUMER, "confluent", False, group_id=GROUPS[1]),
+    ]
 
 
 def startBroker(minutes: float) -> MeasuredBroker:

@@ -26,10 +26,10 @@ from admission.kafka.wire.versions import APIS
 from tests.kit.attack import largest
 from tests.kit.brokerfixture import batchOf, framed, requestFrame, requestOf
 from tests.kit.costlyrequests import UNKNOWN, announcing, joining, metadataAs, protocolNames, validating
+from tests.kit.lines import hasEnded
 from tests.kit.rawclient import RawClient, fetchRequest, produceRequest, rawRequest
 
 from .rogueload import ProduceTemplate
-from .soakclients import hasToLeave
 
 TOPIC = "attacked"
 PARTITIONS = 200
@@ -134,7 +134,7 @@ class Attacker:
                     json.dumps({"attack": name, "seconds": seconds, "closed": self.closed, "trouble": trouble}),
                     flush=True,
                 )
-                if hasToLeave(self._settings.restSeconds):
+                if hasEnded(self._settings.restSeconds):
                     return
 
     def attacks(self) -> list[Callable[[], None]]:

@@ -2,33 +2,29 @@
 Clients of the soak, one in a process, with the libraries that users have.
 
 C{python -m benchmarks.soakclients SETTINGS} is one client, until its standard input is closed: then it leaves as
-clients do.  What it has done it writes as lines of JSON, see L{say}.  It imports nothing that its library does not
-need, since many are started.
+clients do.  It says C{acked}, C{done}, C{failed}, C{error}, C{refused} and C{left}.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import os
-import select
-import ssl
 import sys
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from functools import partial
 from random import Random
-from typing import Any, cast
 
 from attrs import asdict, frozen
+
+from tests.kit.libraries import Message, Settings, makeConsumer, makeProducer
+from tests.kit.lines import hasEnded, say
 
 TELL_SECONDS = 1.0
 """How often a client says what it has done."""
 
 POLL_SECONDS = 0.25
-SESSION_MS = 6_000
-HEARTBEAT_MS = 2_000
 
 MAX_UNACKNOWLEDGED = 200
 """How many records a producer has under way; then it makes no more."""
@@ -36,8 +32,6 @@ MAX_UNACKNOWLEDGED = 200
 FLUSH_SECONDS = 60.0
 
 PRODUCER, CONSUMER = "producer", "consumer"
-
-ALL = -1
 
 
 @frozen
@@ -47,53 +41,31 @@ class ClientSettings:
 
     @ivar name: one for each client, which its records have.
     @ivar role: L{PRODUCER} or L{CONSUMER}.
-    @ivar library: one of L{PRODUCERS} or L{CONSUMERS}.
-    @ivar address: where to find the broker.
-    @ivar authority: the path of the certificate that signed the broker's; empty without TLS.
+    @ivar library: what the library is told.
     @ivar topic: what it writes or reads.
-    @ivar clientId: what it calls itself; quotas go by that.
     @ivar recordsPerSecond: how many a producer makes.
     @ivar recordBytes: how large they are.
-    @ivar acks: 1 or L{ALL}.
-    @ivar compression: C{none} or the name of a codec.
-    @ivar isIdempotent: whether a producer has an id.
-    @ivar group: of a consumer.
     """
 
     name: str
     role: str
-    library: str
-    address: str
-    authority: str = ""
+    library: Settings
     topic: str = ""
-    clientId: str = ""
     recordsPerSecond: float = 0.0
     recordBytes: int = 0
-    acks: int = ALL
-    compression: str = "none"
-    isIdempotent: bool = False
-    group: str = ""
 
+    @property
+    def kind(self) -> str:
+        """
+        The library and the role.
+        """
+        return f"{self.library.library} {self.role}"
 
-def commandOf(settings: ClientSettings) -> list[str]:
-    """
-    How to run the client.
-    """
-    return [sys.executable, "-m", __name__, json.dumps(asdict(settings))]
-
-
-def say(**what: Any) -> None:
-    """
-    Write a line: C{acked}, C{done}, C{failed}, C{error} or C{left}.
-    """
-    print(json.dumps(what), flush=True)
-
-
-def hasToLeave(seconds: float = 0.0) -> bool:
-    """
-    Whether standard input has ended, which may take C{seconds}.
-    """
-    return bool(select.select([sys.stdin], [], [], seconds)[0]) and not sys.stdin.readline()
+    def asText(self) -> str:
+        """
+        For the command line of a process.
+        """
+        return json.dumps(asdict(self))
 
 
 def keyOf(name: str, number: int) -> bytes:
@@ -141,9 +113,9 @@ class Production:
         self._begunSeconds = time.monotonic()
         self._made = 0
 
-    def due(self) -> Iterator[tuple[int, bytes, bytes]]:
+    def due(self) -> Iterator[tuple[int, Message]]:
         """
-        The records that are to be sent now: number, key and value.
+        The records that are to be sent now, with their numbers.
         """
         dueCount = int((time.monotonic() - self._begunSeconds) * self._settings.recordsPerSecond) - self._made
         if dueCount > MAX_UNACKNOWLEDGED:
@@ -154,9 +126,9 @@ class Production:
             self._made += 1
             self._unacknowledged += 1
             number = next(self._numbers)
-            yield number, keyOf(self._settings.name, number), self._value
+            yield number, Message(self._value, keyOf(self._settings.name, number))
 
-    def delivered(self, number: int, error: object = None) -> None:
+    def delivered(self, number: int, offset: int, error: object) -> None:
         """
         A record has been stored, or its client has given it up.
         """
@@ -164,7 +136,7 @@ class Production:
         if error is None:
             self._acked.append(number)
         else:
-            say(failed=number, error=str(error))
+            say("failed", str(error))
 
     def tell(self, isOver: bool = False) -> None:
         """
@@ -172,295 +144,26 @@ class Production:
         """
         now = time.monotonic()
         if self._acked and (isOver or now - self._toldSeconds >= TELL_SECONDS):
-            say(acked=spansOf(self._acked))
+            say("acked", spansOf(self._acked))
             self._acked.clear()
             self._toldSeconds = now
 
 
-def produceWithConfluent(settings: ClientSettings) -> None:
+def produce(settings: ClientSettings) -> None:
     """
-    librdkafka.
+    Send records at a steady rate.
     """
-    from confluent_kafka import Producer
-
-    producer = Producer(
-        {
-            **confluentSettings(settings),
-            "acks": "all" if settings.acks == ALL else settings.acks,
-            "compression.type": settings.compression,
-            "enable.idempotence": settings.isIdempotent,
-            "linger.ms": 20,
-        }
-    )
+    producer = makeProducer(settings.library)
     production = Production(settings)
-
-    def callback(number: int) -> Callable[..., None]:
-        return lambda error, message: production.delivered(number, error)
-
-    while not hasToLeave():
-        for number, key, value in production.due():
-            producer.produce(settings.topic, value, key, on_delivery=callback(number))
+    while not hasEnded():
+        for number, message in production.due():
+            producer.send(settings.topic, message, partial(production.delivered, number))
         producer.poll(0.05)
         production.tell()
     unsent = producer.flush(FLUSH_SECONDS)
     production.tell(isOver=True)
-    say(left=True, unsent=unsent)
-
-
-def confluentSettings(settings: ClientSettings) -> dict[str, Any]:
-    """
-    What all clients of librdkafka have.
-    """
-    common: dict[str, Any] = {
-        "bootstrap.servers": settings.address,
-        "client.id": settings.clientId,
-        "reconnect.backoff.ms": 100,
-        "reconnect.backoff.max.ms": 1000,
-        "log_level": 2,
-    }
-    if settings.authority:
-        common |= {"security.protocol": "SSL", "ssl.ca.location": settings.authority}
-    return common
-
-
-def kafkaPythonSettings(settings: ClientSettings) -> dict[str, Any]:
-    """
-    What all clients of kafka-python have.
-    """
-    common: dict[str, Any] = {"bootstrap_servers": settings.address, "client_id": settings.clientId}
-    if settings.authority:
-        common |= {"security_protocol": "SSL", "ssl_cafile": settings.authority}
-    return common
-
-
-def aiokafkaSettings(settings: ClientSettings) -> dict[str, Any]:
-    """
-    What all clients of aiokafka have.
-    """
-    common: dict[str, Any] = {"bootstrap_servers": settings.address, "client_id": settings.clientId}
-    if settings.authority:
-        context = ssl.create_default_context(cafile=settings.authority)
-        common |= {"security_protocol": "SSL", "ssl_context": context}
-    return common
-
-
-def produceWithKafkaPython(settings: ClientSettings) -> None:
-    """
-    kafka-python.
-    """
-    from kafka import KafkaProducer
-    from kafka.errors import KafkaError
-
-    producer = KafkaProducer(
-        **kafkaPythonSettings(settings),
-        acks="all" if settings.acks == ALL else settings.acks,
-        compression_type=None if settings.compression == "none" else settings.compression,
-        enable_idempotence=settings.isIdempotent,
-        linger_ms=20,
-    )
-    production = Production(settings)
-    under: dict[int, Any] = {}
-
-    def settle() -> None:
-        # Not in its callbacks, which another thread calls.
-        for number in [number for number, future in under.items() if future.is_done]:
-            production.delivered(number, under.pop(number).exception)
-
-    while not hasToLeave(0.05):
-        for number, key, value in production.due():
-            try:
-                under[number] = producer.send(settings.topic, value, key)
-            except KafkaError as error:
-                production.delivered(number, error)
-        settle()
-        production.tell()
-    producer.close(FLUSH_SECONDS)
-    settle()
-    production.tell(isOver=True)
-    say(left=True, unsent=len(under))
-
-
-def produceWithAiokafka(settings: ClientSettings) -> None:
-    """
-    aiokafka.
-    """
-    asyncio.run(_produceWithAiokafka(settings))
-
-
-async def _produceWithAiokafka(settings: ClientSettings) -> None:
-    from aiokafka import AIOKafkaProducer
-
-    producer = AIOKafkaProducer(
-        **aiokafkaSettings(settings),
-        acks="all" if settings.acks == ALL else settings.acks,
-        compression_type=None if settings.compression == "none" else settings.compression,
-        enable_idempotence=settings.isIdempotent,
-        linger_ms=20,
-    )
-    production = Production(settings)
-    unsent = 0
-
-    def callback(number: int) -> Callable[..., None]:
-        def done(future: Any) -> None:
-            nonlocal unsent
-            unsent -= 1
-            production.delivered(number, "cancelled" if future.cancelled() else future.exception())
-
-        return done
-
-    async with producer:
-        while not hasToLeave():
-            for number, key, value in production.due():
-                unsent += 1
-                future = await producer.send(settings.topic, value, key)
-                future.add_done_callback(callback(number))
-            await asyncio.sleep(0.05)
-            production.tell()
-    await asyncio.sleep(0)
-    production.tell(isOver=True)
-    say(left=True, unsent=unsent)
-
-
-class GroupConsumer(ABC):
-    """
-    A member of a group.
-    """
-
-    @abstractmethod
-    def poll(self) -> list[tuple[int, int]]:
-        """
-        Wait a moment for records, and return the partition and the offset of each.
-        """
-
-    @abstractmethod
-    def commit(self) -> None:
-        """
-        Commit all that has been polled.
-
-        @raise Exception: if the group does not want it, because the partitions have changed hands.
-        """
-
-    @abstractmethod
-    def close(self) -> None:
-        """
-        Leave the group.
-        """
-
-
-class ConfluentConsumer(GroupConsumer):
-    """
-    librdkafka.
-    """
-
-    def __init__(self, settings: ClientSettings) -> None:
-        from confluent_kafka import Consumer
-
-        self._consumer = Consumer(
-            {
-                **confluentSettings(settings),
-                "group.id": settings.group,
-                "auto.offset.reset": "earliest",
-                "enable.auto.commit": False,
-                "partition.assignment.strategy": "range",
-                "session.timeout.ms": SESSION_MS,
-                "heartbeat.interval.ms": HEARTBEAT_MS,
-            }
-        )
-        self._consumer.subscribe([settings.topic])
-
-    def poll(self) -> list[tuple[int, int]]:
-        found = []
-        for message in self._consumer.consume(500, POLL_SECONDS):
-            if message.error() is not None:
-                raise RuntimeError(str(message.error()))
-            found.append((cast(int, message.partition()), cast(int, message.offset())))
-        return found
-
-    def commit(self) -> None:
-        self._consumer.commit(asynchronous=False)
-
-    def close(self) -> None:
-        self._consumer.close()
-
-
-class KafkaPythonConsumer(GroupConsumer):
-    """
-    kafka-python.
-    """
-
-    def __init__(self, settings: ClientSettings) -> None:
-        from kafka import KafkaConsumer
-        from kafka.coordinator.assignors.range import RangePartitionAssignor
-
-        self._consumer = KafkaConsumer(
-            settings.topic,
-            **kafkaPythonSettings(settings),
-            group_id=settings.group,
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            partition_assignment_strategy=[RangePartitionAssignor],
-            session_timeout_ms=SESSION_MS,
-            heartbeat_interval_ms=HEARTBEAT_MS,
-        )
-
-    def poll(self) -> list[tuple[int, int]]:
-        polled = self._consumer.poll(timeout_ms=int(POLL_SECONDS * 1000))
-        return [(each.partition, each.offset) for some in polled.values() for each in some]
-
-    def commit(self) -> None:
-        self._consumer.commit()
-
-    def close(self) -> None:
-        self._consumer.close(autocommit=False)
-
-
-class AiokafkaConsumer(GroupConsumer):
-    """
-    aiokafka.
-    """
-
-    def __init__(self, settings: ClientSettings) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._loop.run_until_complete(self._start(settings))
-
-    async def _start(self, settings: ClientSettings) -> None:
-        from aiokafka import AIOKafkaConsumer
-        from aiokafka.coordinator.assignors.range import RangePartitionAssignor
-
-        self._consumer = AIOKafkaConsumer(
-            settings.topic,
-            **aiokafkaSettings(settings),
-            group_id=settings.group,
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            partition_assignment_strategy=(RangePartitionAssignor,),
-            session_timeout_ms=SESSION_MS,
-            heartbeat_interval_ms=HEARTBEAT_MS,
-        )
-        await self._consumer.start()
-
-    def poll(self) -> list[tuple[int, int]]:
-        polled = self._loop.run_until_complete(self._consumer.getmany(timeout_ms=int(POLL_SECONDS * 1000)))
-        return [(each.partition, each.offset) for some in polled.values() for each in some]
-
-    def commit(self) -> None:
-        self._loop.run_until_complete(self._consumer.commit())
-
-    def close(self) -> None:
-        self._loop.run_until_complete(self._consumer.stop())
-
-
-PRODUCERS: Mapping[str, Callable[[ClientSettings], None]] = {
-    "confluent": produceWithConfluent,
-    "kafka-python": produceWithKafkaPython,
-    "aiokafka": produceWithAiokafka,
-}
-
-CONSUMERS: Mapping[str, Callable[[ClientSettings], GroupConsumer]] = {
-    "confluent": ConfluentConsumer,
-    "kafka-python": KafkaPythonConsumer,
-    "aiokafka": AiokafkaConsumer,
-}
+    producer.close()
+    say("left", unsent)
 
 
 def consume(settings: ClientSettings) -> None:
@@ -468,30 +171,27 @@ def consume(settings: ClientSettings) -> None:
     Read as a member of a group: say what was read, then commit it.  Who is killed between the two leaves records that
     are read again, and none that nobody has read.
     """
-    consumer = CONSUMERS[settings.library](settings)
-    while not hasToLeave():
+    consumer = makeConsumer(settings.library, settings.topic)
+    while not hasEnded():
         try:
-            found = consumer.poll()
+            found = consumer.poll(POLL_SECONDS)
         except Exception as error:
-            say(error=f"poll: {error!r}")
+            say("error", f"poll: {error!r}")
             time.sleep(POLL_SECONDS)
             continue
-        if not found:
+        offsets: dict[int, list[int]] = {}
+        for message in found:
+            assert message.partition is not None
+            offsets.setdefault(message.partition, []).append(message.offset)
+        if not offsets:
             continue
-        partitions = sorted({partition for partition, _ in found})
-        say(
-            done=[
-                [partition, *span]
-                for partition in partitions
-                for span in spansOf(offset for each, offset in found if each == partition)
-            ]
-        )
+        say("done", [[partition, *span] for partition, each in offsets.items() for span in spansOf(each)])
         try:
-            consumer.commit()
+            consumer.commit({partition: each[-1] + 1 for partition, each in offsets.items()})
         except Exception as error:
-            say(refused=repr(error))
+            say("refused", repr(error))
     consumer.close()
-    say(left=True)
+    say("left", 0)
 
 
 def main(text: str) -> None:
@@ -501,9 +201,10 @@ def main(text: str) -> None:
     # On another machine it would not take from the broker's processors.
     os.setpriority(os.PRIO_PROCESS, 0, 5)
     logging.disable(logging.CRITICAL)
-    settings = ClientSettings(**json.loads(text))
+    fields = json.loads(text)
+    settings = ClientSettings(**{**fields, "library": Settings(**fields["library"])})
     if settings.role == PRODUCER:
-        PRODUCERS[settings.library](settings)
+        produce(settings)
     else:
         consume(settings)
 

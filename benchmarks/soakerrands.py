@@ -17,9 +17,8 @@ from random import Random
 from attrs import asdict, frozen
 
 from tests.kit.brokerfixture import requestFrame, requestOf
+from tests.kit.lines import hasEnded
 from tests.kit.rawclient import RawClient, fetchRequest
-
-from .soakclients import hasToLeave
 
 ADMINISTRATOR_EVERY = 20
 """After so many of the others."""
@@ -78,7 +77,7 @@ class Errands:
         Until standard input ends.
         """
         number = 0
-        while not hasToLeave(1 / self._settings.perSecond):
+        while not hasEnded(1 / self._settings.perSecond):
             number += 1
             isAdministrators = number % ADMINISTRATOR_EVERY == 0
             errand: Callable[[], None] = (

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.attacks.wrappedserver import SMALL
 from tests.kit.attack import ALLOWANCE_BYTES, MIB, sized
 from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS
 from tests.kit.goodclient import HOST
-from tests.kit.wrappedserver import SMALL
 
 POOL_BYTES = 32 * MIB
 ANSWER_BYTES = 24 * MIB
@@ -32,7 +32,7 @@ class WrappedPlacesTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.kit.wrappedserver", str(POOL_BYTES), str(ANSWER_BYTES)],
+            [sys.executable, "-m", "tests.attacks.wrappedserver", str(POOL_BYTES), str(ANSWER_BYTES)],
             env=ENVIRONMENT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -1,20 +1,16 @@
-"""Our consumer and our broker, each a process of its own, and other consumers in the same group."""
+"""Our consumer and our broker, each a process of its own."""
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import confluent_kafka
-from aiokafka import AIOKafkaConsumer
-from aiokafka.coordinator.assignors.range import RangePartitionAssignor
-from kafka import KafkaConsumer
 from twisted.internet.defer import Deferred, DeferredList, inlineCallbacks
 from twisted.internet.ssl import Certificate, optionsForClientTLS
 from twisted.internet.task import deferLater
@@ -151,17 +147,6 @@ class GroupTests(BrokerTestCase):
         self.assertEqual(committed, dict.fromkeys(self.places, 2))
 
     @inlineCallbacks
-    def test_crash(self) -> Generator[Deferred[Any], Any, None]:
-        """A member that is gone without a word is missed after its session timeout."""
-        gone = Reader(self.consumer(session_timeout_ms="500"), self.topic)
-        stays = Reader(self.consumer(), self.topic)
-        yield self.until(lambda: len(gone.owns()) == len(stays.owns()) == 2)
-        for connection in gone.consumer._cluster._connections.values():
-            connection.transport.abortConnection()
-        gone.consumer._cluster._isClosed = True
-        yield self.until(lambda: stays.owns() == self.places)
-
-    @inlineCallbacks
     def test_silentApplication(self) -> Generator[Deferred[Any], Any, None]:
         """A member whose application does not poll leaves, and comes back when it does."""
         silent = self.consumer(session_timeout_ms="400", max_poll_interval_ms="400")
@@ -174,119 +159,6 @@ class GroupTests(BrokerTestCase):
         yield self.until(lambda: len(silent.assignment) == len(other.owns()) == 2)
         polling.cancel()
         yield polling.addErrback(lambda failure: None)
-
-    @inlineCallbacks
-    def test_restart(self) -> Generator[Deferred[Any], Any, None]:
-        """The group goes on when the broker was killed and is there again."""
-        self.broker = broker = BrokerProcess(*BROKER)
-        self.addCleanup(broker.remove)
-        broker.start()
-        with closing(RawClient(broker.port)) as client:
-            client.createTopic(self.topic)
-        self.produce(b"1")
-        reader = Reader(self.consumer(auto_commit_interval_ms="100"), self.topic)
-        yield self.until(lambda: len(reader.seen) == PARTITIONS)
-        yield deferToThread(broker.kill)
-        yield deferToThread(broker.start)
-        self.produce(b"2")
-        yield self.until(lambda: len(reader.seen) == 2 * PARTITIONS)
-        self.assertEqual(set(reader.seen.values()), {1})
-
-
-class MixedGroupTests(BrokerTestCase):
-    """Our consumer in a group with others: C{range} is common to all."""
-
-    def check(
-        self, poll: Callable[[], Any], owned: Callable[[], Collection[int]], join: Callable[[], Any] = lambda: None
-    ) -> Deferred[None]:
-        """
-        Share the topic with another consumer.
-
-        @param poll: have the other do its work for a moment; called in a thread.
-        @param owned: what it has.
-        @param join: have it join, if it does so without being polled.
-        """
-
-        @inlineCallbacks
-        def share() -> Generator[Deferred[Any], Any, None]:
-            reader = Reader(self.consumer(partition_assignment_strategy="range"), self.topic)
-            yield self.until(lambda: reader.owns() == self.places)
-            join()
-            while len(owned()) != 2 or len(reader.owns()) != 2:
-                yield deferToThread(poll)
-            theirs = {TopicPartition(self.topic, index) for index in owned()}
-            self.assertEqual(reader.owns() | theirs, self.places)
-            self.produce(b"1")
-            yield self.until(lambda: len(reader.seen) >= 2)
-            self.assertEqual(len(reader.seen), 2)
-            yield reader.consumer.close()
-            while len(owned()) != PARTITIONS:
-                yield deferToThread(poll)
-
-        return share()
-
-    def test_confluent(self) -> Deferred[None]:
-        """With librdkafka."""
-        consumer = confluent_kafka.Consumer(
-            {
-                "bootstrap.servers": self.broker.address,
-                "group.id": self.topic,
-                "heartbeat.interval.ms": 100,
-                "session.timeout.ms": 6000,
-                "partition.assignment.strategy": "range",
-            }
-        )
-        self.addCleanup(deferToThread, consumer.close)
-        return self.check(
-            lambda: consumer.poll(0.05),
-            lambda: [each.partition for each in consumer.assignment()],
-            # In a thread of its own, and it might be the first in the group.
-            lambda: consumer.subscribe([self.topic]),
-        )
-
-    def test_kafkaPython(self) -> Deferred[None]:
-        """With kafka-python."""
-        consumer = KafkaConsumer(
-            self.topic,
-            bootstrap_servers=self.broker.address,
-            group_id=self.topic,
-            heartbeat_interval_ms=100,
-            session_timeout_ms=6000,
-            retry_backoff_ms=20,
-        )
-        self.addCleanup(deferToThread, consumer.close)
-        return self.check(
-            lambda: consumer.poll(timeout_ms=50), lambda: [each.partition for each in consumer.assignment()]
-        )
-
-    def test_aiokafka(self) -> Deferred[None]:
-        """With aiokafka."""
-        loop = asyncio.new_event_loop()
-        self.addCleanup(loop.close)
-        started: list[AIOKafkaConsumer] = []
-
-        async def start() -> None:
-            consumer = AIOKafkaConsumer(
-                self.topic,
-                bootstrap_servers=self.broker.address,
-                group_id=self.topic,
-                heartbeat_interval_ms=100,
-                session_timeout_ms=6000,
-                retry_backoff_ms=20,
-                partition_assignment_strategy=(RangePartitionAssignor,),
-            )
-            started.append(consumer)
-            await consumer.start()
-
-        def poll() -> None:
-            # It lives while its loop runs.
-            loop.run_until_complete(started[0].getmany(timeout_ms=50) if started else start())
-
-        def owned() -> list[int]:
-            return [each.partition for consumer in started for each in consumer.assignment()]
-
-        self.addCleanup(deferToThread, lambda: loop.run_until_complete(started[0].stop()))
-        return self.check(poll, owned)
 
 
 class CompressionTests(BrokerTestCase):

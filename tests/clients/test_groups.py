@@ -1,7 +1,7 @@
 """
 Real clients of every kind in one group: whatever happens to them, each partition has one owner and no record is missed.
 
-All that is told here happens in two experiments, see L{tests.kit.groupexperiments}.
+All that is told here happens in two experiments, see L{tests.clients.groupexperiments}.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.kit.groupclients import CLIENTS
-from tests.kit.groupexperiments import (
+from tests.clients.groupexperiments import (
     COMPLETE,
     DOOMED,
     EMPTY,
     FAST,
     SLACK_SECONDS,
-    SLOW,
     SLOW_BATCHES,
     SLOW_SECONDS,
     STABLE,
@@ -31,6 +29,7 @@ from tests.kit.groupexperiments import (
     findingsOf,
     spansOf,
 )
+from tests.kit.libraries import MEMBERS
 from tests.kit.longform import longForm
 
 # Only a mixin at run time, or the tests of this class would be run without an experiment.
@@ -123,16 +122,16 @@ class ChangingGroupTests(GroupCases, SynchronousTestCase):
 
     def test_killed(self) -> None:
         """When one was killed, the others have its partitions within its session timeout and one heartbeat interval."""
-        self.assertEqual(set(self.findings.replaced), set(CLIENTS))
+        self.assertEqual(set(self.findings.replaced), set(MEMBERS))
         limitSeconds = (DOOMED.sessionMs + DOOMED.heartbeatMs) / 1000
         self.assertLess(max(self.findings.replaced.values()), limitSeconds + SLACK_SECONDS, self.findings.replaced)
         silent = re.findall(r"generation \d+: '?(\S+)-[0-9a-f-]{36}'? was silent for 2 s", self.findings.log)
-        self.assertEqual(silent, [f"{kind}-killed" for kind in CLIENTS])
+        self.assertEqual(silent, [f"{kind}-killed" for kind in MEMBERS])
 
     def test_left(self) -> None:
         """Whoever leaves says so, whatever its kind; the group keeps its offsets, and has no members in the end."""
         left = re.findall(r"generation \d+: '?(\S+)-[0-9a-f-]{36}'? has left", self.findings.log)
-        self.assertEqual(left, [*CLIENTS])
+        self.assertEqual(left, [*MEMBERS])
         self.assertEqual((self.findings.left.state, self.findings.left.owners), (EMPTY, {}))
         self.assertEqual(self.findings.left.offsets, self.findings.produced)
 
@@ -159,7 +158,7 @@ class SlowGroupTests(GroupCases, SynchronousTestCase):
         """A consumer that works on each batch for three times its session timeout keeps its partitions."""
         before, after = self.findings.unhurried
         self.assertEqual((after.memberIds, after.owners), (before.memberIds, before.owners))
-        self.assertEqual(set(self.findings.worked), set(CLIENTS))
+        self.assertEqual(set(self.findings.worked), set(MEMBERS))
         for name, worked in self.findings.worked.items():
             self.assertEqual(len(worked), SLOW_BATCHES, name)
             self.assertGreaterEqual(min(worked), SLOW_SECONDS)
@@ -174,15 +173,8 @@ class SlowGroupTests(GroupCases, SynchronousTestCase):
         self.assertEqual(self.findings.stuck.owners, {FAST: COMPLETE})
         (fast,) = (member for member in self.findings.members if member.name == FAST)
         done = [tuple(event.values) for event in fast.said("record")]
-        for name in CLIENTS:
+        for name in MEMBERS:
             self.assertIn((min(before.owners[name]), SLOW_BATCHES), done)
         returned = self.findings.returned
         self.assertEqual(sorted(map(len, returned.owners.values())), [2] * len(before.owners))
         self.assertEqual(returned.memberIds & before.memberIds, self.findings.stuck.memberIds)
-
-    def test_throttled(self) -> None:
-        """Consumers whose quota allows them next to nothing remain members."""
-        before, after = self.findings.throttled
-        self.assertEqual((after.memberIds, after.owners), (before.memberIds, before.owners))
-        self.assertGreater(min(self.findings.delaysMs.values()), 2 * SLOW.sessionMs)
-        self.assertNotIn("rebalances", self.findings.throttledLog)

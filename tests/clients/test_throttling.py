@@ -7,15 +7,13 @@ All that is told here happens in one experiment, in which all clients share a br
 from __future__ import annotations
 
 import json
-import select
-import subprocess
-import sys
 import time
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import cache
 from io import StringIO
+from queue import SimpleQueue
 from typing import Any
 from urllib.request import urlopen
 
@@ -24,21 +22,22 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.commands.explaincommand import ExplainOptions, run
 from admission.kafka.wire.batches import Record, RecordBatch, decodeRecords, encodeBatch
-from tests.kit import throttledclients
-from tests.kit.brokerfixture import requestOf
-from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS
-from tests.kit.clientcases import until
-from tests.kit.rawclient import RawClient, produceRequest
-from tests.kit.throttledclients import (
+from tests.clients import throttledclients
+from tests.clients.throttledclients import (
     BATCH_BYTES,
-    CLIENTS,
     LOAD_RECORDS,
+    REST_SECONDS,
     SESSION_MS,
     VALUE_BYTES,
-    ConfluentConsumer,
-    ConfluentProducer,
+    Receiver,
+    Sender,
     valueOf,
 )
+from tests.kit.brokerfixture import requestOf
+from tests.kit.brokerprocess import PATIENCE_SECONDS, until
+from tests.kit.libraries import LIBRARIES, MEMBERS, Settings
+from tests.kit.lineprocess import Event, LineProcess, moduleCommand
+from tests.kit.rawclient import RawClient, produceRequest
 from tests.system.test_admission_command import ObservedBroker
 
 QUOTA = 50_000.0
@@ -58,9 +57,10 @@ SOURCE_RECORDS = 5000
 SOURCE_BATCH_RECORDS = 8
 BYSTANDER = "bystander"
 
-PRODUCERS = [name for name in CLIENTS if name.endswith("producer")]
-CONSUMERS = [name for name in CLIENTS if name.endswith("consumer")]
-SILENCED = [f"{name}, silenced" for name in CONSUMERS]
+PRODUCERS = [f"{library} producer" for library in LIBRARIES]
+CONSUMERS = [f"{library} consumer" for library in LIBRARIES]
+CLIENTS = [*PRODUCERS, *CONSUMERS]
+SILENCED = [f"{library} consumer, silenced" for library in MEMBERS]
 
 
 def idOf(name: str) -> str:
@@ -125,76 +125,54 @@ class Findings:
     complaints: list[str] = field(factory=list)
 
 
-class ClientProcess:
+class ClientProcess(LineProcess):
     """A client of L{throttledclients}."""
 
     def __init__(self, name: str, address: str, clientId: str, topic: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, throttledclients.__file__, name, address, clientId, topic],
-            env=ENVIRONMENT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def tell(self, command: str) -> None:
-        """Give a command."""
-        assert self._process.stdin is not None
-        print(command, file=self._process.stdin, flush=True)
+        library, role = name.split()
+        self._answers: SimpleQueue[Any] = SimpleQueue()
+        settings = Settings(library, address, clientId=clientId)
+        super().__init__(moduleCommand(throttledclients.__name__, role, settings.asText(), topic), self._answers.put)
 
     def hear(self) -> Any:
         """Wait for the answer to a command, or to being started."""
-        assert self._process.stdout is not None
-        isThere, _, _ = select.select([self._process.stdout], [], [], PATIENCE_SECONDS)
-        assert isThere, "a client does not answer"
-        line = self._process.stdout.readline()
-        assert line, "a client has ended"
-        return json.loads(line)
+        [answer] = Event(*self._answers.get(timeout=PATIENCE_SECONDS)).values
+        return answer
 
     def ask(self, command: str) -> Any:
         """Give a command and wait for the answer."""
         self.tell(command)
         return self.hear()
 
-    def remove(self) -> None:
-        """End it as it is: a farewell would take the time of its last delay."""
-        self._process.kill()
-        self._process.communicate()
-
 
 class Bystander:
     """A producer and a consumer with a client id of their own and a limit that they are far from."""
 
     def __init__(self, address: str) -> None:
-        self._producer = ConfluentProducer(address, BYSTANDER, BYSTANDER)
-        self._consumer = ConfluentConsumer(address, BYSTANDER, BYSTANDER)
-        self._sentCount = 0
+        settings = Settings("confluent", address, clientId=BYSTANDER)
+        self._sender = Sender(settings, BYSTANDER)
+        self._receiver = Receiver(settings, BYSTANDER)
 
     def passSeconds(self, seconds: float) -> None:
         """Let time pass, sending and receiving a little all the while."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            self._producer.send(valueOf(self._sentCount))
-            self._sentCount += 1
-            self._producer.rest()
-            self._receive()
+            self._sender.send()
+            self._sender.client.poll(REST_SECONDS)
+            self._receiver.receive()
 
     def finish(self, findings: Findings) -> None:
         """Wait for all that was sent, and tell."""
 
         def hasAll() -> bool:
-            self._producer.rest()
-            self._receive()
-            return self._producer.nextOffset == self._consumer.nextOffset == self._sentCount
+            self._sender.client.poll(REST_SECONDS)
+            self._receiver.receive()
+            return self._sender.progress.nextOffset == self._receiver.progress.nextOffset == self._sender.sentCount
 
         until(hasAll)
-        findings.bystanderCount = self._producer.nextOffset, self._consumer.nextOffset
-        for client in (self._producer, self._consumer):
-            findings.bystander += [*client.throttles(), *client.mistakes]
-
-    def _receive(self) -> None:
-        for offset, _ in self._consumer.receive():
-            self._consumer.reached(offset)
+        findings.bystanderCount = self._sender.progress.nextOffset, self._receiver.progress.nextOffset
+        for each in (self._sender, self._receiver):
+            findings.bystander += [*(each.client.throttles() or ()), *each.progress.mistakes]
 
 
 class Experiment:
@@ -220,7 +198,8 @@ class Experiment:
             self._clients = {}
             for name in [*PRODUCERS, *CONSUMERS, *SILENCED]:
                 client = ClientProcess(name.partition(",")[0], self._broker.address, idOf(name), topicOf(name))
-                stack.callback(client.remove)
+                # A farewell would take the time of its last delay.
+                stack.callback(client.kill)
                 self._clients[name] = client
             self._bystander = Bystander(self._broker.address)
             for client in self._clients.values():

@@ -8,8 +8,7 @@ from pathlib import Path
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.kit.brokerprocess import PATIENCE_SECONDS, BrokerProcess
-from tests.kit.clientcases import until
+from tests.kit.brokerprocess import PATIENCE_SECONDS, BrokerProcess, until
 
 RECORDS = 100
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 from attrs import define, field
 
+from tests.faults.faultypolicies import PLUGINS, Fault
 from tests.kit.attack import sized
 from tests.kit.brokerfixture import requestOf
 from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, TWISTD, BrokerProcess
 from tests.kit.eagerproducer import EagerProducer
 from tests.kit.faults import Busy, FaultTestCase, FaultyBroker, copiesIn, milliseconds, recent
-from tests.kit.faultypolicies import PLUGINS, Fault
 from tests.kit.rawclient import RawClient, fetchRequest, joinGroup, produceRequest
 
 FOR_SECONDS = sized(0.0, 20.0)

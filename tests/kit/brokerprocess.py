@@ -46,7 +46,22 @@ DYING_WITH_US = [sys.executable, "-c", _DIE_WITH_PARENT + "import os, sys; os.ex
 PATIENCE_SECONDS = 60.0
 """How long to wait for what must happen."""
 
+_PAUSE_SECONDS = 0.005
+
 _TRACEBACK = "Traceback (most recent call last)"
+
+
+def until(condition: Callable[[], Any]) -> None:
+    """
+    Call C{condition} again and again until it returns something true.
+
+    @raise AssertionError: if it never does.
+    """
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{condition} never came true")
+        time.sleep(_PAUSE_SECONDS)
 
 
 @cache

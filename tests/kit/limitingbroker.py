@@ -7,11 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.request import urlopen
 
-from kio.schema.errors import ErrorCode
-
-from tests.kit.brokerfixture import requestOf
-from tests.kit.brokerprocess import PATIENCE_SECONDS, BrokerProcess, freePort
-from tests.kit.clientcases import until
+from tests.kit.brokerprocess import PATIENCE_SECONDS, BrokerProcess, freePort, until
 from tests.kit.rawclient import RawClient
 
 PASSWORD = "secret"
@@ -61,7 +57,5 @@ class LimitingBroker(BrokerProcess):
     def raw(self, user: str) -> RawClient:
         """A connection of a user that is logged in."""
         client = RawClient(self.port)
-        client.ask(requestOf("SaslHandshake", 1, mechanism="PLAIN"))
-        answer = client.ask(requestOf("SaslAuthenticate", 2, auth_bytes=f"\0{user}\0{PASSWORD}".encode()))
-        assert answer.error_code == ErrorCode.none, answer
+        assert not client.logIn(user, PASSWORD)
         return client

@@ -7,8 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
-
-from tests.kit.droppingproxy import closeSocket, readFrame
+from typing import IO
 
 _BEFORE, _BEHIND = b"127.0.0.", b"127.0.1."
 """Where servers are and where this is: of one length, so that one can be written over the other in any response."""
@@ -95,9 +94,33 @@ class RecordingProxy:
         closeSocket(client)
 
     def altered(self, apiKey: int, apiVersion: int, frame: bytes) -> bytes:
-        """What is passed on of a response, but for the addresses."""
+        """
+        What is passed on of a response, but for the addresses.
+
+        @raise OSError: to close the connection instead.
+        """
         return frame
 
 
 def _disguised(addresses: str) -> str:
     return addresses.replace(_BEFORE.decode(), _BEHIND.decode())
+
+
+def readFrame(stream: IO[bytes]) -> bytes | None:
+    """A frame with its length, or None when the stream ends."""
+    prefix = stream.read(4)
+    if len(prefix) < 4:
+        return None
+    sizeBytes = int.from_bytes(prefix, "big")
+    body = stream.read(sizeBytes)
+    return prefix + body if len(body) == sizeBytes else None
+
+
+def closeSocket(each: socket.socket) -> None:
+    """Close a socket that another thread may be reading from."""
+    # Closing alone would not wake a thread that reads from it.
+    try:
+        each.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass
+    each.close()

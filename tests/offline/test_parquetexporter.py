@@ -34,8 +34,7 @@ from admission_plugins import parquetexporter
 from admission_plugins.parquetexporter import SMALLEST_CAP_BYTES, ParquetExporter, SealingFailed, sealInProcess
 from admission_plugins.sealing import sealAll
 from admission_plugins.sealreport import SealReport
-from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, ROOT
-from tests.kit.clientcases import until
+from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, ROOT, until
 
 ORIGIN = Origin("3", "boot", 17)
 CAP_BYTES = SMALLEST_CAP_BYTES

@@ -36,8 +36,8 @@ from admission.offline.failures import OutputError
 from admission.offline.outputs import writeResult
 from admission.recording.schema import CONNECTIONS, LIMITS, SENSORS, Table
 from admission.recording.tables import REQUESTS
-from tests.kit.offlinerows import SECOND_US, Row, at, frameOf, limitRow, requestRow, rowsOf, sensorRow
 from tests.kit.sparksession import sharedSession
+from tests.offline.offlinerows import SECOND_US, Row, at, frameOf, limitRow, requestRow, rowsOf, sensorRow
 
 
 def randomRequests(seed: int, count: int) -> list[Row]:

@@ -18,7 +18,7 @@ from admission.quotas.limits import LimitTable
 from admission.recording.schema import LIMITS, SENSORS
 from admission.recording.tables import REQUESTS
 from admission_plugins.bloom import LayeredBloom
-from tests.kit.offlinerows import SECOND_US, Row, at, frameOf, limitRow, requestRow, rowsOf, sensorRow
+from tests.offline.offlinerows import SECOND_US, Row, at, frameOf, limitRow, requestRow, rowsOf, sensorRow
 
 RATE = "producer_byte_rate"
 

@@ -16,9 +16,9 @@ from admission.offline.clean import clean
 from admission.offline.streaming import CHECKPOINT, appendAvailable, clientMinutesStream, throttleMinutesStream
 from admission.recording.events import ADMIT, REJECT, THROTTLE, Origin
 from admission.recording.tables import REQUESTS
-from tests.kit.offlinerows import BEGIN, Row, at, rowsOf
 from tests.kit.recordings import writeRecording
 from tests.kit.sparksession import sharedSession
+from tests.offline.offlinerows import BEGIN, Row, at, rowsOf
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -22,8 +22,8 @@ from tests.kit.brokerprocess import (
     BrokerProcess,
     endpoint,
     freePort,
+    until,
 )
-from tests.kit.clientcases import until
 from tests.kit.rawclient import RawClient
 
 _TRACEBACK = "Traceback (most recent call last)"

@@ -18,8 +18,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, ROOT, TWISTD, BrokerProcess
-from tests.kit.clientcases import until
+from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, ROOT, TWISTD, BrokerProcess, until
 from tests.system.test_documentation import blocksOf
 
 EXAMPLE = ROOT / "examples" / "custom_policy"

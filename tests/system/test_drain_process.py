@@ -12,12 +12,12 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from kio.schema.errors import ErrorCode
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.clients.test_confluent import configuration
+from tests.clients.test_confluent import settingsOf
 from tests.kit.brokerfixture import batchOf, requestOf
-from tests.kit.brokerprocess import PATIENCE_SECONDS, BrokerProcess
-from tests.kit.clientcases import plain, until
+from tests.kit.brokerprocess import PATIENCE_SECONDS, BrokerProcess, until
 from tests.kit.eagerproducer import EagerProducer
 from tests.kit.faults import Busy, copiesIn
+from tests.kit.libraries import confluentArguments
 from tests.kit.rawclient import RawClient, fetchRequest
 
 MIB = 1 << 20
@@ -87,15 +87,14 @@ class Reader:
     def __init__(self, broker: BrokerProcess) -> None:
         self.received: list[int] = []
         self.assignments: list[Any] = []
-        settings = configuration(
-            plain(broker),
+        settings = settingsOf(
+            broker,
             group_id="readers",
             auto_offset_reset="earliest",
             enable_auto_commit=False,
             heartbeat_interval_ms=100,
-            retry_backoff_ms=10,
         )
-        self._consumer: Any = Consumer(settings)
+        self._consumer: Any = Consumer(confluentArguments(settings))
         self._consumer.subscribe(["events"], on_assign=lambda _, partitions: self.assignments.append(partitions))
 
     def read(self) -> None:

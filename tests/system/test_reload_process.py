@@ -13,8 +13,7 @@ from pathlib import Path
 from confluent_kafka import Producer
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, TWISTD, BrokerProcess, endpoint, freePort
-from tests.kit.clientcases import until
+from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, TWISTD, BrokerProcess, endpoint, freePort, until
 
 
 class ReloadTests(SynchronousTestCase):

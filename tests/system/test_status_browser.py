@@ -20,9 +20,8 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from admission.connection.wrapping import wrapFactory
 from admission.status.site import statusSite
-from tests.kit.brokerprocess import PATIENCE_SECONDS
+from tests.kit.brokerprocess import PATIENCE_SECONDS, until
 from tests.kit.browser import consoleErrors, openBrowser, resize
-from tests.kit.clientcases import until
 from tests.kit.statusload import GROUP, LARGE, NARROW, PRODUCERS, TOPIC, WIDE, LoadedBroker, clients
 
 reactor: Any = installedReactor

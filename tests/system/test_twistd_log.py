@@ -10,8 +10,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, TWISTD, BrokerProcess, endpoint, freePort
-from tests.kit.clientcases import until
+from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, TWISTD, BrokerProcess, endpoint, freePort, until
 from tests.kit.rawclient import RawClient
 
 

@@ -12,8 +12,7 @@ from typing import IO
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, ROOT, TWISTD, freePort
-from tests.kit.clientcases import until
+from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, ROOT, TWISTD, freePort, until
 
 
 class Client:

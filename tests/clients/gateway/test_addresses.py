@@ -10,9 +10,9 @@ from uuid import UUID, uuid4
 
 from kio.index import load_request_schema
 
+from tests.clients.gateway.gatewaycases import IS_DIRECT, Connection, GatewayTestCase
+from tests.clients.gateway.gatewayclients import GROUPS, ConfluentLoad, JavaLoad, consume, produce, waitForEach
 from tests.kit.brokerfixture import batchOf, build
-from tests.kit.gatewaycases import IS_DIRECT, Connection, GatewayTestCase
-from tests.kit.gatewayclients import FAMILIES, GROUPS, ConfluentLoad, JavaLoad, waitForEach
 from tests.kit.longform import longForm
 from tests.kit.recordingproxy import RecordingProxy
 
@@ -87,8 +87,8 @@ class EveryVersionTests(GatewayTestCase):
     def test_findCoordinator(self) -> None:
         """FindCoordinator, once there is one."""
         # The topic of the groups may have to be made before.
-        FAMILIES["confluent-kafka"].produce(self.address, self.topic, [b"1.0"])
-        FAMILIES["confluent-kafka"].consume(self.address, self.topic, 1)
+        produce("confluent", self.address, self.topic, [b"1.0"])
+        consume("confluent", self.address, self.topic, 1)
         self.check(
             FIND_COORDINATOR,
             0,
@@ -160,7 +160,7 @@ class LeaderMoveTests(GatewayTestCase):
         address = proxy.of(self.address)
         self.cluster.createTopic(self.topic)
         loads = [ConfluentLoad(address, self.topic, PER_SECOND), JavaLoad(address, self.topic, PER_SECOND)]
-        members = [GROUPS[name](address, self.topic, name) for name in GROUPS if "confluent" in name or "Java" in name]
+        members = [make(address, self.topic, name) for name, make in GROUPS.items()]
         try:
             waitForEach(loads, RECORDS)
             victim = self.cluster.leaders(self.topic)[0]
@@ -171,8 +171,8 @@ class LeaderMoveTests(GatewayTestCase):
             for name in ("kafka-python", "aiokafka"):
                 topic = f"{self.topic}.{name}"
                 self.cluster.createTopic(topic)
-                FAMILIES[name].produce(address, topic, [b"1.0"])
-                FAMILIES[name].consume(address, topic, 1)
+                produce(name, address, topic, [b"1.0"])
+                consume(name, address, topic, 1)
         finally:
             for load in loads:
                 load.stop()

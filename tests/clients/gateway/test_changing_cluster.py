@@ -7,9 +7,8 @@ import time
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from tests.kit.brokerprocess import PATIENCE_SECONDS
-from tests.kit.clientcases import until
-from tests.kit.gatewaycases import Connection, GatewayTestCase
+from tests.clients.gateway.gatewaycases import Connection, GatewayTestCase
+from tests.kit.brokerprocess import PATIENCE_SECONDS, until
 from tests.kit.gatewayprocess import GatewayProcess
 from tests.kit.kafkacluster import KafkaCluster
 from tests.kit.longform import longForm

@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 
 from confluent_kafka import Consumer, KafkaException, Producer
 
+from tests.clients.gateway.gatewaycases import IS_DIRECT, Connection, GatewayTestCase
+from tests.clients.gateway.gatewayclients import PARTITIONS, ConfluentLoad
 from tests.kit.brokerfixture import requestOf
 from tests.kit.brokerprocess import PATIENCE_SECONDS, certificates, freePort, tlsEndpoint
-from tests.kit.gatewaycases import IS_DIRECT, Connection, GatewayTestCase
-from tests.kit.gatewayclients import PARTITIONS, ConfluentLoad
 from tests.kit.gatewayprocess import NODES, MeasuredGateway
 from tests.kit.longform import longForm
 

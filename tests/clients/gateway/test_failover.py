@@ -5,9 +5,9 @@ from __future__ import annotations
 import signal
 import time
 
+from tests.clients.gateway.gatewaycases import IS_DIRECT, GatewayTestCase
+from tests.clients.gateway.gatewayclients import ConfluentLoad, JavaLoad, waitForEach
 from tests.kit.attack import sized
-from tests.kit.gatewaycases import IS_DIRECT, GatewayTestCase
-from tests.kit.gatewayclients import ConfluentLoad, JavaLoad, waitForEach
 from tests.kit.gatewayprocess import GatewayProcess
 from tests.kit.longform import isLongForm, longForm
 

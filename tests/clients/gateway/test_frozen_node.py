@@ -7,10 +7,10 @@ import time
 
 from confluent_kafka import Producer
 
+from tests.clients.gateway.gatewaycases import IS_DIRECT, Connection, GatewayTestCase
 from tests.kit.attack import sized
 from tests.kit.brokerfixture import batchOf, requestFrame, requestOf
 from tests.kit.brokerprocess import PATIENCE_SECONDS
-from tests.kit.gatewaycases import IS_DIRECT, Connection, GatewayTestCase
 from tests.kit.gatewayprocess import SMALL_POOL
 from tests.kit.longform import longForm
 

@@ -8,10 +8,9 @@ from collections.abc import Callable
 
 from confluent_kafka import Producer
 
-from tests.kit.brokerprocess import PATIENCE_SECONDS
-from tests.kit.clientcases import until
-from tests.kit.gatewaycases import GatewayTestCase
-from tests.kit.gatewayclients import GROUPS, ShareMember
+from tests.clients.gateway.gatewaycases import GatewayTestCase
+from tests.clients.gateway.gatewayclients import GROUPS, ShareMember
+from tests.kit.brokerprocess import PATIENCE_SECONDS, until
 
 PARTITIONS = 6
 RECORDS = 50
@@ -74,15 +73,7 @@ class GroupTests(GroupTestCase):
 
     def test_classicConfluent(self) -> None:
         """The classic protocol, with librdkafka."""
-        self.share("classic, confluent-kafka")
-
-    def test_classicKafkaPython(self) -> None:
-        """The classic protocol, with kafka-python."""
-        self.share("classic, kafka-python")
-
-    def test_classicAiokafka(self) -> None:
-        """The classic protocol, with aiokafka."""
-        self.share("classic, aiokafka")
+        self.share("classic, confluent")
 
     def test_consumerJava(self) -> None:
         """The consumer protocol (KIP-848), with Kafka's own consumer."""
@@ -90,7 +81,7 @@ class GroupTests(GroupTestCase):
 
     def test_consumerConfluent(self) -> None:
         """The consumer protocol (KIP-848), with librdkafka."""
-        self.share("consumer, confluent-kafka")
+        self.share("consumer, confluent")
 
 
 class ShareGroupTests(GroupTestCase):

@@ -22,6 +22,7 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.clients.gateway.gatewaycases import IS_DIRECT
 from tests.kit.brokerprocess import (
     ENVIRONMENT,
     PATIENCE_SECONDS,
@@ -30,10 +31,9 @@ from tests.kit.brokerprocess import (
     freePort,
     strangersAuthority,
     tlsEndpoint,
+    until,
 )
 from tests.kit.certificates import Authority
-from tests.kit.clientcases import until
-from tests.kit.gatewaycases import IS_DIRECT
 from tests.kit.gatewayprocess import NODES, GatewayProcess
 from tests.kit.kafkacluster import PASSWORD, USER, KafkaCluster
 

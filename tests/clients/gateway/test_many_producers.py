@@ -9,9 +9,9 @@ from typing import Any
 
 from confluent_kafka import Producer
 
+from tests.clients.gateway.gatewaycases import IS_DIRECT, GatewayTestCase
 from tests.kit.attack import sized
 from tests.kit.brokerprocess import PATIENCE_SECONDS
-from tests.kit.gatewaycases import IS_DIRECT, GatewayTestCase
 from tests.kit.gatewayprocess import SMALL_POOL, SMALL_POOL_BYTES, GatewayProcess
 
 PRODUCERS = sized(50, 200)

@@ -10,9 +10,9 @@ from kio.index import load_response_schema
 
 from admission.kafka.wire.relayedapis import RELAYED_BY_KEY
 from admission.kafka.wire.versions import API_VERSIONS, PRODUCE
+from tests.clients.gateway.gatewaycases import IS_DIRECT, Connection, GatewayTestCase
+from tests.clients.gateway.gatewayclients import CLIENTS, consume, produce
 from tests.kit.brokerfixture import encode, framed, readResponse, requestOf
-from tests.kit.gatewaycases import IS_DIRECT, Connection, GatewayTestCase
-from tests.kit.gatewayclients import FAMILIES
 from tests.kit.gatewayprocess import GatewayProcess
 from tests.kit.recordingproxy import RecordingProxy
 
@@ -89,10 +89,10 @@ class NewerTests(GatewayTestCase):
 
     def test_clients(self) -> None:
         """Real clients work."""
-        for name, family in FAMILIES.items():
-            topic = f"{self.topic}.{name}"
+        for client in CLIENTS:
+            topic = f"{self.topic}.{client}"
             self.cluster.createTopic(topic)
             values = [f"1.{number}".encode() for number in range(RECORDS)]
-            family.produce(self.address, topic, values)
-            self.assertEqual(sorted(family.consume(self.address, topic, RECORDS)), sorted(values))
+            produce(client, self.address, topic, values)
+            self.assertEqual(sorted(consume(client, self.address, topic, RECORDS)), sorted(values))
         self.assertGreater(self.nodes.seen.total(), 0)

@@ -17,9 +17,9 @@ from urllib.request import urlopen
 from confluent_kafka import Consumer, Producer
 from kio.schema.errors import ErrorCode
 
+from tests.clients.gateway.gatewaycases import IS_DIRECT, Connection, GatewayTestCase
 from tests.kit.brokerfixture import batchOf, requestOf
 from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, endpoint, freePort
-from tests.kit.gatewaycases import IS_DIRECT, Connection, GatewayTestCase
 from tests.kit.gatewayprocess import GatewayProcess
 from tests.kit.identitygate import gate, readRecording
 from tests.kit.longform import longForm

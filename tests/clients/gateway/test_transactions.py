@@ -7,11 +7,11 @@ from typing import Any
 from confluent_kafka import Producer
 from kio.index import load_request_schema
 
+from tests.clients.gateway.gatewaycases import Connection, GatewayTestCase
+from tests.clients.gateway.gatewayclients import consume, produce, tool
 from tests.kit.attack import sized
 from tests.kit.brokerfixture import build
 from tests.kit.brokerprocess import PATIENCE_SECONDS
-from tests.kit.gatewaycases import Connection, GatewayTestCase
-from tests.kit.gatewayclients import FAMILIES, tool
 
 RECORDS = sized(1000, 10_000)
 
@@ -28,7 +28,7 @@ class TransactionTests(GatewayTestCase):
         self.cluster.createTopic(self.topic, 1)
         self.cluster.createTopic(output, 1)
         values = [b"1.%d" % number for number in range(RECORDS)]
-        FAMILIES["confluent-kafka"].produce(self.address, self.topic, values)
+        produce("confluent", self.address, self.topic, values)
         tool(
             "TransactionalMessageCopier",
             *("--broker-list", self.address, "--transactional-id", output, "--consumer-group", output),
@@ -61,7 +61,7 @@ class TransactionTests(GatewayTestCase):
 
     def consumed(self, count: int) -> list[bytes]:
         """What a client that wants only what was committed gets, which is librdkafka's default."""
-        return sorted(FAMILIES["confluent-kafka"].consume(self.address, self.topic, count))
+        return sorted(consume("confluent", self.address, self.topic, count))
 
     def test_features(self) -> None:
         """Clients are told all features of the cluster, without which Kafka's own would use transactions otherwise."""

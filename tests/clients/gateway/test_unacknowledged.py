@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import time
-from contextlib import closing
-from typing import Any
 
 from confluent_kafka import Producer
-from kafka import KafkaProducer
 
+from tests.clients.gateway.gatewaycases import Connection, GatewayTestCase
 from tests.kit.attack import sized
 from tests.kit.brokerfixture import batchOf, requestFrame, requestOf
-from tests.kit.brokerprocess import PATIENCE_SECONDS
-from tests.kit.clientcases import until
-from tests.kit.gatewaycases import Connection, GatewayTestCase
+from tests.kit.brokerprocess import PATIENCE_SECONDS, until
 
 RECORDS = sized(10_000, 100_000)
 AT_ONCE = 100
@@ -47,16 +43,6 @@ class UnacknowledgedTests(GatewayTestCase):
             producer.produce(self.topic, b"%d" % number)
         self.assertEqual(producer.flush(PATIENCE_SECONDS), 0)
         self.assertIn(self.topic, producer.list_topics(self.topic, PATIENCE_SECONDS).topics)
-        self.assertArrived(RECORDS)
-
-    def test_kafkaPython(self) -> None:
-        """kafka-python likewise."""
-        # With more in flight, it does not promise to keep their order.
-        settings: dict[str, Any] = {"acks": 0, "max_in_flight_requests_per_connection": 1, "batch_size": 1000}
-        with closing(KafkaProducer(bootstrap_servers=self.address, enable_idempotence=False, **settings)) as producer:
-            for number in range(RECORDS):
-                producer.send(self.topic, b"%d" % number)
-            producer.flush(PATIENCE_SECONDS)
         self.assertArrived(RECORDS)
 
     def test_inStep(self) -> None:

@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.profiling.census import MAX_MEMBERS, Census, Sizing, containers
 from admission.profiling.objectgroups import Grouping
-from tests.kit.profiledthings import NAME, THINGS, Shared, Thing
+from tests.unit.profiling.profiledthings import NAME, THINGS, Shared, Thing
 
 
 def exhaust(steps: Iterator[None]) -> int:

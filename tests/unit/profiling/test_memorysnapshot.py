@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.profiling.memorysnapshot import freeBytes
-from tests.kit.profiledthings import MIB, NAME, ProfilerTestCase, Thing
+from tests.unit.profiling.profiledthings import MIB, NAME, ProfilerTestCase, Thing
 
 
 class AllocatorTests(SynchronousTestCase):

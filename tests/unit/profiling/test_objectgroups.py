@@ -7,7 +7,7 @@ from collections import deque
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.profiling.objectgroups import LARGE, Group, Grouping, flatBytes, implementing, referentsOf, subclassOf
-from tests.kit.profiledthings import Derived, IThing, Thing
+from tests.unit.profiling.profiledthings import Derived, IThing, Thing
 
 
 class GroupsTests(SynchronousTestCase):

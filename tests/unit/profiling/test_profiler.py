@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.internet.defer import CancelledError
 
 from admission.profiling.profiler import MIN_SECONDS, REST_SECONDS, TURN_SECONDS, ProfilerStopped
-from tests.kit.profiledthings import ProfilerTestCase, Thing
+from tests.unit.profiling.profiledthings import ProfilerTestCase, Thing
 
 
 class ProfilerTests(ProfilerTestCase):

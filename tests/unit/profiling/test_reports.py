@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 
 from admission.profiling.reports import MemoryReports, htmlOf, textOf
-from tests.kit.profiledthings import MIB, NAME, ProfilerTestCase, Thing
+from tests.unit.profiling.profiledthings import MIB, NAME, ProfilerTestCase, Thing
 
 
 class ReportTests(ProfilerTestCase):

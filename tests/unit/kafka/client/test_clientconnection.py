@@ -25,7 +25,7 @@ from admission.kafka.client.clientconnection import (
     endpointsOf,
 )
 from admission.kafka.client.errors import BrokerRefused, Disconnected, RequestTimedOut, UnsupportedApi
-from tests.kit.clientfixture import ClientTestCase, FakeEndpoint
+from tests.unit.kafka.client.clientfixture import ClientTestCase, FakeEndpoint
 
 
 class ConnectionTestCase(ClientTestCase):

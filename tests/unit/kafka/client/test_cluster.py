@@ -13,7 +13,7 @@ from admission.kafka.client.clientconnection import ConnectionSettings
 from admission.kafka.client.cluster import FETCHES, GROUP, Cluster, SharedCall, ThrottleTimes
 from admission.kafka.client.errors import Backoff, ConsumerClosed, Disconnected
 from admission.kafka.client.subscriptionstate import TopicPartition
-from tests.kit.clientfixture import HOST, ClientTestCase
+from tests.unit.kafka.client.clientfixture import HOST, ClientTestCase
 
 EVENTS = TopicPartition("events", 0)
 

@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred, succeed
 from admission.kafka.client.errors import BrokerRefused, ConsumerClosed, NoOffset
 from admission.kafka.client.subscriptionstate import TopicPartition
 from admission.metrics.registry import SensorRegistry
-from tests.kit.clientfixture import GROUP, ClientTestCase, errorAnswer
+from tests.unit.kafka.client.clientfixture import GROUP, ClientTestCase, errorAnswer
 
 EVENTS = TopicPartition("events", 0)
 

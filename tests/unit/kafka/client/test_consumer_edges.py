@@ -13,7 +13,7 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from admission.kafka.client.subscriptionstate import TopicPartition
-from tests.kit.clientfixture import ClientTestCase
+from tests.unit.kafka.client.clientfixture import ClientTestCase
 
 EVENTS = TopicPartition("events", 0)
 WRONG_HOST = "broker..internal"

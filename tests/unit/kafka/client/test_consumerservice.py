@@ -11,7 +11,7 @@ from admission.kafka.client.consumer import Consumer
 from admission.kafka.client.consumerservice import ConsumerService
 from admission.kafka.client.recordsets import ConsumerRecord
 from admission.kafka.client.subscriptionstate import TopicPartition
-from tests.kit.clientfixture import ClientTestCase
+from tests.unit.kafka.client.clientfixture import ClientTestCase
 
 EVENTS = TopicPartition("events", 0)
 

@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred
 
 from admission.kafka.client.errors import BrokerRefused, NoOffset, RecordsRefused
 from admission.kafka.client.subscriptionstate import TopicPartition
-from tests.kit.clientfixture import Answer, ClientTestCase, errorAnswer
+from tests.unit.kafka.client.clientfixture import Answer, ClientTestCase, errorAnswer
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 VALUE = b"x" * 1000

@@ -16,7 +16,7 @@ from admission.kafka.client.coordinatorclient import Identity
 from admission.kafka.client.errors import BrokerRefused
 from admission.kafka.client.groupmember import STABLE
 from admission.kafka.client.subscriptionstate import TopicPartition
-from tests.kit.clientfixture import ClientTestCase, errorAnswer
+from tests.unit.kafka.client.clientfixture import ClientTestCase, errorAnswer
 
 
 class MemberTestCase(ClientTestCase):

@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 
 from admission.kafka.client.errors import BrokerRefused, ClientError, CommitFailed
 from admission.kafka.client.subscriptionstate import TopicPartition
-from tests.kit.clientfixture import ClientTestCase, errorAnswer
+from tests.unit.kafka.client.clientfixture import ClientTestCase, errorAnswer
 
 EVENTS = TopicPartition("events", 0)
 

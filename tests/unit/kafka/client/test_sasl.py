@@ -12,7 +12,7 @@ from admission.kafka.client.clientconnection import ConnectionSettings, connectT
 from admission.kafka.client.errors import AuthenticationFailed
 from admission.kafka.client.sasl import MECHANISMS, Credentials, ScramConversation
 from admission.kafka.scram import HASHES, MIN_ITERATIONS, ScramExchange, ScramSecret
-from tests.kit.clientfixture import ClientTestCase, FakeEndpoint
+from tests.unit.kafka.client.clientfixture import ClientTestCase, FakeEndpoint
 
 
 class CredentialsTests(SynchronousTestCase):

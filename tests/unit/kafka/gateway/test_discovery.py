@@ -7,7 +7,7 @@ from typing import Any
 from admission.kafka.client.clientconnection import ConnectionSettings
 from admission.kafka.gateway.discovery import LOGGED_SECONDS, Discovery
 from admission.kafka.kafkarequest import Address
-from tests.kit.gatewayfixture import API_KEYS, UPSTREAM, GatewayTestCase, PlayedNode, addressOf
+from tests.unit.kafka.gateway.gatewayfixture import API_KEYS, UPSTREAM, GatewayTestCase, PlayedNode, addressOf
 
 REFRESH_SECONDS = 5.0
 BROKERS = [{"node_id": each, "host": addressOf(each).host, "port": addressOf(each).port} for each in (1, 2)]

@@ -11,7 +11,7 @@ from admission.kafka.client.clientconnection import ConnectionSettings
 from admission.kafka.gateway.discovery import Discovery
 from admission.kafka.gateway.gatewaystatus import UNREACHED_SECONDS, GatewayStatus, describeAddresses
 from admission.metrics.registry import SensorRegistry
-from tests.kit.gatewayfixture import GatewayTestCase
+from tests.unit.kafka.gateway.gatewayfixture import GatewayTestCase
 
 
 class DescribeTests(SynchronousTestCase):

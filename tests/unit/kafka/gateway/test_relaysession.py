@@ -25,7 +25,7 @@ from tests.kit.brokerfixture import (
     produceFields,
     requestFrame,
 )
-from tests.kit.gatewayfixture import (
+from tests.unit.kafka.gateway.gatewayfixture import (
     API_KEYS,
     BASE_PORT,
     REACHED_HOST,

@@ -21,8 +21,8 @@ from admission.kafka.wire.requests import (
     readCorrelationId,
 )
 from tests.kit.brokerfixture import encode
-from tests.kit.clientfixture import API_NAMES
 from tests.kit.kioentities import entities, fewExamples
+from tests.unit.kafka.client.clientfixture import API_NAMES
 from tests.unit.kafka.wire.test_codec import _asHandlersSay
 
 _examples = settings(fewExamples, max_examples=2)

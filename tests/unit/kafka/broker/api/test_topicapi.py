@@ -231,6 +231,7 @@ class TopicLimitTests(BrokerTestCase):
         client = self.connect()
         results = client.ask("CreateTopics", 7, topics=[creatable("a"), creatable("b")]).topics
         self.assertEqual(codes(results), [ErrorCode.none, ErrorCode.policy_violation])
+        self.assertEqual(results[1].error_message, "there are 1 topics already (max.topics)")
         results = client.ask("CreateTopics", 7, topics=[creatable("b")], validate_only=True).topics
         self.assertEqual(codes(results), [ErrorCode.policy_violation])
 

@@ -10,7 +10,7 @@ from twisted.logger import capturedLogs, formatEvent
 from admission.kafka.broker.groups.groupstate import Offset, State
 from admission.kafka.broker.groups.member import MemberRequest
 from admission.kafka.broker.log.interface import LogFailed
-from tests.kit.groupsfixture import Consumer, GroupsTestCase, OffsetsTestCase
+from tests.unit.kafka.broker.groups.groupsfixture import Consumer, GroupsTestCase, OffsetsTestCase
 
 WEEK_SECONDS = 7 * 86400.0
 

@@ -7,7 +7,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from admission.kafka.broker.groups.groupstate import Group, GroupLimits, GroupTotals, Offset, State
 from admission.kafka.broker.groups.member import Participant
 from admission.kafka.broker.log.interface import Partition
-from tests.kit.groupsfixture import memberNamed
+from tests.unit.kafka.broker.groups.groupsfixture import memberNamed
 
 
 class GroupTests(SynchronousTestCase):

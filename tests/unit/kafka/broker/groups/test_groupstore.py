@@ -12,7 +12,7 @@ from admission.kafka.broker.groups.groupstate import GroupTotals, Offset, State
 from admission.kafka.broker.groups.groupstore import GroupStore
 from admission.kafka.broker.groups.member import GroupRefusal
 from admission.kafka.broker.log.interface import LogFailed
-from tests.kit.groupsfixture import OffsetsTestCase
+from tests.unit.kafka.broker.groups.groupsfixture import OffsetsTestCase
 
 
 class StoreTests(OffsetsTestCase):

@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from admission.kafka.broker.groups.member import Connections, Participant, Session
 from admission_plugins.purgatory import CallLaterPurgatory, WheelPurgatory
 from admission_plugins.wheel import TimingWheel
-from tests.kit.groupsfixture import memberNamed
+from tests.unit.kafka.broker.groups.groupsfixture import memberNamed
 
 
 @define(eq=False, kw_only=True)

@@ -12,7 +12,7 @@ from admission.kafka.broker.groups.groupstate import State
 from admission.kafka.broker.groups.member import JoinResult, SyncResult
 from admission.kafka.broker.groups.rebalancer import Answers
 from admission.kafka.broker.log.interface import LogFailed
-from tests.kit.groupsfixture import Consumer, GroupsTestCase
+from tests.unit.kafka.broker.groups.groupsfixture import Consumer, GroupsTestCase
 
 
 class GenerationTests(GroupsTestCase):

@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from admission.kafka.broker.groups.groupstate import State
 from admission.kafka.broker.groups.member import JoinResult, SyncResult
 from admission.kafka.broker.log.interface import LogFailed
-from tests.kit.groupsfixture import Consumer, GroupsRig
+from tests.unit.kafka.broker.groups.groupsfixture import Consumer, GroupsRig
 
 SESSION_SECONDS = (6.0, 10.0, 25.0)
 REBALANCE_SECONDS = (5.0, 20.0, 60.0)

@@ -32,7 +32,7 @@ pool, purgatory, quota = (
         name=f"faulty-{name}",
         format=f"faulty-{name}:METHOD:every=NUMBER",
         help="For tests.",
-        implementation=f"tests.kit.faultypolicies.build{name.capitalize()}",
+        implementation=f"tests.faults.faultypolicies.build{name.capitalize()}",
     )
     for name, interface in (
         ("pool", IMemoryPoolFactory),

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import signal
-import subprocess
-import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -15,30 +10,47 @@ from contextlib import ExitStack
 from functools import cache, partial
 from itertools import count
 from typing import Any, NamedTuple
-from urllib.request import urlopen
 
-from attrs import asdict, define, evolve, field, frozen
+from attrs import define, evolve, field, frozen
 
 from admission.kafka.client.assignors import decodeAssignment
 from tests.kit import groupclients
 from tests.kit.brokerfixture import batchOf, requestOf
-from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS
-from tests.kit.clientcases import until
-from tests.kit.groupclients import CLIENTS, GO_ON, LEAVE, Settings
+from tests.kit.brokerprocess import BrokerProcess, until
+from tests.kit.groupclients import GO_ON, LEAVE
+from tests.kit.libraries import MEMBERS, Settings
+from tests.kit.lineprocess import Event, LineProcess, moduleCommand
 from tests.kit.rawclient import RawClient
-from tests.system.test_admission_command import ObservedBroker
 
 TOPIC = "shared"
 GROUP = "mixed"
 PARTITIONS = 10
 
-LASTING = Settings(sessionMs=20_000, heartbeatMs=500, maxPollMs=60_000)
+
+@frozen
+class Times:
+    """
+    How long a member takes.
+
+    @ivar sessionMs: for how long the group does without its heartbeats.
+    @ivar heartbeatMs: between them.
+    @ivar maxPollMs: how long it may work on a record.
+    @ivar maxWorkSeconds: how long it does so at most.
+    """
+
+    sessionMs: int
+    heartbeatMs: int
+    maxPollMs: int
+    maxWorkSeconds: float = 60.0
+
+
+LASTING = Times(sessionMs=20_000, heartbeatMs=500, maxPollMs=60_000)
 """Of those who stay for long; a broker that is killed is back within their session."""
 
 DOOMED = evolve(LASTING, sessionMs=2000)
 """Of those who are killed."""
 
-SLOW = Settings(sessionMs=1500, heartbeatMs=300, maxPollMs=6000)
+SLOW = Times(sessionMs=1500, heartbeatMs=300, maxPollMs=6000)
 """Of those who take their time."""
 
 SLOW_SECONDS = 3 * SLOW.sessionMs / 1000
@@ -50,91 +62,34 @@ What replacing a member may take beyond its session and a heartbeat: the others 
 which is a tenth of a second where nothing else runs.  Waiting for anything but the session would take 60.
 """
 
-QUOTA = 1000
-LARGE_BYTES = 4 * QUOTA * SLOW.sessionMs // 1000
-"""One fetch of this silences a connection for several sessions."""
-
+RECONNECT_MS = 100
 LOOK_SECONDS = 0.1
 STABLE = "Stable"
 EMPTY = "Empty"
 COMPLETE = set(range(PARTITIONS))
 
 
-@frozen
-class Event:
-    """
-    What a member has told.
-
-    @ivar at: when, on the clock that all processes share.
-    """
-
-    at: float
-    word: str
-    values: list[Any]
-
-
-class MemberProcess:
+class MemberProcess(LineProcess):
     """
     A client of L{groupclients}.
 
     @ivar events: what it has told so far.
     """
 
-    def __init__(self, kind: str, address: str, name: str, settings: Settings) -> None:
+    def __init__(
+        self, library: str, address: str, name: str, properties: Mapping[str, Any], maxWorkSeconds: float
+    ) -> None:
         self.name = name
         self.events: list[Event] = []
-        self._process = subprocess.Popen(
-            [
-                *(sys.executable, groupclients.__file__, kind),
-                *(address, name, GROUP, TOPIC, json.dumps(asdict(settings))),
-            ],
-            env=ENVIRONMENT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
+        settings = Settings(library, address, properties, name)
+        super().__init__(
+            moduleCommand(groupclients.__name__, settings.asText(), TOPIC, str(maxWorkSeconds)),
+            lambda line: self.events.append(Event(*line)),
         )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            at, word, *values = json.loads(line)
-            self.events.append(Event(at, word, values))
-
-    def tell(self, command: str) -> None:
-        """Give a command."""
-        assert self._process.stdin is not None
-        print(command, file=self._process.stdin, flush=True)
 
     def said(self, *words: str, begin: int = 0) -> list[Event]:
         """What it has told of some kinds, from event C{begin} on."""
         return [event for event in self.events[begin:] if event.word in words]
-
-    def join(self) -> None:
-        """Wait until it has ended by itself."""
-        status = self._process.wait(PATIENCE_SECONDS)
-        self._reader.join(PATIENCE_SECONDS)
-        assert not status, f"{self.name} has failed"
-
-    def kill(self) -> float:
-        """
-        End it with no chance to do anything about it.
-
-        @return: when it was dead, or a little later.
-        """
-        self._process.send_signal(signal.SIGKILL)
-        self._process.wait()
-        killed = time.monotonic()
-        self._reader.join(PATIENCE_SECONDS)
-        return killed
-
-    def remove(self) -> None:
-        """Leave nothing of it behind."""
-        self.kill()
-        for stream in (self._process.stdin, self._process.stdout):
-            assert stream is not None
-            stream.close()
 
 
 @frozen
@@ -177,16 +132,15 @@ class Findings:
 class Experiment:
     """A broker with a group."""
 
-    def __init__(self, settings: Settings, *options: str) -> None:
+    def __init__(self, times: Times) -> None:
         self.findings = Findings()
-        self._settings = settings
-        self._broker = ObservedBroker(
+        self._times = times
+        self._broker = BrokerProcess(
             *("--set", f"num.partitions={PARTITIONS}"),
             *("--set", "group.min.session.timeout.ms=500"),
             *("--set", "group.initial.rebalance.delay.ms=100"),
             # Our records are from 1970.
             *("--set", "log.retention.ms=-1"),
-            *options,
         )
         self._partitions = count()
         self._traffic = False
@@ -218,9 +172,19 @@ class Experiment:
     def _connect(self) -> None:
         self._raw = self._stack.enter_context(RawClient(self._broker.port))
 
-    def _start(self, kind: str, name: str, settings: Settings | None = None) -> None:
-        member = MemberProcess(kind, self._broker.address, name, settings or self._settings)
-        self._stack.callback(member.remove)
+    def _start(self, library: str, name: str, times: Times | None = None) -> None:
+        times = times or self._times
+        properties = {
+            "group.id": GROUP,
+            "auto.offset.reset": "earliest",
+            "session.timeout.ms": times.sessionMs,
+            "heartbeat.interval.ms": times.heartbeatMs,
+            "max.poll.interval.ms": times.maxPollMs,
+            "reconnect.backoff.ms": RECONNECT_MS,
+            "reconnect.backoff.max.ms": RECONNECT_MS,
+        }
+        member = MemberProcess(library, self._broker.address, name, properties, times.maxWorkSeconds)
+        self._stack.callback(member.kill)
         self._processes[name] = member
 
     def _produce(self, partition: int, *values: str) -> None:
@@ -338,34 +302,35 @@ class ChangingExperiment(Experiment):
 
     def _run(self) -> None:
         self._traffic = True
-        for kind in CLIENTS:
+        for kind in MEMBERS:
             self._start(kind, kind)
-        self._settle(CLIENTS)
-        for kind in CLIENTS:
+        self._settle(MEMBERS)
+        for kind in MEMBERS:
             self._kill(kind)
         self._restart()
-        *leaving, last = CLIENTS
+        *leaving, last = MEMBERS
         for index, name in enumerate(leaving):
             self._processes[name].tell(LEAVE)
-            self._settle([*CLIENTS][index + 1 :])
+            self._settle(MEMBERS[index + 1 :])
         self._traffic = False
         self._settle([last], self._drained)
         self._processes[last].tell(LEAVE)
         until(lambda: self._look().state == EMPTY)
         self.findings.left = self.findings.samples[-1]
         for name in (*leaving, last):
-            self._processes[name].join()
+            assert not self._processes[name].wait(), f"{name} has failed"
 
     def _kill(self, kind: str) -> None:
         """Have one more member for a short while."""
         name = f"{kind}-killed"
         self._start(kind, name, DOOMED)
-        self._settle([*CLIENTS, name])
-        killed = self._processes[name].kill()
+        self._settle([*MEMBERS, name])
+        self._processes[name].kill()
+        killed = time.monotonic()
         lost = ownedBy(self._processes[name])
-        self._settle(CLIENTS)
+        self._settle(MEMBERS)
         taken: dict[int, float] = {}
-        for member in map(self._processes.__getitem__, CLIENTS):
+        for member in map(self._processes.__getitem__, MEMBERS):
             for event in member.said("assigned"):
                 for partition in lost.intersection(event.values[0]):
                     if event.at > killed:
@@ -373,9 +338,9 @@ class ChangingExperiment(Experiment):
         self.findings.replaced[kind] = max(taken[partition] for partition in lost) - killed
 
     def _restart(self) -> None:
-        members = [self._processes[name] for name in CLIENTS]
+        members = [self._processes[name] for name in MEMBERS]
         begins = [len(member.events) for member in members]
-        before = self._settle(CLIENTS)
+        before = self._settle(MEMBERS)
         mark = self._broker.mark()
         self._broker.kill()
         restarted = time.monotonic()
@@ -387,7 +352,7 @@ class ChangingExperiment(Experiment):
             return all(any(event.values[0] > restarted for event in member.said("committed")) for member in members)
 
         until(haveAllGoneOn)
-        self.findings.restarted = [before, self._settle(CLIENTS)]
+        self.findings.restarted = [before, self._settle(MEMBERS)]
         self.findings.restartLog = self._broker.log(mark)
         self.findings.disturbed = [
             event
@@ -406,9 +371,6 @@ class SlowFindings(Findings):
     @ivar worked: by name, how many seconds they have worked on each of these records.
     @ivar stuck: the group when those that work for too long have lost what they had.
     @ivar returned: and when they are back.
-    @ivar throttled: the group before and after its members could not fetch for longer than their sessions.
-    @ivar throttledLog: what the broker wrote in between.
-    @ivar delaysMs: by client id, the delay that the broker has asked it for.
     """
 
     unhurried: list[Sample] = field(factory=list)
@@ -416,9 +378,6 @@ class SlowFindings(Findings):
     worked: dict[str, list[float]] = field(factory=dict)
     stuck: Sample | None = None
     returned: Sample | None = None
-    throttled: list[Sample] = field(factory=list)
-    throttledLog: str = ""
-    delaysMs: dict[str, float] = field(factory=dict)
 
 
 STAGGER_SECONDS = 0.5
@@ -428,73 +387,41 @@ FAST = "fast"
 
 
 class SlowExperiment(Experiment):
-    """Members work for longer than their sessions, then for longer than they may, then are throttled."""
+    """Members work for longer than their sessions, then for longer than they may."""
 
     findings: SlowFindings
 
     def __init__(self) -> None:
-        super().__init__(SLOW, "--quota", "client-bytes:algorithm=bucket:burst=300ms")
+        super().__init__(SLOW)
         self.findings = SlowFindings()
 
     def _run(self) -> None:
-        for kind in CLIENTS:
+        for kind in MEMBERS:
             self._start(kind, kind)
         self._start("ours", FAST, evolve(SLOW, maxWorkSeconds=0.0))
-        names = [*CLIENTS, FAST]
+        names = [*MEMBERS, FAST]
         before = self._settle(names)
         mark = self._broker.mark()
-        for name in CLIENTS:
+        for name in MEMBERS:
             self._produce(min(before.owners[name]), *[str(SLOW_SECONDS)] * SLOW_BATCHES)
         after = self._settle(names, self._drained)
         self.findings.unhurried = [before, after]
         self.findings.unhurriedLog = self._broker.log(mark)
-        for name in CLIENTS:
+        for name in MEMBERS:
             self.findings.worked[name] = self._workOf(name)
         # aiokafka breaks down when the group asks it to join again while it is leaving, so it leaves first.
-        for name in sorted(CLIENTS, key=lambda name: name != "aiokafka"):
+        for name in sorted(MEMBERS, key=lambda name: name != "aiokafka"):
             self._produce(min(after.owners[name]), "inf", "0")
             until(partial(self._isStuck, name))
             time.sleep(STAGGER_SECONDS)
         self.findings.stuck = self._settle([FAST], self._drained)
-        for name in CLIENTS:
+        for name in MEMBERS:
             self._processes[name].tell(GO_ON)
-        self.findings.returned = before = self._settle(names, self._drained)
-        mark = self._broker.mark()
-        self._limit(names)
-        # The first one ends the fetches that have waited since before there was a limit.
-        for value in ("0", "0".ljust(LARGE_BYTES)):
-            for name in names:
-                self._produce(min(before.owners[name]), value)
-            until(lambda: self._drained(self._look()))
-        until(lambda: self._look() and self._areSilenced(names))
-        end = time.monotonic() + 2 * SLOW.sessionMs / 1000
-        while time.monotonic() < end:
-            self._look()
-        self.findings.throttled = [before, self._settle(names)]
-        self.findings.throttledLog = self._broker.log(mark)
+        self.findings.returned = self._settle(names, self._drained)
 
     def _isStuck(self, name: str) -> bool:
         self._look()
         return len(self._processes[name].said("working")) > SLOW_BATCHES
-
-    def _limit(self, names: Collection[str]) -> None:
-        entries = [
-            {
-                "entity": [{"entity_type": "client-id", "entity_name": name}],
-                "ops": [{"key": "consumer_byte_rate", "value": float(QUOTA), "remove": False}],
-            }
-            for name in names
-        ]
-        answer = self._raw.ask(requestOf("AlterClientQuotas", 1, entries=entries, validate_only=False))
-        refused = [entry.error_message for entry in answer.entries if entry.error_code]
-        assert not refused, refused
-
-    def _areSilenced(self, names: Collection[str]) -> bool:
-        with urlopen(f"{self._broker.status}/sensors", timeout=PATIENCE_SECONDS) as response:
-            families = json.load(response)["families"]
-        values = families.get("client-bytes.Fetch.throttle-time", {"values": []})["values"]
-        self.findings.delaysMs = {clientId: delayMs for _, clientId, delayMs in values if delayMs}
-        return set(names) <= set(self.findings.delaysMs)
 
     def _workOf(self, name: str) -> list[float]:
         events = self._processes[name].events

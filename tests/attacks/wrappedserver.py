@@ -1,7 +1,7 @@
 """
 A server that answers a byte with much, protected by L{admission.wrapFactory}.
 
-C{python -m tests.kit.wrappedserver POOL ANSWER} prints its port, answers each
+C{python -m tests.attacks.wrappedserver POOL ANSWER} prints its port, answers each
 byte with ANSWER bytes, but C{.} with one, and ends with its standard input.
 """
 
