@@ -494,7 +494,7 @@ class BuildPolicyTests(InstalledTestCase):
         """What an implementation raises, other than its refusal of an argument, is named and chained."""
         for raising, words in (
             (lambda context: {}["size"], "raised KeyError: 'size'"),
-            (lambda context: Unfinished(), "raised TypeError: Can't instantiate abstract class Unfinished with "),
+            (lambda context: Unfinished(), "raised TypeError: Can't instantiate abstract class Unfinished "),
         ):
             self.patch(sys.modules[__name__], "buildNothing", raising)
             self.install(IQuotaPolicyFactory, "buildNothing")
