@@ -14,7 +14,7 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.interfaces import CONNECTIONS, FRAMES, PARKED, RESPONSES, IMemoryPool, PolicyContext
+from admission.interfaces import FRAMES, RESPONSES, IMemoryPool, PolicyContext
 from admission.testing.poolcontract import FairPoolContract, MemoryPoolContract, UnboundedPoolContract
 from admission_plugins import buffers
 from admission_plugins.bounded import (
@@ -154,14 +154,6 @@ class BoundTests(SynchronousTestCase):
             lease.release()
         self.assertEqual((pool.availableBytes, pool.peakFrameBytes), (1000, 1299))
 
-    def test_nothingIsNotEnough(self) -> None:
-        """With nothing available even one byte is refused."""
-        pool = BoundedPool(1000)
-        lease = take(pool, 1000)
-        self.assertTrue(pool.isOutOfMemory())
-        self.assertIs(pool.tryAllocate(1), None)
-        lease.release()
-
     def test_strict(self) -> None:
         """A strict pool hands out what it has and not a byte more."""
         pool = BoundedPool(1000, strict=True)
@@ -228,36 +220,6 @@ class BoundTests(SynchronousTestCase):
         while held:
             held.pop().release()
         self.assertEqual((pool.availableBytes, set(pool.usedBytesByPurpose.values())), (1000, {0}))
-
-
-class ChargeTests(SynchronousTestCase):
-    """Charges and what they do to requests."""
-
-    def test_chargesAloneLetOneThrough(self) -> None:
-        """
-        When charges have drained the pool and no request holds a lease, one
-        request gets one, or nothing would ever be released; the second is
-        refused until then.
-        """
-        for strict in (False, True):
-            pool = BoundedPool(1000, strict=strict)
-            charge = pool.charge(5000, PARKED)
-            self.assertEqual(pool.availableBytes, -4000)
-            lease = take(pool, 1000)
-            self.assertIs(pool.tryAllocate(1), None)
-            lease.release()
-            take(pool, 1).release()
-            charge.release()
-            self.assertEqual(pool.availableBytes, 1000)
-
-    def test_releasedChargesServeAgain(self) -> None:
-        """What charges took counts against requests until it is released."""
-        pool = BoundedPool(1000)
-        lease, charge = take(pool, 1), pool.charge(999, CONNECTIONS)
-        self.assertIs(pool.tryAllocate(1), None)
-        charge.release()
-        take(pool, 1).release()
-        lease.release()
 
 
 class LeaseTests(SynchronousTestCase):
@@ -378,16 +340,6 @@ class DepletionTests(SynchronousTestCase):
         self.pool.tryAllocate(1)
         self.clock.advance(5)
         self.assertEqual(self.share(), 0.5)
-        lease.release()
-
-    def test_neverAboveOne(self) -> None:
-        """A spell of any length is at most the whole time."""
-        lease = take(self.pool, 1000)
-        self.pool.tryAllocate(1)
-        for _ in range(100):
-            self.clock.advance(7)
-            self.assertLessEqual(self.share(), 1.0)
-        self.assertGreater(self.share(), 0.9)
         lease.release()
 
     def test_anyReleaseEndsIt(self) -> None:

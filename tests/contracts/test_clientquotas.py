@@ -174,28 +174,6 @@ class ClientBytesTests(SynchronousTestCase):
             delaySeconds = policy.record(fetch(), fetched(min(budgetBytes, wantedBytes)), now)
             self.assertLessEqual(delaySeconds, maxSeconds + 1e-9)
 
-    def test_debtIsCarried(self) -> None:
-        """
-        A first batch is whole however large it is: with a bucket the fetches
-        after it get nothing until it is paid for.
-        """
-        policy = ClientBytes(Buckets(1.0))
-        policy.configure(DEFAULT_CLIENT, {CONSUMER: 1000.0}, self.clock.seconds())
-        self.assertEqual(policy.budgetBytes(fetch(), self.clock.seconds()), 1000)
-        self.assertEqual(policy.record(fetch(), fetched(5000), self.clock.seconds()), 4.0)
-        budgets = []
-        for _ in range(5):
-            budgets.append(policy.budgetBytes(fetch(), self.clock.seconds()))
-            self.clock.advance(1.0)
-        self.assertEqual(budgets, [0, 0, 0, 0, 1])
-        self.assertEqual(policy.budgetBytes(fetch(), self.clock.seconds()), 1000)
-
-    def test_withoutClientId(self) -> None:
-        """Clients without an id share the default's limit."""
-        self.policy.record(produce(""), produced(12_000), self.clock.seconds())
-        self.assertEqual(self.policy.record(produce("", "bob"), NOTHING, self.clock.seconds()), 2.0)
-        self.assertEqual(self.policy.record(produce("app", "bob"), NOTHING, self.clock.seconds()), 0.0)
-
     def test_explain(self) -> None:
         """Both limits are explained, whatever the kind of the request."""
         self.policy.configure(QuotaEntity("alice"), {CONSUMER: 4000.0}, self.clock.seconds())
@@ -386,11 +364,6 @@ class RequestTimeTests(SynchronousTestCase):
         self.assertEqual(self.policy.budgetBytes(request("Fetch"), self.clock.seconds()), 0)
         self.assertIs(self.policy.budgetBytes(request("Fetch", "other"), self.clock.seconds()), None)
 
-    def test_replayKey(self) -> None:
-        """All kinds of requests of a client have one key."""
-        keys = {self.policy.replayKey(request(kind)) for kind in ("Produce", "Fetch", "Metadata")}
-        self.assertEqual(len(keys), 1)
-
     def test_sensors(self) -> None:
         """The time is published in percent."""
         registry = SensorRegistry(self.clock.seconds)
@@ -473,27 +446,6 @@ class ConnectionRateTests(SynchronousTestCase):
         self.clock = Clock()
         self.policy = ConnectionRate(2.0)
         self.policy.configure(DEFAULT_ADDRESS, {RATE: 2.0}, self.clock.seconds())
-
-    def test_throttled(self) -> None:
-        """Beyond the burst each connection waits for its turn, and the limit is kept exactly."""
-        delays = [self.policy.record(connection(), OPENED, self.clock.seconds()) for _ in range(7)]
-        self.assertEqual(delays, [0.0, 0.0, 0.0, 0.0, 0.5, 1.0, 1.5])
-        self.clock.advance(1.5)
-        self.assertEqual(self.policy.record(connection(), OPENED, self.clock.seconds()), 0.5)
-
-    def test_addressesApart(self) -> None:
-        """One address does not delay another."""
-        for _ in range(10):
-            self.policy.record(connection(), OPENED, self.clock.seconds())
-        self.assertEqual(self.policy.record(connection("192.0.2.2"), OPENED, self.clock.seconds()), 0.0)
-        self.assertNotEqual(*[self.policy.replayKey(connection(ip)) for ip in ("192.0.2.1", "192.0.2.2")])
-
-    def test_firstIsNeverLate(self) -> None:
-        """However low the limit, a first connection is let in at once."""
-        self.policy.configure(DEFAULT_ADDRESS, {RATE: 0.1}, self.clock.seconds())
-        self.assertEqual(
-            [self.policy.record(connection(), OPENED, self.clock.seconds()) for _ in range(2)], [0.0, 10.0]
-        )
 
     def test_otherKinds(self) -> None:
         """Requests do not count."""

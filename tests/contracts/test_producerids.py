@@ -173,21 +173,6 @@ class RefusingTests(ProducerIdsTestCase):
             # There is a token every six minutes.
             self.assertIn(self.sendEach(policy, others), (8, 9))
 
-    def test_refusedIsNotRemembered(self) -> None:
-        """An id that was refused is as new when it comes again."""
-        policy = self.build(10.0)
-        self.sendEach(policy, range(10))
-        self.assertEqual([self.send(policy, 77).admitted for _ in range(3)], [False] * 3)
-
-    def test_refusalsCostNothing(self) -> None:
-        """However often somebody is refused, the next token comes on time."""
-        policy = self.build(10.0)
-        self.sendEach(policy, range(10))
-        for _ in range(360):
-            self.assertEqual(self.send(policy, 77).admitted, False)
-            self.clock.advance(1.0)
-        self.assertEqual(self.send(policy, 77), ADMITTED)
-
     def test_allOrNothing(self) -> None:
         """
         Of several new ids in a request, all are let in or none; what is known,
@@ -230,14 +215,6 @@ class RefusingTests(ProducerIdsTestCase):
                 (ADMITTED, 0.0),
             )
         self.assertEqual(self.sensors(policy)["ids.tokens"], {"alice": 0.0})
-
-    def test_deciding(self) -> None:
-        """Deciding remembers no id and takes no token."""
-        policy = self.build(1.0)
-        self.assertEqual(
-            [policy.decide(produce(identity), self.clock.seconds()).admitted for identity in range(5)], [True] * 5
-        )
-        self.assertEqual((policy.memory.usedBytes, self.sensors(policy)["ids.tokens"]), (0, {}))
 
     @given(
         rate=st.integers(1, 20),
@@ -322,21 +299,9 @@ class ShadowTests(ProducerIdsTestCase):
                 earnest.record(request, USAGE, self.clock.seconds())
             self.clock.advance(60.0)
 
-    def test_throttling(self) -> None:
-        """One that would throttle says for how long."""
-        policy = self.build(10.0, isShadow=True, isRefusing=False)
-        self.assertEqual(self.sendEach(policy, range(12)), 10)
-
 
 class LimitTests(ProducerIdsTestCase):
     """Whose limit holds, and since when."""
-
-    def test_perUser(self) -> None:
-        """All clients of a user share one limit, whatever they call themselves, and other users have their own."""
-        policy = self.build(10.0)
-        admitted = [self.send(policy, each, clientId=f"client-{each}").admitted for each in range(20)]
-        self.assertEqual(sum(admitted), 10)
-        self.assertEqual(self.sendEach(policy, range(20), user="bob"), 10)
 
     def test_ownBeforeDefault(self) -> None:
         """A user's own limit goes before the default, and the largest number that Kafka knows is none."""

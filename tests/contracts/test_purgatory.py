@@ -54,20 +54,6 @@ class CallLaterContractTests(PurgatoryContract, SynchronousTestCase):
 class WheelPurgatoryTests(SynchronousTestCase):
     """What a L{WheelPurgatory} makes of its wheel."""
 
-    def test_oneTimer(self) -> None:
-        """All operations together take one timer of the reactor, and none once they are over."""
-        clock = Clock()
-        purgatory = WheelPurgatory(TimingWheel(clock))
-        operations = [ScriptedOperation(0.1 + index) for index in range(1000)]
-        for each in operations:
-            purgatory.tryCompleteElseWatch(each, ["key"])
-        self.assertEqual((len(clock.getDelayedCalls()), purgatory.delayed), (1, 1000))
-        clock.advance(500.0)
-        self.assertEqual((len(clock.getDelayedCalls()), purgatory.delayed), (1, 500))
-        for each in operations:
-            each.forceComplete()
-        self.assertEqual(list(clock.getDelayedCalls()), [])
-
     def test_shutdownSharesTheWheel(self) -> None:
         """Shutting one purgatory down leaves the others on its wheel alone."""
         clock = Clock()

@@ -61,30 +61,6 @@ class RefusalTests(SynchronousTestCase):
         """One candidate."""
         return planTrials([candidate(description)], recording.runs())
 
-    def test_recording(self) -> None:
-        """
-        The model has all there is: refusals, refusals that became delays, and
-        requests about which nobody was asked.
-        """
-        found = {(row["kind"], row["decision"]) for row in served("per-second:12").rows}
-        self.assertEqual(
-            found,
-            {
-                ("Produce", "admit"),
-                ("Produce", "reject"),
-                ("JoinGroup", "admit"),
-                ("JoinGroup", "throttle"),
-                ("Heartbeat", "admit"),
-            },
-        )
-
-    def test_same(self) -> None:
-        """The same policy says the same, open loop and closed loop."""
-        recording = served("per-second:12")
-        trials = self.trials(recording, "per-second:12")
-        self.assertEqual(replayed(openLoop(recording, trials)), decided(recording))
-        self.assertEqual(replayed(closedLoop(recording, trials)), decided(recording))
-
     def test_stricter(self) -> None:
         """Closed loop a refusal that becomes a delay moves all that follows, as it does on a server."""
         recording = served("per-second:12")

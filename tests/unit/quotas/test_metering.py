@@ -618,15 +618,6 @@ class WindowTests(SynchronousTestCase):
         self.assertEqual((meter.used(0.0), meter.room(0.0)), (1000.0, 0.0))
         self.assertAlmostEqual(meter.spend(1, 0.0), 0.001)
 
-    def test_elapsedPartCounts(self) -> None:
-        """
-        The window in progress counts as far as it has come: at half a second
-        the delay is taken over 10.5 seconds.
-        """
-        meter = self.build(1000.0)
-        meter.spend(10_000, 0.0)
-        self.assertAlmostEqual(meter.spend(2_600, 0.5), (1200.0 - 1000.0) / 1000.0 * 10.5)
-
     def test_microsecondBack(self) -> None:
         """
         Those who round the time may be a microsecond behind those who do not:
@@ -646,23 +637,6 @@ class WindowTests(SynchronousTestCase):
         meter = self.build(1.0)
         self.assertEqual(meter.spend(3_000_000, 0.0), 2_999_990.0)
         self.assertEqual(meter.spend(2**62, 0.5), (3_000_000 + 2**62) - 10.5)
-
-    def test_waitingMayNotBeEnough(self) -> None:
-        """
-        After the delay the windows may hold the same as before: 20,000 bytes at
-        1000 a second mean 10 seconds, then as many again, until they are
-        forgotten all at once after 11.
-        """
-        meter = self.build(1000.0)
-        self.assertEqual(meter.spend(20_000, 0.0), 10.0)
-        self.assertEqual([meter.used(at) for at in (10.0, 11.0)], [2000.0, 0.0])
-        self.assertEqual([meter.delaySeconds(at) for at in (10.0, 10.75, 11.0)], [10.0, 9.25, 0.0])
-
-    def test_oneWindow(self) -> None:
-        """With a single window the first amount counts as if it took a millisecond."""
-        meter = self.build(1000.0, samples=1)
-        self.assertEqual(meter.spend(1, 5.0), 0.0)
-        self.assertAlmostEqual(meter.spend(1, 5.0), 0.001)
 
     def test_cap(self) -> None:
         """It asks for no longer delay than it is to."""
