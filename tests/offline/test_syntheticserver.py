@@ -345,23 +345,6 @@ class ServerTests(SynchronousTestCase):
                 usage = Usage(event.requestBytes, event.responseBytes, event.serviceSeconds)
             self.assertEqual(control.charge(request, usage, event.decidedSeconds).shares, event.policyDelaysSeconds)
 
-    def test_throttled(self) -> None:
-        """
-        Whoever is throttled is told of the largest delay, rounded up, and by
-        which policy; a shadow policy is recorded and has no say.
-        """
-        kept = ran(SMALL, (*POLICIES, "client-bytes:produce=1:fetch=1:shadow=yes"))
-        throttled = [event for event in kept.of(RequestEvent) if event.decision == THROTTLE]
-        policies = Counter(event.policy for event in throttled)
-        self.assertEqual(set(policies), {"client-bytes", "request-time", "connections"})
-        for event in throttled:
-            *delays, shadow = event.policyDelaysSeconds
-            self.assertEqual(event.throttleTimeMs, math.ceil(max(delays) * 1000))
-            self.assertEqual(
-                ("client-bytes", "request-time", "connections").index(event.policy), delays.index(max(delays))
-            )
-            self.assertTrue(event.kind == CONNECTION or shadow > 0)
-
     def test_refused(self) -> None:
         """Who is refused has nothing counted, and is quiet for as long as told."""
         kept = ran(
