@@ -49,13 +49,6 @@ def trackAll(seen: LayeredBloom, members: Iterable[int], now: float) -> int:
 class TimeTests(SynchronousTestCase):
     """What a clock does to a L{LayeredBloom}."""
 
-    def test_newOnce(self) -> None:
-        """A member is new when it is first seen, and then it is known."""
-        seen = buildFilter()
-        self.assertFalse(seen.contains(7, 0.0))
-        self.assertEqual([seen.track(7, now) for now in (0.0, 0.0, 1.0)], [True, False, False])
-        self.assertTrue(seen.contains(7, 1.0))
-
     def test_knownForAWindow(self) -> None:
         """Whenever in a turn a member was seen, it is known for a window, and forgotten at most a turn later."""
         for offsetSeconds in (0.0, 1.0, 14.0):
@@ -64,15 +57,6 @@ class TimeTests(SynchronousTestCase):
             seen.track(7, offsetSeconds)
             self.assertTrue(seen.contains(7, offsetSeconds + WINDOW_SECONDS))
             self.assertFalse(seen.contains(7, offsetSeconds + WINDOW_SECONDS + TURN_SECONDS))
-
-    def test_carriedAlong(self) -> None:
-        """
-        A member that is seen once in a while never becomes new again, although
-        the layer that it was first added to is long gone.
-        """
-        seen = buildFilter()
-        seen.track(7, 0.0)
-        self.assertEqual([seen.track(7, now * 59.0) for now in range(1, 50)], [False] * 49)
 
     def test_notSeenByAsking(self) -> None:
         """Asking for a member does not keep it from being forgotten."""

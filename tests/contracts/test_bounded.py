@@ -513,16 +513,6 @@ class SlabTests(SynchronousTestCase):
             held.pop().release()
         self.assertEqual(pool.availableBytes, 1 << 20)
 
-    def test_smallRequestsMakeRoomToo(self) -> None:
-        """Requests too small for a slab push out what is kept just as large ones do."""
-        pool = BoundedPool(64 << 10)
-        take(pool, 8192).release()
-        self.assertEqual(pool.idleBytes, 8192)
-        leases = [take(pool, 4000) for _ in range(16)]
-        self.assertEqual(pool.idleBytes, 0)
-        for lease in leases:
-            lease.release()
-
 
 class UnboundedTests(SynchronousTestCase):
     """What is particular to L{UnboundedPool}."""

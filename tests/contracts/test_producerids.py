@@ -162,17 +162,6 @@ class RefusingTests(ProducerIdsTestCase):
         self.clock.advance(decision.delaySeconds)
         self.assertEqual(self.send(policy, 500, 501, 502), ADMITTED)
 
-    def test_knownIdsPass(self) -> None:
-        """Ids that have been let in pass for as long as they keep coming, while new ones are refused."""
-        policy = self.build(10.0)
-        self.assertEqual(self.sendEach(policy, range(10)), 10)
-        for _ in range(20):
-            self.clock.advance(3000.0)
-            self.assertEqual(self.sendEach(policy, range(10)), 10)
-            others = range(int(self.clock.seconds()) * 1000, int(self.clock.seconds()) * 1000 + 20)
-            # There is a token every six minutes.
-            self.assertIn(self.sendEach(policy, others), (8, 9))
-
     def test_allOrNothing(self) -> None:
         """
         Of several new ids in a request, all are let in or none; what is known,
@@ -302,15 +291,6 @@ class ShadowTests(ProducerIdsTestCase):
 
 class LimitTests(ProducerIdsTestCase):
     """Whose limit holds, and since when."""
-
-    def test_ownBeforeDefault(self) -> None:
-        """A user's own limit goes before the default, and the largest number that Kafka knows is none."""
-        policy = self.build(10.0)
-        policy.configure(QuotaEntity(user="alice"), {PRODUCER_IDS_RATE: 3.0}, self.clock.seconds())
-        policy.configure(QuotaEntity(user="bob"), {PRODUCER_IDS_RATE: UNLIMITED}, self.clock.seconds())
-        self.assertEqual([self.sendEach(policy, range(50), user=user) for user in ("alice", "bob", "carol")],
-                         [3, 50, 10])  # fmt: skip
-        self.assertEqual(set(self.sensors(policy)["ids.tokens"]), {"alice", "carol"})
 
     def test_unlimitedIsFree(self) -> None:
         """Where nobody has a limit there is nothing to ask, and nothing is remembered of anybody."""

@@ -200,24 +200,6 @@ class PunctualityTests(WheelTestCase):
             self.assertIn(years, self.called)
         self.assertEqual(self.wheel.count, 1)
 
-    def test_shortAfterLong(self) -> None:
-        """A short delay set when a wide slot is near is not rounded to that slot."""
-        self.later(8.0, "wide")
-        self.timers.advance(7.995)
-        self.later(0.002, "before")
-        self.later(0.01, "after")
-        for stepSeconds, word in [(0.003, "before"), (0.003, "wide"), (0.005, "after")]:
-            self.timers.advance(stepSeconds)
-            self.assertEqual(self.called[-1:], [word])
-
-    def test_narrowSlotBecomesWide(self) -> None:
-        """What is far off may share a slot with what is near, and is called in its turn."""
-        self.timers.advance(0.395)
-        for delay in (0.005, 0.024, 0.015):
-            self.later(delay, delay)
-        self.timers.advance(1.0)
-        self.assertEqual(self.called, [0.005, 0.015, 0.024])
-
     def test_nearlyNow(self) -> None:
         """
         A call that is due after now by less than a rounding error is made a

@@ -358,8 +358,8 @@ class DamagedRecordingTests(SynchronousTestCase):
     def setUp(self) -> None:
         """Record a server in sealed segments, about the same number of events in each."""
         server = SyntheticServer(
-            Population(clients=4, connections=2, seconds=60.0, requests=1500),
-            ["client-bytes:produce=16KiB:fetch=64KiB"],
+            Population(clients=8, connections=2, seconds=100.0, requests=2500),
+            ["client-bytes:produce=32KiB:fetch=128KiB"],
         )
         kept = Kept()
         server.run(kept)
@@ -392,7 +392,7 @@ class DamagedRecordingTests(SynchronousTestCase):
         stdout, stderr = StringIO(), StringIO()
         self.patch(sys, "stdout", stdout)
         self.patch(sys, "stderr", stderr)
-        tried = ["--candidate", "strict=client-bytes:produce=8KiB:fetch=64KiB"]
+        tried = ["--candidate", "strict=client-bytes:produce=16KiB:fetch=128KiB"]
         self.assertEqual(main(["replay", self.directory, "--out", self.out, *tried]), FAILED)
         said, complaint = stdout.getvalue(), stderr.getvalue()
         self.assertEqual(len(complaint.splitlines()), 1)

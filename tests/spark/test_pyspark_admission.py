@@ -548,17 +548,6 @@ class StreamTests(RecordedTestCase):
         stream = self.stream(**options)
         return [row["seq"] for row in readPartitions(stream, stream.partitions(dict(start), dict(end)))]
 
-    def test_sealedOnly(self) -> None:
-        """Rows come once they are sealed."""
-        self.record(1)
-        name = self.record(2, isSealed=False)
-        start = self.stream().initialOffset()
-        end = self.latest(start)
-        self.assertEqual(self.between(start, end), [1])
-        self.assertEqual(self.latest(end), end)
-        sealSegment(self.directory, str(segmentPath(self.directory, name)))
-        self.assertEqual(self.between(end, self.latest(end)), [2])
-
     def test_beingSealed(self) -> None:
         """A segment that has not gone yet may not have all its files, so they wait."""
         self.record(1)

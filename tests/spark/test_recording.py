@@ -220,11 +220,3 @@ class OpenTests(SynchronousTestCase):
         self.assertIn(f"there is no recording in {directory}: name the", self.refusal(str(directory)))
         directory.joinpath("_segments").mkdir()
         self.assertIn(f"nothing has been recorded in {directory}", self.refusal(str(directory)))
-
-    def test_options(self) -> None:
-        """A time or a sample that makes no sense is refused in one sentence."""
-        directory = self.mktemp()
-        writeRecording(directory, [KafkaRequestEvent(1, 0.0)])
-        self.assertIn("'noon' is not a moment: write ", self.refusal(directory, since="noon"))
-        self.assertIn("since has to be before until", self.refusal(directory, since="2024-01-02", until="2024-01-01"))
-        self.assertIn("'most' is no share of the clients: ", self.refusal(directory, sample="most"))

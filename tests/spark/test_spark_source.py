@@ -86,7 +86,8 @@ NOT_ACTIVATED = """
 import os, sys; os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 from pyspark.sql import SparkSession
 
-spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+spark = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC").getOrCreate()
 try:
     print(spark.read.format("admission").load(sys.argv[1]).count())
     spark.read.format("admission").option("tabel", "limits").load(sys.argv[1]).count()

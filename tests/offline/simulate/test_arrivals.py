@@ -297,17 +297,6 @@ class ComponentTests(OffersTestCase):
         )
         self.assertEqual(found, {3: 3, 5: 3, 9: 3, 4: 4})
 
-    def test_through(self) -> None:
-        """Who shares nothing is together through somebody who shares something with either."""
-        found = self.components(
-            self.trials(),
-            {"conn_id": 1},
-            {"conn_id": 2, "client_id": "b"},
-            {"conn_id": 3, "client_id": "b"},
-            {"conn_id": 3},
-        )
-        self.assertEqual(found, {1: 1, 2: 1, 3: 1})
-
     def test_unnoticed(self) -> None:
         """
         Requests that the policy takes no notice of bring nobody together, nor

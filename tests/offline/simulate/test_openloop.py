@@ -129,12 +129,6 @@ class OrderedTests(SynchronousTestCase):
             found += [(group[0], isNew, stop - start) for group, isNew, start, stop in ordered.groups(batch)]
         return found
 
-    def test_runs(self) -> None:
-        """Groups go on over batches."""
-        rows = [("a", 1, 1), ("a", 1, 2), ("a", 2, 1), ("b", 0, 1), (None, 0, 1)]
-        self.assertEqual(self.feed(rows, 2), [("a", True, 2), ("a", False, 1), ("b", True, 1), (None, True, 1)])
-        self.assertEqual(self.feed(rows, 9), [("a", True, 3), ("b", True, 1), (None, True, 1)])
-
     def test_refused(self) -> None:
         """Rows out of order, rows that come twice and groups in two places are refused, within a batch and across."""
         for rows, complaint in [

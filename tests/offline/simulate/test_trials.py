@@ -280,29 +280,6 @@ class LiveTests(SynchronousTestCase):
         self.assertEqual(self.ask(self.live()), (12_300, True))
         self.assertEqual(self.policy.recorded, [])
 
-    def test_cannotBeRefused(self) -> None:
-        """Requests about which no policy is asked are not put to decide."""
-        self.policy.decision = Decision(False, 1.0)
-        self.assertEqual(self.ask(self.live(), refusal=Refusal.NEVER), (0, False))
-        self.assertEqual(len(self.policy.recorded), 1)
-
-    def test_delayed(self) -> None:
-        """
-        A refusal that cannot be told becomes a delay, and what the request
-        took is recorded; the longer of two delays counts.
-        """
-        self.policy.decision = Decision(False, 1.0)
-        self.assertEqual(self.ask(self.live(), refusal=Refusal.DELAY), (1_000_000, False))
-        self.policy.delaySeconds = 2.0
-        self.assertEqual(self.ask(self.live(), refusal=Refusal.DELAY), (2_000_000, False))
-        self.assertEqual(len(self.policy.recorded), 2)
-
-    def test_clamped(self) -> None:
-        """Delays are made safe as the server makes them."""
-        for delaySeconds, expected in [(-1.0, 0), (float("nan"), 0), (float("inf"), 2000), (0.5, 2000), (0.001, 1000)]:
-            self.policy.delaySeconds = delaySeconds
-            self.assertEqual(self.ask(self.live(maxDelayUs=2000)), (expected, False))
-
     def test_notLimiting(self) -> None:
         """While nobody has a limit the policy is not asked; a change lets it be."""
         self.policy.configure(ALICE, {"scripted_rate": None}, 0.0)

@@ -730,12 +730,6 @@ class BucketTests(SynchronousTestCase):
         """Make a meter."""
         return Buckets(burstSeconds).build(limitOf(limit), 0.0)
 
-    def test_debtIsPaid(self) -> None:
-        """20,000 bytes at 1000 a second with a burst of one second owe 19 seconds, and then nothing."""
-        meter = self.build(1000.0)
-        self.assertEqual(meter.spend(20_000, 0.0), 19.0)
-        self.assertEqual([meter.delaySeconds(at) for at in (10.0, 18.0, 19.0)], [9.0, 1.0, 0.0])
-
     def test_used(self) -> None:
         """A full bucket is not used at all, an empty one wholly, one that owes more."""
         meter = self.build(1000.0)
@@ -772,12 +766,6 @@ class BucketTests(SynchronousTestCase):
             rates.append(meter.recentRate(at))
         # From 120 s on the reading at 110 s counts.
         self.assertEqual(rates, [0.0, 10.0, 20.0, 200.0 / 14, 30.0, 20.0, 0.0])
-
-    def test_isIdle(self) -> None:
-        """It is idle once it is full."""
-        meter = self.build(1000.0)
-        meter.spend(2000, 0.0)
-        self.assertEqual([meter.isIdle(at) for at in (1.9, 2.0)], [False, True])
 
     @settings(deadline=None)
     @given(

@@ -220,28 +220,8 @@ class RecorderTests(SynchronousTestCase):
         self.recorder.sample()
         self.assertEqual((len(self.exporter.samples[2]), self.recorder.shortenedSamples), (MAX_SAMPLES, 2))
 
-    def test_brokenSensor(self) -> None:
-        """A sensor that raises is left out of the samples and logged, and sampled again next time."""
-        isBroken = True
-
-        def read(now: float) -> float:
-            if isBroken:
-                raise RuntimeError("broken")
-            return 1.0
-
-        def sampled() -> list[str]:
-            self.clock.advance(10.0)
-            return [sample.sensor for sample in self.exporter.samples[-1]]
-
-        self.registry.addGauge("Used", read)
-        self.registry.addGauge("Other", lambda now: 2.0)
-        self.assertEqual(sampled(), ["Other"])
-        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
-        isBroken = False
-        self.assertEqual(sampled(), ["Used", "Other"])
-
     def test_brokenHistogram(self) -> None:
-        """So is a histogram."""
+        """A histogram that cannot be read is left out of the samples and logged, as other sensors are."""
         self.registry.addHistogram("Waits", BrokenHistogram())
         self.registry.addFamily("Rate", ("client",), lambda now: [(("a",), 1.0)])
         self.clock.advance(10.0)
