@@ -8,7 +8,6 @@ from math import inf
 from random import Random
 
 from hypothesis import given, settings, strategies as st
-from rbloom import Bloom
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission_plugins.bloom import (
@@ -354,16 +353,6 @@ class KeyTests(SynchronousTestCase):
     def test_random(self) -> None:
         """Every filter has a key of its own."""
         self.assertEqual(len({LayeredBloom(1, 1.0).key for _ in range(20)}), 20)
-
-    def test_needed(self) -> None:
-        """
-        Without it, ids that differ in their high bits would be taken for each
-        other several times as often as they may.
-        """
-        ids = dict(idPatterns(10_000))["high bits"]
-        members = Bloom(1000, 0.01)
-        members.update(ids[:1000])
-        self.assertGreater(sum(each in members for each in ids[1000:]) / 9000, 0.03)
 
     def test_errorsDiffer(self) -> None:
         """Which members a filter errs about depends on the key, so that nobody can choose ids that pass for known."""

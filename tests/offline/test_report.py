@@ -54,6 +54,7 @@ from tests.kit.evaluated import (
     HOSTILE,
     MINUTE_COUNT,
     RECORDED_POLICY,
+    STEP_SECONDS,
     STRICT,
     Row,
     at,
@@ -120,6 +121,12 @@ def verticalNumbers(page: ElementTree.Element, plot: str) -> list[tuple[float, f
         if each.tag.endswith("}text") and "text-anchor: end" in (each.get("style") or "")
     ]
     return [(float(match[1]), place) for match, place in found if match is not None]
+
+
+def resultsOf(directory: str, decisions: Sequence[Row], stepSeconds: int = STEP_SECONDS, **tables: Any) -> Results:
+    """The results that follow from decisions, and others as they are given."""
+    writeTables(Path(directory), {**replayTables(decisions, stepSeconds), **tables})
+    return Results.open(directory)
 
 
 class WordsTests(SynchronousTestCase):
@@ -314,10 +321,7 @@ class VerdictTests(SynchronousTestCase):
 
     def verdict(self, decisions: Sequence[Row], *fidelities: Row) -> Verdict:
         """The verdict on what follows from these decisions."""
-        directory = Path(self.mktemp())
-        tables = {**replayTables(decisions), "replay_fidelity": fidelities or [fidelityRow()]}
-        writeTables(directory, tables)
-        results = Results.open(directory)
+        results = resultsOf(self.mktemp(), decisions, replay_fidelity=fidelities or [fidelityRow()])
         return reach(results, Times.of(results))
 
     def test_cheapest(self) -> None:
@@ -468,19 +472,13 @@ class VerdictTests(SynchronousTestCase):
 class DifferenceTests(SynchronousTestCase):
     """Who gains and who loses."""
 
-    def results(self, decisions: Sequence[Row]) -> Results:
-        """The results that follow from these decisions."""
-        directory = Path(self.mktemp())
-        writeTables(directory, replayTables(decisions))
-        return Results.open(directory)
-
     def test_order(self) -> None:
         """The largest difference is first, be it a gain or a loss, and whoever sees none is only counted."""
         recorded, tried = decisionsOf(BASELINE, 0.0), decisionsOf("tried", 0.0)
         recorded[0]["held_us"], tried[0]["held_us"] = 5_000_000, 4_000_000
         tried[MINUTE_COUNT * 4]["held_us"] = 3_000_000
         tried[2 * MINUTE_COUNT * 4]["is_refused"] = True
-        differences = differencesOf(self.results(recorded + tried), "tried")
+        differences = differencesOf(resultsOf(self.mktemp(), recorded + tried), "tried")
         assert differences is not None
         self.assertEqual(
             [(each.name.split()[-1], each.cells()[1:], each.gain) for each in differences.changed],
@@ -503,7 +501,7 @@ class DifferenceTests(SynchronousTestCase):
         recorded[0]["held_us"], tried[0]["held_us"], tried[1]["is_refused"] = 5_000_000, 4_000_000, True
         other = MINUTE_COUNT * 4
         recorded[other]["held_us"], tried[other]["held_us"] = 5_000_000, 5_040_000
-        differences = differencesOf(self.results(recorded + tried), "tried")
+        differences = differencesOf(resultsOf(self.mktemp(), recorded + tried), "tried")
         assert differences is not None
         self.assertEqual((differences.changed, differences.losersInWords()), ([], "nobody is worse off"))
 
@@ -511,7 +509,7 @@ class DifferenceTests(SynchronousTestCase):
         """Of a client that ran out of recorded requests it is said that more is not known."""
         recorded, tried = decisionsOf(BASELINE, 0.0), decisionsOf("tried", 0.0)
         recorded[0]["held_us"], tried[0]["held_us"], tried[0]["is_exhausted"] = 5_000_000, 4_000_000, True
-        differences = differencesOf(self.results(recorded + tried), "tried")
+        differences = differencesOf(resultsOf(self.mktemp(), recorded + tried), "tried")
         assert differences is not None
         (difference,) = differences.changed
         self.assertEqual(difference.cells()[2:4], (f"{AT_LEAST}4 s", f"{AT_LEAST}\N{MINUS SIGN}1 s"))
@@ -525,7 +523,7 @@ class DifferenceTests(SynchronousTestCase):
         rows[-1]["kind"] = rows[15]["kind"] = "connection"
         rows[15]["is_refused"] = rows[-1]["is_refused"] = False
         rows[-1]["held_us"] = 9_000_000
-        results = self.results(rows)
+        results = resultsOf(self.mktemp(), rows)
         differences = differencesOf(results, "tried")
         assert differences is not None
         self.assertEqual([each.name for each in differences.changed], ["before login"])
@@ -582,9 +580,7 @@ class LinesTests(SynchronousTestCase):
                 if 45_000_000 <= row["at_us"] < 90_000_000:
                     row["request_bytes"] *= 3
                 row["is_refused"] = row["principal"] == "bob" and row["at_us"] < 60_000_000
-            directory = Path(self.mktemp())
-            writeTables(directory, replayTables(rows, stepSeconds=5))
-            times = evolve(Times.of(Results.open(directory)), stepSeconds=5)
+            times = evolve(Times.of(resultsOf(self.mktemp(), rows, 5)), stepSeconds=5)
             self.assertGreater(len(set(times.table["begin"].to_pylist())), 4)
             found.append((busiestBytes(times), starvedMinutes(times)))
         busy = [row for row in rows if 45_000_000 <= row["at_us"] < 105_000_000 and not row["is_refused"]]
@@ -602,9 +598,7 @@ class LinesTests(SynchronousTestCase):
                 # What else bob wants in the first minute of the recording, and in the second, is admitted.
                 isRefused = row["at_us"] < 5_000_000 or 60_000_000 <= row["at_us"] < 105_000_000
                 row["is_refused"] = row["principal"] == "bob" and isRefused
-            directory = Path(self.mktemp())
-            writeTables(directory, replayTables(rows, stepSeconds=5))
-            times = evolve(Times.of(Results.open(directory)), stepSeconds=5)
+            times = evolve(Times.of(resultsOf(self.mktemp(), rows, 5)), stepSeconds=5)
             begin = BEGIN.timestamp() + shift
             for covered in (None, (begin, begin + 240.0)):
                 self.assertEqual(starvedMinutes(evolve(times, covered=covered)), {"any": 0}, (shift, covered))
@@ -618,10 +612,10 @@ class LinesTests(SynchronousTestCase):
 
     def test_shortRecording(self) -> None:
         """Of a recording with few minutes all bytes are compared."""
-        directory = Path(self.mktemp())
         rows = decisionsOf("any", 0.0, minutes=2)
-        writeTables(directory, replayTables(rows, stepSeconds=5))
-        times = evolve(Times.of(Results.open(directory)), covered=(BEGIN.timestamp(), BEGIN.timestamp() + 120.0))
+        times = evolve(
+            Times.of(resultsOf(self.mktemp(), rows, 5)), covered=(BEGIN.timestamp(), BEGIN.timestamp() + 120.0)
+        )
         self.assertEqual(busiestBytes(times), {"any": sum(row["request_bytes"] for row in rows)})
 
     def test_gaps(self) -> None:
@@ -646,9 +640,7 @@ class LinesTests(SynchronousTestCase):
         for row in others:
             row["request_bytes"] = {"alice": 300, "bob": 100, "mallory": 100}.get(row["principal"], 0)
             row["is_refused"] = row["principal"] == "mallory" or row["at_us"] >= 60_000_000
-        directory = Path(self.mktemp())
-        writeTables(directory, replayTables(rows + others))
-        [line] = fairnessLines(["any"], Times.of(Results.open(directory)))
+        [line] = fairnessLines(["any"], Times.of(resultsOf(self.mktemp(), rows + others)))
         self.assertEqual(line.values[0], 400**2 / (3 * (300**2 + 100**2)))
         self.assertTrue(np.isnan(line.values[1]))
 

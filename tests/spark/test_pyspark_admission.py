@@ -500,12 +500,6 @@ class DamageTests(RecordedTestCase):
             self.assertIn(expected[row["path"]], row["problem"])
         self.assertEqual(self.told, [])
 
-    def test_noProblems(self) -> None:
-        """Where all is well there are none."""
-        self.record(1)
-        self.record(2, isSealed=False)
-        self.assertEqual(readAll(self.directory, table="problems"), [])
-
     def test_damagedPage(self) -> None:
         """Damage in the middle of a file, which its footer knows nothing of, is told of, too."""
         path = self.parquet(self.record(*range(1, 200)))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from admission.offline.population import Population
 from admission.offline.simulate import pooltrace
 from admission.offline.simulate.candidates import Candidate, resolveCandidate
 from admission.offline.simulate.ordered import OutOfOrder
-from admission.offline.simulate.pool import RESULTS, defaultOrder, replayPools
+from admission.offline.simulate.pool import defaultOrder, replayPools
 from admission.offline.simulate.pooltrace import POOL_COLUMNS
 from admission.offline.simulate.totals import MINUTE_US
 from admission.offline.syntheticserver import SyntheticServer, recordSynthetic
@@ -266,26 +265,6 @@ class PoolTests(SynchronousTestCase):
         replayed = replay("unbounded", rowsOf({}))
         self.assertEqual((replayed.total["requests"], replayed.total["wait_max_us"], len(replayed.steps)), (1, None, 1))
 
-    def test_pickled(self) -> None:
-        """All of it can be sent to another machine."""
-        candidates = [candidateFor("bounded:100B")]
-        sent = pickle.loads(pickle.dumps(partial(replayPools, candidates=candidates, order=ORDER)))
-        (batch,) = sent([rowsOf({})])
-        self.assertEqual(batch.schema, RESULTS)
-
-    def test_anyPool(self) -> None:
-        """A candidate is whatever has a label and builds a pool."""
-
-        class Plain:
-            label = "mine"
-
-            def build(self, clock: Any) -> IMemoryPool:
-                pool: IMemoryPool = candidateFor("bounded:1B").build(clock)
-                return pool
-
-        (batch,) = replayPools([rowsOf({}, {})], [Plain()])
-        self.assertEqual(set(batch.column("candidate").to_pylist()), {"mine"})
-
     def test_holders(self) -> None:
         """
         The pool is told who asked: the principal, or else the address of the
@@ -350,14 +329,6 @@ class AnyTraceTests(SynchronousTestCase):
         self.assertEqual(total["muted_us"], sum(each["wait_us"] for each in replayed.clients.values()))
         self.assertEqual(total["waits"], sum(each["waits"] for each in replayed.clients.values()))
         self.assertEqual(sum(each["span_us"] for each in replayed.steps), 1000 * SECOND - requests[0]["mono_us"])
-
-    @given(traces)
-    def test_unlimited(self, requests: Sequence[Mapping[str, Any]]) -> None:
-        """Without a bound nobody ever waits."""
-        total = replay("unbounded", rowsOf(*requests)).total
-        self.assertEqual(
-            (total["waits"], total["muted_us"], total["depleted_share"], total["oversized"]), (0, 0, 0.0, 0)
-        )
 
     @given(traces, st.integers(1, 30), st.integers(1, 7))
     def test_batches(self, requests: Sequence[Mapping[str, Any]], rowCount: int, chunkRows: int) -> None:

@@ -5,7 +5,6 @@ and L{admission.offline.simulate.live}.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Sequence
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -197,11 +196,6 @@ class PlaceTests(SynchronousTestCase):
         self.assertEqual((inForce.replaced, inForce.retained, inForce.hasSay), ([0], [], True))
         self.assertEqual((shadow.replaced, shadow.retained, shadow.hasSay), ([1], [0], False))
         self.assertEqual(shadow.decisive, [0])
-
-    def test_pickled(self) -> None:
-        """Trials reach other processes."""
-        trial = trialOf("client-bytes:produce=4M", runWith("request-time", changes=[start(5.0, ALICE)]))
-        self.assertEqual(pickle.loads(pickle.dumps(trial)), trial)
 
     def test_horizon(self) -> None:
         """A trial says how long its policy remembers."""

@@ -11,7 +11,6 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
-from zope.interface.verify import verifyObject
 
 from admission.interfaces import IMetricsExporter, QuotaEntity
 from admission.kafka.recordedcolumns import KafkaRequestEvent
@@ -99,10 +98,6 @@ class RecorderTests(SynchronousTestCase):
         recorder = EventRecorder(named, self.clock, self.registry, 10.0)
         recorder.start(ORIGIN, deferToThread)
         return recorder
-
-    def test_interface(self) -> None:
-        """What the tests export to is an exporter."""
-        verifyObject(IMetricsExporter, self.exporter)
 
     def test_nobodyListens(self) -> None:
         """Without exporters nothing is recorded, sampled or published, and the recorder says so."""
