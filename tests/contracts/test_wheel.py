@@ -506,31 +506,21 @@ reactor.run()
 class ReactorTests(SynchronousTestCase):
     """A wheel runs on every reactor, by its own clock and by a monotonic one."""
 
-    def check(self, name: str, className: str) -> None:
+    def test_reactors(self) -> None:
         """Calls are made in order, none early and none when cancelled, with a single timer at a time."""
         path = os.pathsep.join(str(ROOT / root) for root in ("src", "plugins", "."))
-        result = subprocess.run(
-            [sys.executable, "-c", PROGRAM, name],
-            env={**os.environ, "PYTHONPATH": path},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=60,
-        )
-        self.assertEqual((result.returncode, result.stdout.strip()), (0, className), result.stdout)
-
-    def test_epoll(self) -> None:
-        """The default on Linux."""
-        self.check("epollreactor", "EPollReactor")
-
-    def test_poll(self) -> None:
-        """The one before it."""
-        self.check("pollreactor", "PollReactor")
-
-    def test_select(self) -> None:
-        """The one that is everywhere."""
-        self.check("selectreactor", "SelectReactor")
-
-    def test_asyncio(self) -> None:
-        """The one on asyncio's loop."""
-        self.check("asyncioreactor", "AsyncioSelectorReactor")
+        for name, className in (
+            ("epollreactor", "EPollReactor"),
+            ("pollreactor", "PollReactor"),
+            ("selectreactor", "SelectReactor"),
+            ("asyncioreactor", "AsyncioSelectorReactor"),
+        ):
+            result = subprocess.run(
+                [sys.executable, "-c", PROGRAM, name],
+                env={**os.environ, "PYTHONPATH": path},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=60,
+            )
+            self.assertEqual((result.returncode, result.stdout.strip()), (0, className), result.stdout)

@@ -26,7 +26,6 @@ from admission.control import AdmissionControl
 from admission.interfaces import (
     CONNECTION,
     DEFAULT,
-    IMetricsExporterFactory,
     IQuotaPolicyFactory,
     PolicyContext,
     QuotaEntity,
@@ -43,7 +42,7 @@ from admission.offline.population import (
 )
 from admission.offline.simulator import MICROSECONDS, Simulator
 from admission.offline.syntheticserver import RecordingFailed, SyntheticServer, recordSynthetic
-from admission.plugins import PolicyError, buildPolicy
+from admission.plugins import buildPolicy
 from admission.recording import TABLES
 from admission.recording.arrow import arrowSchema
 from admission.recording.events import (
@@ -430,7 +429,8 @@ class RecordingTests(SynchronousTestCase):
     """What is written is a recording."""
 
     def record(self, directory: str) -> SyntheticServer:
-        """Record L{SMALL}."""
+        """Record L{SMALL}, without another process."""
+        self.patch(subprocess, "run", None)
         server = SyntheticServer(SMALL, POLICIES, TIGHT, beginSeconds=1_700_000_000.0)
         recordSynthetic(directory, server)
         return server
@@ -489,22 +489,6 @@ class RecordingTests(SynchronousTestCase):
             error = self.assertRaises(RecordingFailed, self.record, str(path))
             self.assertIn(words, str(error))
         self.assertEqual(list(directory.iterdir()), [file])
-
-    def test_sealing(self) -> None:
-        """No other process is needed for it, if the exporter is told so, which knows two ways."""
-
-        def refuse(*args: Any, **kwargs: Any) -> None:
-            raise AssertionError("a process was started")
-
-        self.patch(subprocess, "run", refuse)
-        directory = self.mktemp()
-        self.record(directory)
-        self.assertGreater(_requestsIn(directory).num_rows, 1000)
-        context = PolicyContext(Simulator(), lambda: 0.0)
-        error = self.assertRaises(
-            PolicyError, buildPolicy, IMetricsExporterFactory, "spark:there:sealing=later", context
-        )
-        self.assertIn("sealing=later: say process or inline", str(error))
 
 
 class CommandTests(SynchronousTestCase):

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.kafka.recordedcolumns import KafkaRequestEvent
 from admission.offline.sparksession import javaEnvironment
-from admission.recording.events import Origin
 from admission.recording.segments import Segment
 from admission.recording.tables import TABLES
 from admission_plugins.sealing import sealAll
@@ -24,7 +22,7 @@ from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS
 from tests.kit.longform import longForm
 from tests.kit.recordings import writeRecording
 from tests.kit.sparksession import sharedSession
-from tests.spark.test_pyspark_admission import CAP_BYTES, someEvents
+from tests.spark.test_pyspark_admission import CAP_BYTES, RecordedTestCase, someEvents
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -59,23 +57,12 @@ def numbersOf(rows: DataFrame) -> list[int]:
     return sorted(row["seq"] for row in rows.select("seq").collect())
 
 
-class SparkTestCase(SynchronousTestCase):
+class SparkTestCase(RecordedTestCase):
     """Has Spark and a directory to record to."""
 
     def setUp(self) -> None:
-        """Have nothing recorded yet."""
+        super().setUp()
         self.session = sharedSession()
-        self.directory = Path(self.mktemp()).absolute()
-
-    def record(self, *numbers: int, isSealed: bool = True, process: str = "boot") -> str:
-        """
-        Record a segment of requests with these numbers.
-
-        @return: its name.
-        """
-        events = [KafkaRequestEvent(1, float(number), seq=number) for number in numbers]
-        [name] = writeRecording(self.directory, events, Origin("3", process), isSealed)
-        return name
 
     def read(self, **options: str) -> DataFrame:
         """What the source makes of the directory."""
@@ -168,7 +155,7 @@ class StreamTests(SparkTestCase):
         self.assertEqual(self.runQuery(), [])
         sealAll(self.directory, CAP_BYTES)
         self.record(5, process="other")
-        next(self.directory.rglob("boot-000001.parquet")).unlink()
+        self.parquet("boot-000001").unlink()
         self.assertEqual(sorted(seq for batch in self.runQuery() for seq in batch), [3, 4, 5])
         self.assertNotIn(stuck, segmentNames(self.directory))
 
