@@ -333,16 +333,6 @@ class DepletionTests(SynchronousTestCase):
         self.assertEqual(self.share(), 0.0)
         lease.release()
 
-    def test_visibleWhileItLasts(self) -> None:
-        """The spell begins with the first refusal and shows before it is over."""
-        lease = take(self.pool, 1000)
-        self.pool.tryAllocate(1)
-        self.clock.advance(10)
-        self.pool.tryAllocate(1)
-        self.clock.advance(5)
-        self.assertEqual(self.share(), 0.5)
-        lease.release()
-
     def test_anyReleaseEndsIt(self) -> None:
         """A release ends the spell even if it leaves the pool empty."""
         leases = [take(self.pool, 999), take(self.pool, 1000)]
