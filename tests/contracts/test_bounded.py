@@ -284,16 +284,6 @@ class LeaseTests(SynchronousTestCase):
 
             self.assertReclaimed(pool, drop, pool.sizeBytes)
 
-    def test_failingListenerOfADroppedLease(self) -> None:
-        """A listener that raises when a lease was dropped is logged, and the others are told."""
-        pool = BoundedPool(1000)
-        told: list[None] = []
-        pool.subscribe(lambda: 1 // 0)  # type: ignore[arg-type]
-        pool.subscribe(lambda: told.append(None))
-        [take(pool, 100)].clear()
-        self.assertEqual((told, pool.availableBytes), ([None], 1000))
-        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
-
     def test_releasedLeaseIsNotReclaimed(self) -> None:
         """A lease that was released counts once, whatever becomes of it."""
         pool = BoundedPool(1000)

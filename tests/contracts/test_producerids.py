@@ -139,15 +139,6 @@ class RefusingTests(ProducerIdsTestCase):
         for rate in (1.0, 10.0, 100.0, 333.0):
             self.assertEqual(self.sendEach(self.build(rate), range(500)), rate)
 
-    def test_refillsInAWindow(self) -> None:
-        """After that there is room for as many more, spread evenly over a window."""
-        policy = self.build(100.0)
-        self.sendEach(policy, range(100))
-        for second in range(3600):
-            self.clock.advance(1.0)
-            admitted = self.sendEach(policy, [1000 + second])
-            self.assertEqual(admitted, (second + 1) % 36 == 0, second)
-
     def test_throttleTime(self) -> None:
         """
         A refusal says when there will be tokens: what is missing, divided by

@@ -15,8 +15,6 @@ from twisted.trial.unittest import SynchronousTestCase
 from admission.interfaces import CONNECTION
 from admission.offline.simulate import component
 from admission.offline.simulate.candidates import resolveCandidates
-from admission.offline.simulate.closedloop import replayClosedLoop
-from admission.offline.simulate.ordered import OutOfOrder
 from admission.offline.simulate.runs import Gap
 from admission.offline.simulate.trials import Trial, TrialKey, planTrials
 from tests.kit.replaymodel import (
@@ -24,8 +22,6 @@ from tests.kit.replaymodel import (
     Recording,
     Step,
     Steps,
-    alone,
-    closedInput,
     closedLoop,
     openLoop,
     population,
@@ -331,17 +327,6 @@ class ClosedLoopTests(SynchronousTestCase):
         inMemory = closedLoop(recording, trials, 64)
         self.patch(component, "MAX_ROWS_IN_MEMORY", 100)
         self.assertEqual(closedLoop(recording, trials, 64), inMemory)
-
-    def test_unsorted(self) -> None:
-        """Rows that are not sorted by connection and arrival are refused."""
-        recording = serve(IN_FORCE, population(1, 2), self.steps(), SECOND)
-        trials = trialsOf(recording, "client-bytes:produce=500k")
-        table = pa.Table.from_batches(closedInput(recording, trials)).sort_by(
-            [("component", "ascending"), ("at_us", "ascending")]
-        )
-        rows = table.combine_chunks().to_batches()
-        error = self.assertRaises(OutOfOrder, list, replayClosedLoop(rows, alone(trials)))
-        self.assertIn("component 1: the row with conn_id", str(error))
 
     def steps(self) -> Steps:
         """What most clients of these tests do."""

@@ -7,7 +7,6 @@ from attrs import evolve
 from hypothesis import given, strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.offline.simulate.arrivals import OPEN_GROUP
 from admission.offline.simulate.candidates import resolveCandidates
 from admission.offline.simulate.openloop import replayOpenLoop
 from admission.offline.simulate.ordered import Ordered, OutOfOrder
@@ -20,7 +19,6 @@ from tests.kit.replaymodel import (
     openLoop,
     population,
     serve,
-    sortedBy,
     steadySteps,
     summed,
 )
@@ -98,18 +96,6 @@ class OpenLoopTests(SynchronousTestCase):
             {seq for label, seq in marked if label == "w"},
             {row["seq"] for row in after if row["decided_mono_us"] - gap.atUs < 12 * SECOND},
         )
-
-    def test_shuffled(self) -> None:
-        """Rows that are not sorted are refused, by their key and the row."""
-        recording = recorded(3)
-        trials = trialsOf(recording, "client-bytes:produce=50k")
-        batches = sortedBy(arrivalsOf(recording, trials), (*OPEN_GROUP, "seq", "at_us"), 10)
-        late = [{**row, "at_us": -row["at_us"]} for row in pa.Table.from_batches(batches).to_pylist()]
-        unsorted = pa.RecordBatch.from_pylist(late, batches[0].schema)
-        error = self.assertRaises(OutOfOrder, list, replayOpenLoop([unsorted], alone(trials)))
-        self.assertIn("candidate 'client-bytes:produce=50k', broker_id '1', boot_id 'boot', replay_key", str(error))
-        self.assertIn("comes after at_us -", str(error))
-        self.assertIn("sort by candidate, broker_id, boot_id, replay_key, slice, at_us, seq", str(error))
 
 
 class OrderedTests(SynchronousTestCase):

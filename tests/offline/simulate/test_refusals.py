@@ -11,9 +11,9 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import Refusal
-from admission.offline.simulate.identity import VERDICTS, compare, countMatches, findVerdicts, judge
-from admission.offline.simulate.trials import Trial, TrialKey, planRecorded, planTrials
-from tests.kit.replaymodel import Client, Recording, Step, closedLoop, openLoop, population, serve, tableOf
+from admission.offline.simulate.trials import Trial, TrialKey, planTrials
+from tests.kit.identitygate import gate
+from tests.kit.replaymodel import Client, Recording, Step, closedLoop, openLoop, population, serve
 from tests.kit.replaypolicies import candidate, install
 
 SECOND = 1_000_000
@@ -82,15 +82,10 @@ class RefusalTests(SynchronousTestCase):
         joining = partial(steps, kinds=["JoinGroup"])
         together = serve(both, population(2, 3), joining, 20 * SECOND, refusals=REFUSALS)
         for recording in (served("per-second:12"), together):
-            for key, trial in planRecorded(recording.runs()).items():
-                alone = {key: trial}
-                verdicts = pa.Table.from_batches(findVerdicts(tableOf(recording.rows).to_batches(), alone), VERDICTS)
-                for decisions in (openLoop(recording, alone), closedLoop(recording, alone)):
-                    matches = countMatches(compare(decisions, verdicts).to_batches())
-                    [fidelity] = judge(matches, {key: len(verdicts)}, alone)
-                    self.assertTrue(fidelity.isTrusted, fidelity.inWords())
-                    self.assertEqual((fidelity.matchShare, fidelity.missing), (1.0, 0))
-                    self.assertGreater(fidelity.throttled, 50)
+            for fidelity in gate(recording):
+                self.assertTrue(fidelity.isTrusted, fidelity.inWords())
+                self.assertEqual((fidelity.matchShare, fidelity.missing), (1.0, 0))
+                self.assertGreater(fidelity.throttled, 50)
 
     def test_unlimited(self) -> None:
         """Candidates refuse as they could have, also where nobody was limited."""
