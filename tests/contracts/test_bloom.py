@@ -8,7 +8,6 @@ from math import inf
 from random import Random
 
 from hypothesis import given, settings, strategies as st
-from rbloom import Bloom
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission_plugins.bloom import (
@@ -49,13 +48,6 @@ def trackAll(seen: LayeredBloom, members: Iterable[int], now: float) -> int:
 class TimeTests(SynchronousTestCase):
     """What a clock does to a L{LayeredBloom}."""
 
-    def test_newOnce(self) -> None:
-        """A member is new when it is first seen, and then it is known."""
-        seen = buildFilter()
-        self.assertFalse(seen.contains(7, 0.0))
-        self.assertEqual([seen.track(7, now) for now in (0.0, 0.0, 1.0)], [True, False, False])
-        self.assertTrue(seen.contains(7, 1.0))
-
     def test_knownForAWindow(self) -> None:
         """Whenever in a turn a member was seen, it is known for a window, and forgotten at most a turn later."""
         for offsetSeconds in (0.0, 1.0, 14.0):
@@ -64,15 +56,6 @@ class TimeTests(SynchronousTestCase):
             seen.track(7, offsetSeconds)
             self.assertTrue(seen.contains(7, offsetSeconds + WINDOW_SECONDS))
             self.assertFalse(seen.contains(7, offsetSeconds + WINDOW_SECONDS + TURN_SECONDS))
-
-    def test_carriedAlong(self) -> None:
-        """
-        A member that is seen once in a while never becomes new again, although
-        the layer that it was first added to is long gone.
-        """
-        seen = buildFilter()
-        seen.track(7, 0.0)
-        self.assertEqual([seen.track(7, now * 59.0) for now in range(1, 50)], [False] * 49)
 
     def test_notSeenByAsking(self) -> None:
         """Asking for a member does not keep it from being forgotten."""
@@ -370,16 +353,6 @@ class KeyTests(SynchronousTestCase):
     def test_random(self) -> None:
         """Every filter has a key of its own."""
         self.assertEqual(len({LayeredBloom(1, 1.0).key for _ in range(20)}), 20)
-
-    def test_needed(self) -> None:
-        """
-        Without it, ids that differ in their high bits would be taken for each
-        other several times as often as they may.
-        """
-        ids = dict(idPatterns(10_000))["high bits"]
-        members = Bloom(1000, 0.01)
-        members.update(ids[:1000])
-        self.assertGreater(sum(each in members for each in ids[1000:]) / 9000, 0.03)
 
     def test_errorsDiffer(self) -> None:
         """Which members a filter errs about depends on the key, so that nobody can choose ids that pass for known."""

@@ -174,28 +174,6 @@ class ClientBytesTests(SynchronousTestCase):
             delaySeconds = policy.record(fetch(), fetched(min(budgetBytes, wantedBytes)), now)
             self.assertLessEqual(delaySeconds, maxSeconds + 1e-9)
 
-    def test_debtIsCarried(self) -> None:
-        """
-        A first batch is whole however large it is: with a bucket the fetches
-        after it get nothing until it is paid for.
-        """
-        policy = ClientBytes(Buckets(1.0))
-        policy.configure(DEFAULT_CLIENT, {CONSUMER: 1000.0}, self.clock.seconds())
-        self.assertEqual(policy.budgetBytes(fetch(), self.clock.seconds()), 1000)
-        self.assertEqual(policy.record(fetch(), fetched(5000), self.clock.seconds()), 4.0)
-        budgets = []
-        for _ in range(5):
-            budgets.append(policy.budgetBytes(fetch(), self.clock.seconds()))
-            self.clock.advance(1.0)
-        self.assertEqual(budgets, [0, 0, 0, 0, 1])
-        self.assertEqual(policy.budgetBytes(fetch(), self.clock.seconds()), 1000)
-
-    def test_withoutClientId(self) -> None:
-        """Clients without an id share the default's limit."""
-        self.policy.record(produce(""), produced(12_000), self.clock.seconds())
-        self.assertEqual(self.policy.record(produce("", "bob"), NOTHING, self.clock.seconds()), 2.0)
-        self.assertEqual(self.policy.record(produce("app", "bob"), NOTHING, self.clock.seconds()), 0.0)
-
     def test_explain(self) -> None:
         """Both limits are explained, whatever the kind of the request."""
         self.policy.configure(QuotaEntity("alice"), {CONSUMER: 4000.0}, self.clock.seconds())
@@ -235,70 +213,6 @@ class ClientBytesTests(SynchronousTestCase):
                 "client-bytes.Fetch.utilization": {},
             },
         )
-
-
-class ClientBytesDescriptionTests(SynchronousTestCase):
-    """C{client-bytes} in descriptions."""
-
-    def build(self, description: str, **context: Any) -> Any:
-        """Build what is described."""
-        self.clock = Clock()
-        return buildPolicy(IQuotaPolicyFactory, description, PolicyContext(self.clock, lambda: 0.0, **context))
-
-    def delays(self, policy: IQuotaPolicy, *sizesBytes: int) -> Sequence[float]:
-        """What recording requests of these sizes brings."""
-        return [policy.record(produce(), produced(sizeBytes), self.clock.seconds()) for sizeBytes in sizesBytes]
-
-    def test_bare(self) -> None:
-        """Without arguments it limits nobody until it is told to."""
-        policy = self.build("client-bytes")
-        self.assertEqual((policy.isLimiting, policy.isShadow, policy.horizonSeconds), (False, False, 12.0))
-
-    def test_limits(self) -> None:
-        """The rates are those of clients without a limit of their own."""
-        policy = self.build("client-bytes:produce=2M:fetch=4M/2s:shadow=yes")
-        self.assertEqual(policy.limits, {DEFAULT_CLIENT: {PRODUCER: 2e6, CONSUMER: 2e6}})
-        self.assertEqual((policy.isLimiting, policy.isShadow), (True, True))
-
-    def test_windows(self) -> None:
-        """The windows are those of the server, unless the description says else."""
-        for arguments, expected in [("", 1.0), (":windows=6", -3.0), (":windows=4:window=500ms", 5.5)]:
-            policy = self.build(f"client-bytes:produce=1000{arguments}", quotaWindows=4, quotaWindowSeconds=2.0)
-            self.assertEqual(self.delays(policy, 7000), [max(expected, 0.0)])
-            self.assertEqual(self.delays(policy, 3000), [expected + 3.0])
-
-    def test_bucket(self) -> None:
-        """A bucket has a burst of a second, unless the description says else."""
-        self.assertEqual(self.delays(self.build("client-bytes:produce=1000:algorithm=bucket"), 1000, 500), [0.0, 0.5])
-        longer = self.build("client-bytes:produce=1000:algorithm=bucket:burst=3s")
-        self.assertEqual((self.delays(longer, 3000, 500), longer.horizonSeconds), ([0.0, 0.5], None))
-
-    def test_meters(self) -> None:
-        """The number of clients that are told apart can be set."""
-        policy = self.build("client-bytes:produce=1000:algorithm=bucket:meters=1")
-        policy.record(produce("a"), produced(2000), 0.0)
-        policy.record(produce("b"), produced(3000), 0.0)
-        self.assertEqual([policy.record(produce(each), NOTHING, 0.0) for each in "abc"], [1.0, 2.0, 2.0])
-
-    def test_mistakes(self) -> None:
-        """What makes no sense is refused, saying what would."""
-        for arguments, words in [
-            ("produce=0", "more than zero"),
-            ("produce=fast", "is not a rate"),
-            ("algorithm=magic", "say window or bucket"),
-            ("burst=1s", "algorithm=bucket only"),
-            ("algorithm=bucket:windows=3", "algorithm=window only"),
-            ("algorithm=bucket:window=3s", "algorithm=window only"),
-            ("algorithm=bucket:burst=0s", "more than nothing"),
-            ("windows=0", "whole number, 1 or more"),
-            ("windows=1.5", "whole number"),
-            ("window=0s", "more than nothing"),
-            ("meters=0", "whole number"),
-            ("shadow=maybe", "yes or no"),
-            ("consume=5", "expected client-bytes["),
-        ]:
-            error = self.assertRaises(PolicyError, self.build, f"client-bytes:{arguments}")
-            self.assertIn(words, str(error))
 
 
 def request(kind: str = "Produce", clientId: str = "app") -> Request:
@@ -386,11 +300,6 @@ class RequestTimeTests(SynchronousTestCase):
         self.assertEqual(self.policy.budgetBytes(request("Fetch"), self.clock.seconds()), 0)
         self.assertIs(self.policy.budgetBytes(request("Fetch", "other"), self.clock.seconds()), None)
 
-    def test_replayKey(self) -> None:
-        """All kinds of requests of a client have one key."""
-        keys = {self.policy.replayKey(request(kind)) for kind in ("Produce", "Fetch", "Metadata")}
-        self.assertEqual(len(keys), 1)
-
     def test_sensors(self) -> None:
         """The time is published in percent."""
         registry = SensorRegistry(self.clock.seconds)
@@ -400,37 +309,6 @@ class RequestTimeTests(SynchronousTestCase):
             list(registry.families["request-time.Request.request-time"].read(self.clock.seconds())),
             [(("", "app"), 60.0)],
         )
-
-
-class RequestTimeDescriptionTests(SynchronousTestCase):
-    """C{request-time} in descriptions."""
-
-    def build(self, description: str, **context: Any) -> Any:
-        """Build what is described."""
-        return buildPolicy(IQuotaPolicyFactory, description, PolicyContext(Clock(), lambda: 0.0, **context))
-
-    def test_bare(self) -> None:
-        """Without arguments it limits nobody until it is told to."""
-        policy = self.build("request-time")
-        self.assertEqual((policy.isLimiting, policy.isShadow, policy.horizonSeconds), (False, False, 12.0))
-
-    def test_arguments(self) -> None:
-        """The percentage is that of clients without a limit of their own; the windows are those of the server."""
-        policy = self.build("request-time:percent=12.5:shadow=yes:meters=5", quotaWindows=4, quotaWindowSeconds=2.0)
-        self.assertEqual(policy.limits, {DEFAULT_CLIENT: {PERCENTAGE: 12.5}})
-        self.assertEqual((policy.isShadow, policy.horizonSeconds), (True, 10.0))
-
-    def test_mistakes(self) -> None:
-        """What makes no sense is refused, saying what would."""
-        for arguments, words in [
-            ("percent=half", "write a number"),
-            ("percent=0", "more than zero"),
-            ("percent=nan", "finite"),
-            ("shadow=1", "yes or no"),
-            ("meters=x", "whole number"),
-        ]:
-            error = self.assertRaises(PolicyError, self.build, f"request-time:{arguments}")
-            self.assertIn(words, str(error))
 
 
 def connection(ip: str = "192.0.2.1") -> Request:
@@ -474,27 +352,6 @@ class ConnectionRateTests(SynchronousTestCase):
         self.policy = ConnectionRate(2.0)
         self.policy.configure(DEFAULT_ADDRESS, {RATE: 2.0}, self.clock.seconds())
 
-    def test_throttled(self) -> None:
-        """Beyond the burst each connection waits for its turn, and the limit is kept exactly."""
-        delays = [self.policy.record(connection(), OPENED, self.clock.seconds()) for _ in range(7)]
-        self.assertEqual(delays, [0.0, 0.0, 0.0, 0.0, 0.5, 1.0, 1.5])
-        self.clock.advance(1.5)
-        self.assertEqual(self.policy.record(connection(), OPENED, self.clock.seconds()), 0.5)
-
-    def test_addressesApart(self) -> None:
-        """One address does not delay another."""
-        for _ in range(10):
-            self.policy.record(connection(), OPENED, self.clock.seconds())
-        self.assertEqual(self.policy.record(connection("192.0.2.2"), OPENED, self.clock.seconds()), 0.0)
-        self.assertNotEqual(*[self.policy.replayKey(connection(ip)) for ip in ("192.0.2.1", "192.0.2.2")])
-
-    def test_firstIsNeverLate(self) -> None:
-        """However low the limit, a first connection is let in at once."""
-        self.policy.configure(DEFAULT_ADDRESS, {RATE: 0.1}, self.clock.seconds())
-        self.assertEqual(
-            [self.policy.record(connection(), OPENED, self.clock.seconds()) for _ in range(2)], [0.0, 10.0]
-        )
-
     def test_otherKinds(self) -> None:
         """Requests do not count."""
         request = Request("Produce", "alice", "app", "192.0.2.1", 100)
@@ -504,33 +361,86 @@ class ConnectionRateTests(SynchronousTestCase):
         self.assertIs(self.policy.budgetBytes(connection(), self.clock.seconds()), None)
 
 
-class ConnectionRateDescriptionTests(SynchronousTestCase):
-    """C{connections} in descriptions."""
+class DescriptionTests(SynchronousTestCase):
+    """C{client-bytes}, C{request-time} and C{connections} in descriptions."""
 
-    def build(self, description: str) -> Any:
+    def build(self, description: str, **context: Any) -> Any:
         """Build what is described."""
-        return buildPolicy(IQuotaPolicyFactory, description, PolicyContext(Clock(), lambda: 0.0))
+        return buildPolicy(IQuotaPolicyFactory, description, PolicyContext(Clock(), lambda: 0.0, **context))
+
+    def delays(self, policy: IQuotaPolicy, *sizesBytes: int) -> Sequence[float]:
+        """What recording requests of these sizes brings."""
+        return [policy.record(produce(), produced(sizeBytes), 0.0) for sizeBytes in sizesBytes]
 
     def test_bare(self) -> None:
-        """Without arguments it limits nobody until it is told to."""
-        policy = self.build("connections")
-        self.assertEqual((policy.isLimiting, policy.isShadow, policy.horizonSeconds), (False, False, None))
+        """Without arguments they limit nobody until they are told to."""
+        for name, horizonSeconds in (("client-bytes", 12.0), ("request-time", 12.0), ("connections", None)):
+            policy = self.build(name)
+            self.assertEqual(
+                (policy.isLimiting, policy.isShadow, policy.horizonSeconds), (False, False, horizonSeconds)
+            )
 
-    def test_arguments(self) -> None:
-        """The rate is that of addresses without a limit of their own."""
-        policy = self.build("connections:perSecond=30/1m:burst=4s:shadow=yes:meters=1")
-        self.assertEqual((policy.limits, policy.isShadow), ({DEFAULT_ADDRESS: {RATE: 0.5}}, True))
-        self.assertEqual([policy.record(connection(), OPENED, 0.0) for _ in range(3)], [0.0, 0.0, 2.0])
-        self.assertEqual([policy.record(connection(f"192.0.2.{n}"), OPENED, 0.0) for n in (2, 3, 4)], [0.0, 0.0, 2.0])
+    def test_limits(self) -> None:
+        """What is given holds for those without a limit of their own."""
+        for description, limits in (
+            ("client-bytes:produce=2M:fetch=4M/2s:shadow=yes", {DEFAULT_CLIENT: {PRODUCER: 2e6, CONSUMER: 2e6}}),
+            ("request-time:percent=12.5:shadow=yes:meters=5", {DEFAULT_CLIENT: {PERCENTAGE: 12.5}}),
+            ("connections:perSecond=30/1m:shadow=yes", {DEFAULT_ADDRESS: {RATE: 0.5}}),
+        ):
+            policy = self.build(description)
+            self.assertEqual((policy.limits, policy.isLimiting, policy.isShadow), (limits, True, True))
+
+    def test_windows(self) -> None:
+        """The windows are those of the server, unless the description says else."""
+        server = {"quotaWindows": 4, "quotaWindowSeconds": 2.0}
+        for arguments, expected in [("", 1.0), (":windows=6", -3.0), (":windows=4:window=500ms", 5.5)]:
+            policy = self.build(f"client-bytes:produce=1000{arguments}", **server)
+            self.assertEqual(self.delays(policy, 7000), [max(expected, 0.0)])
+            self.assertEqual(self.delays(policy, 3000), [expected + 3.0])
+        self.assertEqual(self.build("request-time", **server).horizonSeconds, 10.0)
+
+    def test_burst(self) -> None:
+        """A bucket has a burst of a second, unless the description says else."""
+        self.assertEqual(self.delays(self.build("client-bytes:produce=1000:algorithm=bucket"), 1000, 500), [0.0, 0.5])
+        longer = self.build("client-bytes:produce=1000:algorithm=bucket:burst=3s")
+        self.assertEqual((self.delays(longer, 3000, 500), longer.horizonSeconds), ([0.0, 0.5], None))
+        opened = self.build("connections:perSecond=0.5:burst=4s")
+        self.assertEqual([opened.record(connection(), OPENED, 0.0) for _ in range(3)], [0.0, 0.0, 2.0])
+
+    def test_meters(self) -> None:
+        """The number of clients that are told apart can be set."""
+        policy = self.build("client-bytes:produce=1000:algorithm=bucket:meters=1")
+        policy.record(produce("a"), produced(2000), 0.0)
+        policy.record(produce("b"), produced(3000), 0.0)
+        self.assertEqual([policy.record(produce(each), NOTHING, 0.0) for each in "abc"], [1.0, 2.0, 2.0])
+        policy = self.build("connections:perSecond=0.5:burst=4s:meters=1")
+        self.assertEqual([policy.record(connection(f"192.0.2.{n % 4}"), OPENED, 0.0) for n in range(4)], [0, 0, 0, 2])
 
     def test_mistakes(self) -> None:
         """What makes no sense is refused, saying what would."""
-        for arguments, words in [
-            ("perSecond=0", "more than zero"),
-            ("perSecond=few", "is not a rate"),
-            ("burst=0s", "more than nothing"),
-            ("shadow=", "yes or no"),
-            ("meters=-1", "whole number"),
+        for description, words in [
+            ("client-bytes:produce=0", "more than zero"),
+            ("client-bytes:produce=fast", "is not a rate"),
+            ("client-bytes:algorithm=magic", "say window or bucket"),
+            ("client-bytes:burst=1s", "algorithm=bucket only"),
+            ("client-bytes:algorithm=bucket:windows=3", "algorithm=window only"),
+            ("client-bytes:algorithm=bucket:window=3s", "algorithm=window only"),
+            ("client-bytes:algorithm=bucket:burst=0s", "more than nothing"),
+            ("client-bytes:windows=0", "whole number, 1 or more"),
+            ("client-bytes:windows=1.5", "whole number"),
+            ("client-bytes:window=0s", "more than nothing"),
+            ("client-bytes:meters=0", "whole number"),
+            ("client-bytes:shadow=maybe", "yes or no"),
+            ("client-bytes:consume=5", "expected client-bytes["),
+            ("request-time:percent=half", "write a number"),
+            ("request-time:percent=0", "more than zero"),
+            ("request-time:percent=nan", "finite"),
+            ("request-time:shadow=1", "yes or no"),
+            ("request-time:meters=x", "whole number"),
+            ("connections:perSecond=0", "more than zero"),
+            ("connections:perSecond=few", "is not a rate"),
+            ("connections:burst=0s", "more than nothing"),
+            ("connections:shadow=", "yes or no"),
+            ("connections:meters=-1", "whole number"),
         ]:
-            error = self.assertRaises(PolicyError, self.build, f"connections:{arguments}")
-            self.assertIn(words, str(error))
+            self.assertIn(words, str(self.assertRaises(PolicyError, self.build, description)))

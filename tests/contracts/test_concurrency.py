@@ -140,13 +140,6 @@ class FixedConcurrencyTests(SynchronousTestCase):
             policy.ended(request, FAST, 0.0)
         self.assertEqual(self.admitted(policy, produce(), *fetches), [False] + [True] * 3)
 
-    def test_shared(self) -> None:
-        """As with every limit, that of a user is for all client ids of it together."""
-        policy = built("concurrency:limit=1")
-        policy.configure(QuotaEntity(user="alice"), {CONCURRENT_REQUESTS: 3.0}, 0.0)
-        answers = self.admitted(policy, *(produce(clientId=name) for name in "abcd"))
-        self.assertEqual(answers, [True] * 3 + [False])
-
     def test_limitsChange(self) -> None:
         """What is in progress counts for whatever limit is set meanwhile."""
         policy = built("concurrency:total=100")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
-from hypothesis import given, strategies as st
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -63,28 +62,6 @@ class FirstInFirstOutTests(SynchronousTestCase):
 
 class RandomRoundsTests(SynchronousTestCase):
     """L{RandomRounds}."""
-
-    @given(
-        steps=st.lists(st.tuples(st.sampled_from(["add", "discard", "next"]), st.integers(0, 8)), max_size=80),
-        seed=st.integers(0, 2**32),
-    )
-    def test_isASet(self, steps: list[tuple[str, int]], seed: int) -> None:
-        """Whoever comes and goes how often: it holds whom a set would hold, and one of those is next."""
-        order = RandomRounds(Random(seed))
-        everybody = [RecordingWaiter() for _ in range(9)]
-        waiting: set[IWaiter] = set()
-        for step, number in steps:
-            waiter = everybody[number]
-            if step == "add":
-                order.add(waiter)
-                waiting.add(waiter)
-            elif step == "discard":
-                order.discard(waiter)
-                waiting.discard(waiter)
-            elif waiting:
-                self.assertIn(order.next(), waiting)
-            else:
-                self.assertRaises(IndexError, order.next)
 
     def test_everybodyAlike(self) -> None:
         """Each of those who wait is next as often as the others."""

@@ -139,15 +139,6 @@ class RefusingTests(ProducerIdsTestCase):
         for rate in (1.0, 10.0, 100.0, 333.0):
             self.assertEqual(self.sendEach(self.build(rate), range(500)), rate)
 
-    def test_refillsInAWindow(self) -> None:
-        """After that there is room for as many more, spread evenly over a window."""
-        policy = self.build(100.0)
-        self.sendEach(policy, range(100))
-        for second in range(3600):
-            self.clock.advance(1.0)
-            admitted = self.sendEach(policy, [1000 + second])
-            self.assertEqual(admitted, (second + 1) % 36 == 0, second)
-
     def test_throttleTime(self) -> None:
         """
         A refusal says when there will be tokens: what is missing, divided by
@@ -161,32 +152,6 @@ class RefusingTests(ProducerIdsTestCase):
         self.assertEqual(decision.reason, "3 new producer ids, with 0 left of 100 in 1h")
         self.clock.advance(decision.delaySeconds)
         self.assertEqual(self.send(policy, 500, 501, 502), ADMITTED)
-
-    def test_knownIdsPass(self) -> None:
-        """Ids that have been let in pass for as long as they keep coming, while new ones are refused."""
-        policy = self.build(10.0)
-        self.assertEqual(self.sendEach(policy, range(10)), 10)
-        for _ in range(20):
-            self.clock.advance(3000.0)
-            self.assertEqual(self.sendEach(policy, range(10)), 10)
-            others = range(int(self.clock.seconds()) * 1000, int(self.clock.seconds()) * 1000 + 20)
-            # There is a token every six minutes.
-            self.assertIn(self.sendEach(policy, others), (8, 9))
-
-    def test_refusedIsNotRemembered(self) -> None:
-        """An id that was refused is as new when it comes again."""
-        policy = self.build(10.0)
-        self.sendEach(policy, range(10))
-        self.assertEqual([self.send(policy, 77).admitted for _ in range(3)], [False] * 3)
-
-    def test_refusalsCostNothing(self) -> None:
-        """However often somebody is refused, the next token comes on time."""
-        policy = self.build(10.0)
-        self.sendEach(policy, range(10))
-        for _ in range(360):
-            self.assertEqual(self.send(policy, 77).admitted, False)
-            self.clock.advance(1.0)
-        self.assertEqual(self.send(policy, 77), ADMITTED)
 
     def test_allOrNothing(self) -> None:
         """
@@ -230,14 +195,6 @@ class RefusingTests(ProducerIdsTestCase):
                 (ADMITTED, 0.0),
             )
         self.assertEqual(self.sensors(policy)["ids.tokens"], {"alice": 0.0})
-
-    def test_deciding(self) -> None:
-        """Deciding remembers no id and takes no token."""
-        policy = self.build(1.0)
-        self.assertEqual(
-            [policy.decide(produce(identity), self.clock.seconds()).admitted for identity in range(5)], [True] * 5
-        )
-        self.assertEqual((policy.memory.usedBytes, self.sensors(policy)["ids.tokens"]), (0, {}))
 
     @given(
         rate=st.integers(1, 20),
@@ -322,30 +279,9 @@ class ShadowTests(ProducerIdsTestCase):
                 earnest.record(request, USAGE, self.clock.seconds())
             self.clock.advance(60.0)
 
-    def test_throttling(self) -> None:
-        """One that would throttle says for how long."""
-        policy = self.build(10.0, isShadow=True, isRefusing=False)
-        self.assertEqual(self.sendEach(policy, range(12)), 10)
-
 
 class LimitTests(ProducerIdsTestCase):
     """Whose limit holds, and since when."""
-
-    def test_perUser(self) -> None:
-        """All clients of a user share one limit, whatever they call themselves, and other users have their own."""
-        policy = self.build(10.0)
-        admitted = [self.send(policy, each, clientId=f"client-{each}").admitted for each in range(20)]
-        self.assertEqual(sum(admitted), 10)
-        self.assertEqual(self.sendEach(policy, range(20), user="bob"), 10)
-
-    def test_ownBeforeDefault(self) -> None:
-        """A user's own limit goes before the default, and the largest number that Kafka knows is none."""
-        policy = self.build(10.0)
-        policy.configure(QuotaEntity(user="alice"), {PRODUCER_IDS_RATE: 3.0}, self.clock.seconds())
-        policy.configure(QuotaEntity(user="bob"), {PRODUCER_IDS_RATE: UNLIMITED}, self.clock.seconds())
-        self.assertEqual([self.sendEach(policy, range(50), user=user) for user in ("alice", "bob", "carol")],
-                         [3, 50, 10])  # fmt: skip
-        self.assertEqual(set(self.sensors(policy)["ids.tokens"]), {"alice", "carol"})
 
     def test_unlimitedIsFree(self) -> None:
         """Where nobody has a limit there is nothing to ask, and nothing is remembered of anybody."""

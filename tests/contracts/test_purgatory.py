@@ -54,20 +54,6 @@ class CallLaterContractTests(PurgatoryContract, SynchronousTestCase):
 class WheelPurgatoryTests(SynchronousTestCase):
     """What a L{WheelPurgatory} makes of its wheel."""
 
-    def test_oneTimer(self) -> None:
-        """All operations together take one timer of the reactor, and none once they are over."""
-        clock = Clock()
-        purgatory = WheelPurgatory(TimingWheel(clock))
-        operations = [ScriptedOperation(0.1 + index) for index in range(1000)]
-        for each in operations:
-            purgatory.tryCompleteElseWatch(each, ["key"])
-        self.assertEqual((len(clock.getDelayedCalls()), purgatory.delayed), (1, 1000))
-        clock.advance(500.0)
-        self.assertEqual((len(clock.getDelayedCalls()), purgatory.delayed), (1, 500))
-        for each in operations:
-            each.forceComplete()
-        self.assertEqual(list(clock.getDelayedCalls()), [])
-
     def test_shutdownSharesTheWheel(self) -> None:
         """Shutting one purgatory down leaves the others on its wheel alone."""
         clock = Clock()
@@ -126,24 +112,15 @@ class MemoryTests(SynchronousTestCase):
         left = tracemalloc.get_traced_memory()[0] - before
         self.assertLess(left, grown * 0.01)
 
-    def test_sameKeys(self) -> None:
-        """All under the same keys."""
-        self.check(lambda _: ("a", "b", "c"), 0)
-        self.check(lambda _: ("a", "b", "c"), 1)
-
-    def test_fewKeys(self) -> None:
-        """Each under three of a hundred keys."""
-
-        def keysOf(index: int) -> Collection[Hashable]:
-            return (index % 100, index * 7 % 100, index * 31 % 100)
-
-        self.check(keysOf, 0)
-        self.check(keysOf, 3)
-
-    def test_manyKeys(self) -> None:
-        """Under keys of their own."""
-        self.check(lambda index: (("connection", index),), 0)
-        self.check(lambda index: (("connection", index),), 3)
+    def test_keys(self) -> None:
+        """Be it all under the same keys, each under three of a hundred, or each under a key of its own."""
+        for keysOf in (
+            lambda _: ("a", "b", "c"),
+            lambda index: (index % 100, index * 7 % 100, index * 31 % 100),
+            lambda index: (("connection", index),),
+        ):
+            for stragglers in (0, 3):
+                self.check(keysOf, stragglers)
 
 
 class WatchersTests(SynchronousTestCase):

@@ -131,9 +131,9 @@ class Recording:
     rows: list[dict[str, Any]] = field(factory=list)
     limits: list[dict[str, Any]] = field(factory=list)
 
-    def throttledUs(self, policy: int = 0) -> tuple[int, int, int]:
-        """How many requests there were, how many of them a policy throttled, and for how long in all."""
-        delays = [row["policy_delays_us"][policy] for row in self.rows if row["policy_delays_us"]]
+    def throttledUs(self) -> tuple[int, int, int]:
+        """How many requests there were, how many of them the first policy throttled, and for how long in all."""
+        delays = [row["policy_delays_us"][0] for row in self.rows if row["policy_delays_us"]]
         return len(self.rows), sum(delay > 0 for delay in delays), sum(delays)
 
     def runs(self) -> list[Run]:
@@ -350,16 +350,9 @@ def openLoop(
 
 def closedLoop(recording: Recording, trials: Mapping[TrialKey, Trial], batchRows: int = 1000) -> pa.Table:
     """Replay all that was recorded, closed loop."""
-    rows = closedInput(recording, trials, batchRows)
-    return pa.Table.from_batches(replayClosedLoop(rows, alone(trials)), DECISIONS)
-
-
-def closedInput(recording: Recording, trials: Mapping[TrialKey, Trial], batchRows: int = 1000) -> list[pa.RecordBatch]:
-    """What a closed-loop replay takes."""
-    arrivals = arrivalsOf(recording, trials)
-    return sortedBy(
-        addComponents(arrivals, componentsOf(recording.rows, trials)), (*CLOSED_GROUP, *CLOSED_ORDER), batchRows
-    )
+    arrivals = addComponents(arrivalsOf(recording, trials), componentsOf(recording.rows, trials))
+    batches = sortedBy(arrivals, (*CLOSED_GROUP, *CLOSED_ORDER), batchRows)
+    return pa.Table.from_batches(replayClosedLoop(batches, alone(trials)), DECISIONS)
 
 
 def clientsIn(

@@ -28,7 +28,10 @@ def sharedSession() -> SparkSession:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             # Without the second compiler Java would reserve 48 MiB for code, which so many jobs fill.
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m",
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC",
+            # For a few rows, to compile each query takes longer than to run it.
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
             "spark.default.parallelism": "2",
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.warehouse.dir": os.path.join(scratch.name, "warehouse"),

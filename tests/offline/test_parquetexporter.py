@@ -163,6 +163,7 @@ class BuildTests(SynchronousTestCase):
             ("a:rotate=10ms", "rotate must be 1s at least, not 10ms"),
             ("a:cap=1MiB", "cap must be 4MiB at least, not 1MiB"),
             ("a:cap=much", "'much' is not a size: "),
+            ("a:sealing=later", "sealing=later: say process or inline"),
         ]:
             refusal = str(self.assertRaises(PolicyError, self.build, f"spark:{arguments}"))
             self.assertIn(sentence, refusal)

@@ -186,46 +186,6 @@ class CleanTests(SynchronousTestCase):
 class ClientMinutesTests(SynchronousTestCase):
     """L{clientMinutes} and L{topClients}."""
 
-    def test_oneClient(self) -> None:
-        """
-        A minute of one client tells how much it did, how it went and how long
-        it was throttled; connections that were opened are no requests.
-        """
-        rows = [
-            requestRow(0.0, request_bytes=100, response_bytes=None),
-            requestRow(59.999999, request_bytes=10, response_bytes=5, decision="throttle", throttle_ms=300),
-            requestRow(30.0, request_bytes=1, decision="reject", throttle_ms=100),
-            requestRow(31.0, decision="expire", pool_wait_us=2_500_000),
-            requestRow(32.0, decision="mute", pool_wait_us=500_000),
-            requestRow(33.0, kind="connection"),
-            requestRow(60.0, request_bytes=7),
-        ]
-        first, second = rowsOf(clientMinutes(frameOf(REQUESTS, rows)))
-        self.assertEqual(
-            first,
-            {
-                "broker_id": "0",
-                "boot_id": "boot",
-                "minute": at(0),
-                "principal": "alice",
-                "client_id": "app",
-                "requests": 5,
-                "bytes_in": 111,
-                "bytes_out": 5,
-                "throttled": 1,
-                "rejected": 1,
-                "expired": 1,
-                "throttle_ms_p50": 0.0,
-                "throttle_ms_p99": 292.0,
-                "throttle_ms_max": 300,
-                "throttle_s": 0.4,
-                "pool_waits": 2,
-                "pool_wait_max_us": 2_500_000,
-                "muted_s": 3.0,
-            },
-        )
-        self.assertEqual((second["minute"], second["requests"], second["bytes_in"]), (at(1), 1, 7))
-
     def test_beforeLogin(self) -> None:
         """
         What comes before a login makes no client, is not starved, and is none of those that share; without a login the

@@ -256,8 +256,9 @@ class QuotaSpansTests(SynchronousTestCase):
             sizeRow(9, 800, decision="throttle", throttle_ms=6000),
             sizeRow(9.5, 500, is_counted=False),
             sizeRow(20, 100),
+            sizeRow(5, 3000, client_id="slow", throttle_ms=10_000),
         ]
-        first, second = self.spans(rows, [limitRow(0, RATE, 100.0, **ANY_CLIENT)])
+        first, second, slow = self.spans(rows, [limitRow(0, RATE, 100.0, **ANY_CLIENT)])
         self.assertEqual(
             first,
             {
@@ -281,12 +282,8 @@ class QuotaSpansTests(SynchronousTestCase):
             },
         )
         self.assertEqual((second["span_start"], second["utilization"], second["overshoot"]), (at(1 / 3), 0.1, 0.0))
-
-    def test_notThrottledForLongEnough(self) -> None:
-        """A delay that is too short for the excess leaves an overshoot."""
-        rows = [sizeRow(5, 3000, throttle_ms=10_000)]
-        [span] = self.spans(rows, [limitRow(0, RATE, 100.0, **BY_USER)])
-        self.assertEqual((span["overshoot"], span["overshoot_after_throttle"]), (2.0, 1.0))
+        # It was not throttled for long enough.
+        self.assertEqual((slow["overshoot"], slow["overshoot_after_throttle"]), (2.0, 1.0))
 
     def test_limits(self) -> None:
         """
@@ -396,34 +393,26 @@ class LedgerAuditTests(SynchronousTestCase):
             [("boot", 4, 85, 0, 30, 10, 190, 15, 30, 0.333333333), ("next", 1, 999, 0, 0, 0, 1000, 1, 0, None)],
         )
 
-    def summary(self, *privates: float, modules: tuple[int, ...] = ()) -> Row:
+    def test_leaks(self) -> None:
         """
-        The summary of a run with an empty ledger.
-
-        @param privates: the memory of the process, every ten seconds.
-        @param modules: how many were imported by then; by default always the same.
+        What the process takes to import modules is no leak, whenever it does, nor is what it takes once and keeps; what
+        it takes again and again besides is.
         """
-        counts = modules or (100,) * len(privates)
+        always = (100,) * 6
+        runs = {
+            "importing": ((100, 100, 100, 180, 180, 180), (50, 50, 50, 90, 90, 90), (80, 0, 0)),
+            "leaking": ((100, 190, 200, 210, 220, 230), (50, 90, 90, 90, 90, 90), (90, 40, 30)),
+            "once": ((100, 150, 150, 150, 150, 150), always, (0, 50, 0)),
+        }
         rows = [
             row
-            for place, (private, count) in enumerate(zip(privates, counts, strict=True))
-            for row in self.sampled(10 * place, private, 0.0, modules=count)
+            for boot, (privates, modules, _) in runs.items()
+            for place, (private, count) in enumerate(zip(privates, modules, strict=True))
+            for row in self.sampled(10 * place, float(private), 0.0, modules=count, boot_id=boot)
         ]
-        [summary] = rowsOf(ledgerSummary(ledgerAudit(frameOf(SENSORS, rows))))
-        return summary
-
-    def test_imports(self) -> None:
-        """What the process takes to import modules is no leak, whenever it does; what it takes besides is."""
-        imported = self.summary(100.0, 100.0, 100.0, 180.0, 180.0, 180.0, modules=(50, 50, 50, 90, 90, 90))
-        self.assertEqual(
-            [imported[name] for name in ("imports_bytes", "unexplained_max_bytes", "leaked_bytes")], [80, 0, 0]
-        )
-        leaking = self.summary(100.0, 190.0, 200.0, 210.0, 220.0, 230.0, modules=(50, 90, 90, 90, 90, 90))
-        self.assertEqual(
-            [leaking[name] for name in ("imports_bytes", "unexplained_max_bytes", "leaked_bytes")], [90, 40, 30]
-        )
-
-    def test_once(self) -> None:
-        """Memory that is taken once and kept is unexplained, and no leak."""
-        once = self.summary(100.0, 150.0, 150.0, 150.0, 150.0, 150.0)
-        self.assertEqual([once[name] for name in ("unexplained_max_bytes", "leaked_bytes")], [50, 0])
+        names = ("imports_bytes", "unexplained_max_bytes", "leaked_bytes")
+        found = {
+            row["boot_id"]: tuple(row[name] for name in names)
+            for row in rowsOf(ledgerSummary(ledgerAudit(frameOf(SENSORS, rows))))
+        }
+        self.assertEqual(found, {boot: expected for boot, (*_, expected) in runs.items()})

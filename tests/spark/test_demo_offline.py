@@ -34,10 +34,10 @@ from examples.offline_demo.outcomes import Outcome, counted, inAll, recorded
 from examples.offline_demo.seeded import Crowd
 from tests.kit.brokerprocess import ENVIRONMENT
 from tests.kit.browser import consoleErrors, openBrowser
+from tests.kit.identitygate import gate, readRecording
 from tests.kit.longform import longForm
 from tests.kit.replaymodel import Recording, closedLoop, openLoop
 from tests.kit.sparksession import sharedSession
-from tests.offline.simulate.test_identity import gate
 
 CROWD = Crowd(connections=14, seconds=7.0)
 STRICTER = "client-bytes:produce=50k"
@@ -65,8 +65,7 @@ class RealRun:
 
     def asRecording(self) -> Recording:
         """As replays of the model take it."""
-        rows = rowsOf(self.path, REQUESTS)
-        return Recording(max(int(str(row["mono_us"])) for row in rows), rows, rowsOf(self.path, LIMITS))
+        return readRecording(str(self.path))
 
 
 @cache
@@ -111,13 +110,6 @@ class RealRecordingTests(SynchronousTestCase):
             self.assertGreaterEqual(each.throttled, 100)
             self.assertGreaterEqual(each.matchShare, 0.999, each.inWords())
             self.assertTrue(each.isTrusted, each.inWords())
-
-    def test_otherWindows(self) -> None:
-        """With one window less than the broker had, nothing can be trusted."""
-        recording = realRuns()[IN_FORCE].asRecording()
-        for each in gate(recording, lambda run: evolve(withoutGaps(run), quotaWindows=10)):
-            self.assertFalse(each.isTrusted, each.inWords())
-            self.assertIn("answers cannot be trusted", each.inWords())
 
     def test_forecast(self) -> None:
         """

@@ -24,21 +24,22 @@ from admission.cli import FAILED, AdmissionOptions, main
 from admission.offline import CLOSED, OPEN, Question, Selection, Work, jobs, replay, resolveCandidates, running
 from admission.offline.evaluation import Evaluation
 from admission.offline.failures import JavaMissing, OutputError, SparkMissing
+from admission.offline.missing import Missing
 from admission.offline.outputtables import OUTPUTS
 from admission.offline.population import Population
 from admission.offline.recording import Recording
 from admission.offline.running import Progress, lastWords, runJob, sessionSettings
-from admission.offline.survey import DROPPED, limitsFromTheStart
+from admission.offline.survey import DROPPED, countDropped, limitsFromTheStart
 from admission.offline.syntheticserver import BEGIN_SECONDS, SyntheticServer, recordSynthetic
 from admission.recording import RequestEvent
-from admission.recording.events import SensorSample
+from admission.recording.events import Origin, SensorSample
 from admission.recording.recordlayout import SLOT_BYTES
 from admission.recording.segments import SUFFIX
 from admission.recording.tables import REQUESTS
 from pyspark_admission.files import SEGMENTS, isRecording
 from tests.kit.checkout import ROOT
 from tests.kit.keptevents import Kept
-from tests.kit.recordings import writeRecording
+from tests.kit.recordings import WALL_SECONDS, writeRecording
 from tests.kit.sparksession import sharedSession
 
 SILENT = Progress(lambda line: None, False)
@@ -292,6 +293,8 @@ class EvaluateTests(SynchronousTestCase):
         )
         for fidelity in answer.fidelities:
             self.assertTrue(fidelity.isTrusted, fidelity.inWords())
+        missing = Missing.of(work.evaluation.facts)
+        self.assertEqual((missing.inWords(), missing.events, missing.droppedEvents), ("", len(kept.events), 0))
 
     def test_evaluate(self) -> None:
         """
@@ -350,75 +353,58 @@ class EvaluateTests(SynchronousTestCase):
 
 
 class DamagedRecordingTests(SynchronousTestCase):
-    """C{admission evaluate} on a recording of which files cannot be read."""
+    """A recording of which files cannot be read."""
 
     def setUp(self) -> None:
-        """Have a server to record."""
-        self.server = SyntheticServer(
+        """Record a server in sealed segments, about the same number of events in each."""
+        server = SyntheticServer(
             Population(clients=8, connections=2, seconds=100.0, requests=2500),
             ["client-bytes:produce=32KiB:fetch=128KiB"],
         )
         kept = Kept()
-        self.server.run(kept)
-        self.kept = kept.events
+        server.run(kept)
         self.directory, self.out = self.mktemp(), self.mktemp()
-        sharedSession()
-
-    def record(self) -> None:
-        """Record its events in sealed segments, the same number in each."""
-        self.events = len(self.kept)
+        self.events = len(kept.events)
         size = self.events // _SEGMENTS + 1
-        self.names: list[str] = []
         for first in range(0, self.events, size):
-            part = self.kept[first : first + size]
-            self.names += writeRecording(self.directory, part, self.server.origin, wallSeconds=BEGIN_SECONDS)
-        self.assertEqual(len(self.names), _SEGMENTS)
+            writeRecording(self.directory, kept.events[first : first + size], server.origin)
+        self.paths = sorted(Path(self.directory, REQUESTS.name).rglob("*.parquet"))
+        self.assertEqual(len(self.paths), _SEGMENTS)
 
-    def evaluate(self) -> tuple[int, str, str]:
+    def damage(self, path: Path) -> float:
         """
-        Evaluate the recording.
+        Cut off the end of a file.
 
-        @return: the exit status, what is on the terminal, and the complaint.
+        @return: the share of all events that it had.
         """
+        lost: int = parquet.read_metadata(path).num_rows
+        path.write_bytes(path.read_bytes()[:-100])
+        return lost / self.events
+
+    def test_told(self) -> None:
+        """
+        If much of the recording cannot be read, that is the first thing that the terminal, the complaint and the page
+        say, with the file, and nothing is forecast.
+        """
+        path = self.paths[2]
+        lostShare = self.damage(path)
+        sharedSession()
         stdout, stderr = StringIO(), StringIO()
         self.patch(sys, "stdout", stdout)
         self.patch(sys, "stderr", stderr)
         tried = ["--candidate", "strict=client-bytes:produce=16KiB:fetch=128KiB"]
-        status = main(["evaluate", self.directory, "--out", self.out, *tried])
-        return status, stdout.getvalue(), stderr.getvalue()
-
-    def damage(self, number: int) -> Path:
-        """
-        Record, and cut off the end of the requests of a segment.
-
-        @param number: of the segment.
-        """
-        self.record()
-        name = self.names[number]
-        [path] = Path(self.directory, REQUESTS.name).rglob(f"{name}.parquet")
-        self.lostShare = parquet.read_metadata(path).num_rows / self.events
-        path.write_bytes(path.read_bytes()[:-100])
-        return path
-
-    def check(self, path: Path, tolerance: float) -> None:
-        """The page, the terminal and the exit status agree on how much is missing, in that file."""
-        status, said, complaint = self.evaluate()
-        self.assertEqual(status, FAILED)
+        self.assertEqual(main(["replay", self.directory, "--out", self.out, *tried]), FAILED)
+        said, complaint = stdout.getvalue(), stderr.getvalue()
         self.assertEqual(len(complaint.splitlines()), 1)
         for text, start in ((said, "These"), (complaint, "admission: these")):
             words = rf"^{start} answers cannot be trusted: about ([\d.]+) % of the recorded events are missing"
             match = re.match(words, text)
             assert match is not None, text
-            self.assertApproximates(float(match[1]) / 100, self.lostShare, self.lostShare * tolerance + 0.0005)
-        self.assertIn(str(path.relative_to(Path(self.directory).absolute())), said)
+            self.assertApproximates(float(match[1]) / 100, lostShare, 0.0005)
+        self.assertIn(str(path.relative_to(self.directory)), said)
         self.assertNotIn("no room", said)
         [forecast] = [line.split()[-1] for line in said.splitlines() if line.startswith("strict ")]
         self.assertEqual(forecast, "no")
-        page = Path(self.out, "report.html").read_text("utf-8")
-        self.assertIn('class="trust refuted"', page)
-        self.assertNotIn('class="trust trusted"', page)
-        self.assertIn(path.name, page.partition('class="answer"')[0])
-        self.assertNotIn("no room", page.partition('id="assumptions"')[0])
         facts = json.loads(Path(self.out, "evaluation.json").read_text("utf-8"))
         self.assertFalse(facts["isTrusted"])
         [summary] = parquet.read_table(
@@ -426,58 +412,37 @@ class DamagedRecordingTests(SynchronousTestCase):
         ).to_pylist()
         self.assertFalse(summary["is_forecast"])
 
-    def test_middle(self) -> None:
-        """
-        If much of the recording cannot be read, that is the first thing said, with the file, and
-        nothing is forecast.
-        """
-        self.check(self.damage(2).absolute(), 0.0)
+        self.assertEqual(main(["report", self.out]), FAILED)
+        page = Path(self.out, "report.html").read_text("utf-8")
+        self.assertIn('class="trust refuted"', page)
+        self.assertNotIn('class="trust trusted"', page)
+        self.assertIn(path.name, page.partition('class="answer"')[0])
+        self.assertNotIn("no room", page.partition('id="assumptions"')[0])
 
     def test_end(self) -> None:
-        """So it is at the end of the recording, where no number of an event tells how many are missing."""
-        self.check(self.damage(-1).absolute(), 0.25)
+        """At the end of the recording, where no number of an event tells how many are missing, the file's size does."""
+        lostShare = self.damage(self.paths[-1])
+        work = Work.begin(sharedSession(), Selection(self.directory), self.out, lambda line: None)
+        self.assertApproximates(work.unreadable["unreadableShare"], lostShare, lostShare * 0.25)
 
     def test_allOfIt(self) -> None:
         """If no requests can be read, the first unreadable file is named."""
-        path = self.damage(0)
-        for name in self.names[1:]:
-            for each in Path(self.directory, REQUESTS.name).rglob(f"{name}.parquet"):
-                each.unlink()
-        status, said, complaint = self.evaluate()
-        self.assertEqual((status, said), (FAILED, ""))
-        self.assertIn(f"can be read: {path.relative_to(self.directory)} cannot be read: ", complaint)
-        self.assertEqual(len(complaint.splitlines()), 1)
-
-    def test_whole(self) -> None:
-        """Of a recording that is whole nothing is said to be missing."""
-        self.record()
-        status, said, complaint = self.evaluate()
-        self.assertEqual((status, complaint), (0, ""))
-        self.assertNotIn("missing", said)
-        self.assertTrue(said.startswith("These answers can be trusted."), said)
+        path, *others = self.paths
+        self.damage(path)
+        for each in others:
+            each.unlink()
+        error = self.assertRaises(running.JobFailed, runJob, jobs.audit, Selection(self.directory), self.out, SILENT)
+        self.assertIn(f"can be read: {path.relative_to(self.directory)} cannot be read: ", str(error))
+        self.assertNotIn("\n", str(error))
 
     def test_dropped(self) -> None:
-        """
-        Events that the server counted as dropped are said to be that, and a few of them leave the
-        answers trusted.
-        """
-        throttled = {event.clientId for event in self.kept if isinstance(event, RequestEvent) and event.throttleTimeMs}
-        others = [
-            event for event in self.kept if isinstance(event, RequestEvent) and event.clientId not in {*throttled, None}
-        ]
-        lost = {id(event) for event in others[-20:-10]}
-        self.kept = [event for event in self.kept if id(event) not in lost]
-        for event in self.kept:
-            if isinstance(event, SensorSample) and event.sensor == DROPPED:
-                event.value = 10.0
-        self.record()
-        status, said, complaint = self.evaluate()
-        self.assertEqual((status, complaint), (0, ""))
-        self.assertRegex(
-            said,
-            r"^0\.\d % of the recorded events are missing\. The server dropped 10 events, because it had no room to "
-            r"record them\. These answers can be trusted\.",
-        )
+        """What servers counted as dropped is counted from their start, or since the selected time."""
+        directory = self.mktemp()
+        for boot, counts in (("one", (0.0, 3.0, 10.0)), ("two", (0.0, 0.0, 2.0))):
+            samples = [SensorSample(60.0 * minute, DROPPED, "counter", each) for minute, each in enumerate(counts)]
+            writeRecording(directory, samples, Origin("0", boot))
+        for since, expected in ((None, 12), (str(WALL_SECONDS + 30.0), 9), (str(WALL_SECONDS + 300.0), None)):
+            self.assertEqual(countDropped(Recording.open(sharedSession(), directory, since)), expected)
 
 
 def _drop(directory: str) -> int:

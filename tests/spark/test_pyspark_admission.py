@@ -500,12 +500,6 @@ class DamageTests(RecordedTestCase):
             self.assertIn(expected[row["path"]], row["problem"])
         self.assertEqual(self.told, [])
 
-    def test_noProblems(self) -> None:
-        """Where all is well there are none."""
-        self.record(1)
-        self.record(2, isSealed=False)
-        self.assertEqual(readAll(self.directory, table="problems"), [])
-
     def test_damagedPage(self) -> None:
         """Damage in the middle of a file, which its footer knows nothing of, is told of, too."""
         path = self.parquet(self.record(*range(1, 200)))
@@ -547,17 +541,6 @@ class StreamTests(RecordedTestCase):
         """The numbers of the events between two offsets, as they come."""
         stream = self.stream(**options)
         return [row["seq"] for row in readPartitions(stream, stream.partitions(dict(start), dict(end)))]
-
-    def test_sealedOnly(self) -> None:
-        """Rows come once they are sealed."""
-        self.record(1)
-        name = self.record(2, isSealed=False)
-        start = self.stream().initialOffset()
-        end = self.latest(start)
-        self.assertEqual(self.between(start, end), [1])
-        self.assertEqual(self.latest(end), end)
-        sealSegment(self.directory, str(segmentPath(self.directory, name)))
-        self.assertEqual(self.between(end, self.latest(end)), [2])
 
     def test_beingSealed(self) -> None:
         """A segment that has not gone yet may not have all its files, so they wait."""

@@ -19,35 +19,26 @@ from admission.offline.recording import Recording, parseSample
 from admission.recording.events import ConnectionEvent, Event, LimitEvent
 from admission.recording.schema import VERSION
 from admission.recording.tables import TABLES
-from admission_plugins.sealing import sealAll, sealSegment
+from admission_plugins.sealing import sealAll
 from pyspark_admission.columns import columnsOf
 from pyspark_admission.files import segmentPath
 from tests.kit.recordings import WALL_SECONDS, writeRecording
 from tests.kit.sparksession import sharedSession
-from tests.spark.test_pyspark_admission import CAP_BYTES, HOUR_SECONDS, someEvents
+from tests.spark.test_pyspark_admission import CAP_BYTES, HOUR_SECONDS, RecordedTestCase, someEvents
 from tests.spark.test_spark_source import numbersOf
 
 
-class RecordingTests(SynchronousTestCase):
+class RecordingTests(RecordedTestCase):
     """L{Recording}"""
 
     def setUp(self) -> None:
         """Have nothing recorded yet, in a directory that Spark may take for a pattern."""
-        self.directory = Path(self.mktemp()).absolute() / "a [b]{c,d}*?"
+        super().setUp()
+        self.directory /= "a [b]{c,d}*?"
 
     def open(self, **options: str) -> Recording:
         """The recording in the directory."""
         return Recording.open(sharedSession(), str(self.directory), **options)
-
-    def record(self, *numbers: int, isSealed: bool = True, hour: int = 0) -> str:
-        """
-        Record a segment of requests with these numbers.
-
-        @return: its name.
-        """
-        events = [KafkaRequestEvent(1, hour * HOUR_SECONDS + number, seq=number) for number in numbers]
-        [name] = writeRecording(self.directory, events, isSealed=isSealed)
-        return name
 
     def checkTables(self, count: int) -> None:
         """Each table has its columns and as many rows, the ones that the data source reads."""
@@ -61,9 +52,8 @@ class RecordingTests(SynchronousTestCase):
             self.assertEqual(sorted(rows.collect(), key=itemgetter("seq")), sorted(expected, key=itemgetter("seq")))
 
     def test_tables(self) -> None:
-        """It makes no difference whether nothing is sealed, some or all."""
+        """It makes no difference whether some of it is sealed or all."""
         writeRecording(self.directory, someEvents(2), isSealed=False)
-        self.checkTables(2)
         writeRecording(self.directory, someEvents(2))
         self.checkTables(4)
         sealAll(self.directory, CAP_BYTES)
@@ -78,11 +68,7 @@ class RecordingTests(SynchronousTestCase):
     def test_once(self) -> None:
         """Nothing is read twice or missed, whatever is being sealed when it is planned or sealed before it is read."""
         self.record(1, 2)
-        half = self.record(3, isSealed=False)
-        path = segmentPath(self.directory, half)
-        contents = path.read_bytes()
-        sealSegment(self.directory, str(path))
-        path.write_bytes(contents)
+        self.sealPartly(self.record(3, isSealed=False))
         self.record(4, isSealed=False)
         rows = self.open().requests()
         self.assertEqual(numbersOf(rows), [1, 2, 3, 4])
@@ -121,9 +107,9 @@ class RecordingTests(SynchronousTestCase):
     def test_problems(self) -> None:
         """What cannot be read is left out and told of."""
         self.record(1)
-        half = next(self.directory.rglob(f"{self.record(2)}.parquet"))
+        half = self.parquet(self.record(2))
         half.write_bytes(half.read_bytes()[:1000])
-        empty = next(self.directory.rglob(f"{self.record(3)}.parquet"))
+        empty = self.parquet(self.record(3))
         empty.write_bytes(b"")
         segment = segmentPath(self.directory, self.record(4, isSealed=False))
         segment.write_bytes(b"\1" + segment.read_bytes())
@@ -142,7 +128,7 @@ class RecordingTests(SynchronousTestCase):
 
     def test_removed(self) -> None:
         """A file that is removed after it was planned to be read is not missed."""
-        gone = next(self.directory.rglob(f"{self.record(1)}.parquet"))
+        gone = self.parquet(self.record(1))
         self.record(2)
         rows = self.open().requests()
         gone.unlink()
@@ -150,7 +136,7 @@ class RecordingTests(SynchronousTestCase):
 
     def test_older(self) -> None:
         """Files of older versions are read together with those of today."""
-        path = next(self.directory.rglob(f"{self.record(1)}.parquet"))
+        path = self.parquet(self.record(1))
         self.record(2)
         table = pq.read_table(path, partitioning=None).select(["seq", "ts", "client_id"])
         pq.write_table(table.set_column(0, "seq", table["seq"].cast(pa.int16())), path)
@@ -220,11 +206,3 @@ class OpenTests(SynchronousTestCase):
         self.assertIn(f"there is no recording in {directory}: name the", self.refusal(str(directory)))
         directory.joinpath("_segments").mkdir()
         self.assertIn(f"nothing has been recorded in {directory}", self.refusal(str(directory)))
-
-    def test_options(self) -> None:
-        """A time or a sample that makes no sense is refused in one sentence."""
-        directory = self.mktemp()
-        writeRecording(directory, [KafkaRequestEvent(1, 0.0)])
-        self.assertIn("'noon' is not a moment: write ", self.refusal(directory, since="noon"))
-        self.assertIn("since has to be before until", self.refusal(directory, since="2024-01-02", until="2024-01-01"))
-        self.assertIn("'most' is no share of the clients: ", self.refusal(directory, sample="most"))

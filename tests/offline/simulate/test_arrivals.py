@@ -10,9 +10,9 @@ from hypothesis import given, strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import DEFAULT, QuotaEntity
-from admission.offline.simulate.arrivals import ARRIVALS, COLUMNS, columnsFor, makeArrivals
+from admission.offline.simulate.arrivals import ARRIVALS, makeArrivals
 from admission.offline.simulate.candidates import resolveCandidate
-from admission.offline.simulate.keys import COMPONENTS, LINKS, findComponents
+from admission.offline.simulate.keys import LINKS, findComponents
 from admission.offline.simulate.runs import LimitChange, Run
 from admission.offline.simulate.trials import Trial, TrialKey, planRecorded, planTrials
 from admission.recording.arrow import arrowSchema
@@ -243,14 +243,6 @@ class ArrivalsTests(OffersTestCase):
         self.assertEqual(before, "('Produce', (None, 'app'))")
         self.assertEqual(self.arrival(run)["replay_key"], "('Produce', ('alice', None))")
 
-    def test_boots(self) -> None:
-        """Rows of other runs go to their own trials, and to no others."""
-        other = Run("1", "other", 10**9, ["client-bytes"], ["client-bytes"], changes=LIMITED)
-        trials = planTrials([resolveCandidate("a=client-bytes"), resolveCandidate("b=client-bytes")], [TWO, other])
-        rows = self.arrivals(trials, {"seq": 1}, {"seq": 2, "boot_id": "other"}, {"seq": 3, "boot_id": "third"})
-        found = sorted((row["candidate"], row["boot_id"], row["seq"]) for row in rows)
-        self.assertEqual(found, [("a", "boot", 1), ("a", "other", 2), ("b", "boot", 1), ("b", "other", 2)])
-
     def test_asRecorded(self) -> None:
         """Rows with the types of recorded files do as well as Spark's."""
         trials = planTrials([resolveCandidate("client-bytes:produce=4M")], [TWO])
@@ -260,18 +252,6 @@ class ArrivalsTests(OffersTestCase):
         made = [pa.Table.from_batches(makeArrivals(each.to_batches(), trials)) for each in (plain, recorded)]
         self.assertEqual(made[0], made[1])
         self.assertEqual(made[0]["client_id"].to_pylist(), ["app", ""])
-
-    def test_columns(self) -> None:
-        """Nothing but the columns that are listed is needed."""
-        trials = planTrials([resolveCandidate("client-bytes:produce=4M")], [TWO])
-        [batch] = makeArrivals(tableOf([ROW], COLUMNS).to_batches(), trials)
-        self.assertEqual(batch.schema, ARRIVALS)
-        following = planTrials([candidate("at-most:1")], [TWO])
-        columns = [*columnsFor(following.values())]
-        self.assertEqual(columns, [*COLUMNS, "purgatory_wait_us"])
-        [batch] = makeArrivals(tableOf([ROW], columns).to_batches(), following)
-        self.assertEqual(batch.schema, ARRIVALS)
-        self.assertEqual(columnsFor(trials.values()), COLUMNS)
 
 
 class ComponentTests(OffersTestCase):
@@ -296,17 +276,6 @@ class ComponentTests(OffersTestCase):
             self.trials(), {"conn_id": 5}, {"conn_id": 3}, {"conn_id": 4, "client_id": "b"}, {"conn_id": 9}
         )
         self.assertEqual(found, {3: 3, 5: 3, 9: 3, 4: 4})
-
-    def test_through(self) -> None:
-        """Who shares nothing is together through somebody who shares something with either."""
-        found = self.components(
-            self.trials(),
-            {"conn_id": 1},
-            {"conn_id": 2, "client_id": "b"},
-            {"conn_id": 3, "client_id": "b"},
-            {"conn_id": 3},
-        )
-        self.assertEqual(found, {1: 1, 2: 1, 3: 1})
 
     def test_unnoticed(self) -> None:
         """
@@ -337,10 +306,6 @@ class ComponentTests(OffersTestCase):
         self.assertEqual(
             found, [("a", "1", "x", 1, 1), ("a", "1", "x", 2, 1), ("a", "1", "y", 1, 1), ("b", "1", "x", 2, 2)]
         )
-
-    def test_none(self) -> None:
-        """Without links there are no components."""
-        self.assertEqual(findComponents([]), pa.RecordBatch.from_pylist([], COMPONENTS))
 
     @given(st.lists(st.tuples(st.integers(1, 12), st.sampled_from("abcdefgh")), min_size=1, max_size=25))
     def test_partition(self, pairs: list[tuple[int, str]]) -> None:

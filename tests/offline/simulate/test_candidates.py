@@ -12,12 +12,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from admission.interfaces import (
-    DEFAULT,
-    IMemoryPoolFactory,
     IPurgatoryFactory,
     IQuotaPolicyFactory,
     PolicyContext,
-    QuotaEntity,
 )
 from admission.offline.simulate.candidates import Candidate, resolveCandidate, resolveCandidates
 from admission.plugins import PolicyError, PolicyFactory, implementationOf
@@ -72,11 +69,6 @@ class ResolveTests(SynchronousTestCase):
         ]:
             self.assertIn(complaint, str(self.assertRaises(PolicyError, resolveCandidate, text)))
 
-    def test_otherKinds(self) -> None:
-        """Pools can be candidates as well."""
-        pool = resolveCandidate("small=bounded:32MiB", IMemoryPoolFactory).build(Clock())
-        self.assertEqual(pool.sizeBytes, 32 << 20)
-
 
 class BuildTests(SynchronousTestCase):
     """L{Candidate.build} makes policies anywhere."""
@@ -95,11 +87,6 @@ class BuildTests(SynchronousTestCase):
         )
         output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
         self.assertEqual((output.stdout, output.stderr), ("12.0 4000000.0\n", ""))
-
-    def test_windows(self) -> None:
-        """Without windows in its description it has those of the recorded server."""
-        candidate = resolveCandidate("client-bytes:produce=4M")
-        self.assertEqual(candidate.build(Clock(), 5, 2.0).horizonSeconds, 12.0)
 
     def test_wrongArgument(self) -> None:
         """An argument that makes no sense is refused by the candidate's label."""
@@ -134,8 +121,3 @@ class BuildTests(SynchronousTestCase):
         for factory in (PeculiarFactory("x"), LocalFactory()):
             error = self.assertRaises(PolicyError, implementationOf, factory)
             self.assertIn("provide it as an admission.plugins.PolicyFactory", str(error))
-
-    def test_limits(self) -> None:
-        """What it is described with is in force."""
-        policy = resolveCandidate("connections:perSecond=10").build(Clock())
-        self.assertEqual(policy.limits, {QuotaEntity(ip=DEFAULT): {"connection_creation_rate": 10.0}})

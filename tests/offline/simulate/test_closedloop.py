@@ -5,9 +5,7 @@ and clients that knows nothing of replays.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
-from random import Random
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from attrs import evolve
@@ -17,17 +15,13 @@ from twisted.trial.unittest import SynchronousTestCase
 from admission.interfaces import CONNECTION
 from admission.offline.simulate import component
 from admission.offline.simulate.candidates import resolveCandidates
-from admission.offline.simulate.closedloop import replayClosedLoop
-from admission.offline.simulate.ordered import OutOfOrder
 from admission.offline.simulate.runs import Gap
-from admission.offline.simulate.trials import Trial, TrialKey, planRecorded, planTrials
+from admission.offline.simulate.trials import Trial, TrialKey, planTrials
 from tests.kit.replaymodel import (
     Client,
     Recording,
     Step,
     Steps,
-    alone,
-    closedInput,
     closedLoop,
     openLoop,
     population,
@@ -65,14 +59,6 @@ class CounterfactualTests(SynchronousTestCase):
         truth = serve({"client-bytes": candidate}, self.clients, self.steps, run.horizonUs)
         return truth.throttledUs(), openLoop(recording, trials), closedLoop(recording, trials)
 
-    def test_same(self) -> None:
-        """The same policy: both replays are exact."""
-        truth, opened, closed = self.experiment("client-bytes:produce=1M")
-        self.assertGreater(truth[1], 1000)
-        self.assertEqual(summed(opened), truth)
-        self.assertEqual(summed(closed), truth)
-        self.assertNotIn(True, closed["is_exhausted"].to_pylist())
-
     def test_stricter(self) -> None:
         """
         Half the rate: closed loop is exact to the microsecond, open loop is
@@ -93,12 +79,6 @@ class CounterfactualTests(SynchronousTestCase):
         self.assertEqual(summed(opened)[1:], (0, 0))
         self.assertGreater(sum(closed["is_exhausted"].to_pylist()), 0.8 * len(self.clients))
         self.assertLess(summed(closed)[2], truth[2])
-
-    def test_otherAlgorithm(self) -> None:
-        """A bucket of half the rate: exact, too."""
-        truth, opened, closed = self.experiment("client-bytes:produce=500k:algorithm=bucket")
-        self.assertEqual(summed(closed), truth)
-        self.assertGreater(summed(opened)[2], 20 * truth[2])
 
     @settings(max_examples=15, deadline=None)
     @given(
@@ -309,56 +289,6 @@ class ClosedLoopTests(SynchronousTestCase):
         for row in closedLoop(recording, trialsOf(recording, "client-bytes:produce=500k")).to_pylist():
             self.assertEqual(row["held_us"], max(row["delay_us"], held[row["seq"]]))
 
-    def test_refusals(self) -> None:
-        """Refused requests hold their connection back as the answer says, and the same policy refuses the same."""
-
-        def steps(client: Client) -> Iterator[Step]:
-            random = Random(client.number)
-            while True:
-                yield Step(random.randrange(1, 300_000), 100, 100, 100, identities=(random.randrange(10**18),))
-
-        policies = {"producer-ids": "producer-ids:rate=20:window=10s"}
-        recording = serve(policies, population(1, 3), steps, 20 * SECOND)
-        trials = planRecorded(recording.runs())
-        with warnings.catch_warnings():
-            # Ids must be Python's own integers, or filters mix them with an overflow.
-            warnings.simplefilter("error")
-            found = {row["seq"]: (row["at_us"], row["is_refused"]) for row in closedLoop(recording, trials).to_pylist()}
-        expected = {row["seq"]: (row["decided_mono_us"], row["decision"] == "reject") for row in recording.rows}
-        self.assertGreater(sum(isRefused for _, isRefused in expected.values()), 20)
-        self.assertEqual(found, expected)
-
-    def test_shadow(self) -> None:
-        """
-        A shadow policy, replayed as it was, throttles nobody and refuses
-        nobody, however strict it is, and asks for what it asked for.
-        """
-
-        def steps(client: Client) -> Iterator[Step]:
-            random = Random(client.number)
-            while True:
-                yield Step(random.randrange(1, 300_000), 100, 100, 100, identities=(random.randrange(10**9),))
-
-        policies = {
-            "client-bytes": "client-bytes:produce=200:shadow=yes",
-            "producer-ids": "producer-ids:rate=20:window=10s:shadow=yes",
-            "request-time": "request-time:percent=0.1",
-        }
-        recording = serve(policies, population(1, 3), steps, 20 * SECOND)
-        trials = planRecorded(recording.runs())
-        rows = {row["seq"]: row for row in recording.rows}
-        for policy, name in enumerate(policies):
-            one = {key: trial for key, trial in trials.items() if key[0] == f"recorded {name}"}
-            for decisions in (closedLoop(recording, one), openLoop(recording, one)):
-                self.assertEqual(len(decisions), len(rows))
-                for row in decisions.to_pylist():
-                    recorded = rows[row["seq"]]
-                    self.assertEqual(row["at_us"], recorded["decided_mono_us"])
-                    self.assertEqual(row["delay_us"], recorded["policy_delays_us"][policy])
-                    self.assertEqual(row["held_us"], recorded["policy_delays_us"][2])
-                    self.assertFalse(row["is_refused"])
-        self.assertGreater(max(row["policy_delays_us"][0] for row in recording.rows), SECOND)
-
     def test_connections(self) -> None:
         """A connection that is throttled sends its first request so much later."""
 
@@ -377,17 +307,6 @@ class ClosedLoopTests(SynchronousTestCase):
             sorted((row["conn_id"], row["at_us"], row["delay_us"]) for row in closed),
             sorted((row["conn_id"], row["decided_mono_us"], row["policy_delays_us"][0]) for row in truth.rows),
         )
-
-    def test_requestTime(self) -> None:
-        """Less time for each client: exact, too."""
-        clients, steps = population(2, 3), steadySteps(thinkMs=15)
-        recording = serve({"request-time": "request-time:percent=4"}, clients, steps, 10 * SECOND)
-        candidate = "request-time:percent=2"
-        [run] = recording.runs()
-        truth = serve({"request-time": candidate}, clients, steps, run.horizonUs)
-        closed = closedLoop(recording, trialsOf(recording, candidate))
-        self.assertGreater(truth.throttledUs()[1], 100)
-        self.assertEqual(summed(closed), truth.throttledUs())
 
     def test_gaps(self) -> None:
         """Everything after a missing event is marked."""
@@ -408,17 +327,6 @@ class ClosedLoopTests(SynchronousTestCase):
         inMemory = closedLoop(recording, trials, 64)
         self.patch(component, "MAX_ROWS_IN_MEMORY", 100)
         self.assertEqual(closedLoop(recording, trials, 64), inMemory)
-
-    def test_unsorted(self) -> None:
-        """Rows that are not sorted by connection and arrival are refused."""
-        recording = serve(IN_FORCE, population(1, 2), self.steps(), SECOND)
-        trials = trialsOf(recording, "client-bytes:produce=500k")
-        table = pa.Table.from_batches(closedInput(recording, trials)).sort_by(
-            [("component", "ascending"), ("at_us", "ascending")]
-        )
-        rows = table.combine_chunks().to_batches()
-        error = self.assertRaises(OutOfOrder, list, replayClosedLoop(rows, alone(trials)))
-        self.assertIn("component 1: the row with conn_id", str(error))
 
     def steps(self) -> Steps:
         """What most clients of these tests do."""

@@ -18,7 +18,7 @@ from admission.offline.simulate.runs import LimitChange
 from admission.offline.simulate.shards import planReplays
 from admission.offline.simulate.tally import Totals, labelled
 from admission.offline.simulate.totals import addUp, countTimes, mergeTimes
-from admission.offline.simulate.trials import Trial, TrialKey, planRecorded, planTrials
+from admission.offline.simulate.trials import Trial, TrialKey, planTrials
 from tests.kit.replaymodel import Client, Recording, Step, clientsIn, closedLoop, openLoop, population, serve
 from tests.kit.replaypolicies import AtMost, Following, candidate, install
 
@@ -201,13 +201,6 @@ class LifecycleTests(SynchronousTestCase):
         for table in (totals.summary, totals.clients):
             said = {(row["candidate"], row["is_approximate"]) for row in table.to_pylist()}
             self.assertEqual(said, expected)
-
-    def test_recorded(self) -> None:
-        """One that was in force is replayed so, too."""
-        recording = serve({"at-most": "at-most:1"}, CLIENTS, steps, SECOND)
-        AtMost.made.clear()
-        [trial] = planRecorded(recording.runs()).values()
-        self.assertTrue(trial.isFollowing)
 
 
 class LiveTests(SynchronousTestCase):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,7 @@ from admission.interfaces import IMemoryPool, IMemoryPoolFactory
 from admission.offline.population import Population
 from admission.offline.simulate import pooltrace
 from admission.offline.simulate.candidates import Candidate, resolveCandidate
-from admission.offline.simulate.ordered import OutOfOrder
-from admission.offline.simulate.pool import RESULTS, defaultOrder, replayPools
+from admission.offline.simulate.pool import defaultOrder, replayPools
 from admission.offline.simulate.pooltrace import POOL_COLUMNS
 from admission.offline.simulate.totals import MINUTE_US
 from admission.offline.syntheticserver import SyntheticServer, recordSynthetic
@@ -142,13 +140,6 @@ class PoolTests(SynchronousTestCase):
         self.assertEqual([each["depleted_share"] for each in steps.steps], [1.0] * 30 + [0.0] * 2)
         self.assertEqual(steps.steps[-1]["begin"].timestamp() * SECOND - WALL_US, 155 * SECOND)
 
-    def test_oneMore(self) -> None:
-        """A single byte that is left is enough for a request, unless the pool is strict."""
-        rows = rowsOf(*({"request_bytes": 90, "pool_hold_us": 5 * SECOND} for _ in range(2)))
-        self.assertEqual(replay("bounded:100B", rows).total["waits"], 0)
-        self.assertEqual(replay("bounded:100B", rows).steps[0]["available_min_bytes"], -80)
-        self.assertEqual(replay("bounded:100B:strict=yes", rows).total["waits"], 1)
-
     def test_closedLoop(self) -> None:
         """
         What follows on a connection is as much later as the request before it
@@ -202,18 +193,6 @@ class PoolTests(SynchronousTestCase):
         self.assertEqual(total["unreleased_bytes"], 0)
         self.assertEqual(replay("bounded:1100B", rows).total["waits"], 0)
 
-    def test_fair(self) -> None:
-        """With a fair pool who comes with one request waits for nobody who comes with many."""
-        large = {"request_bytes": 100, "pool_hold_us": SECOND, "sent_mono_us": 2 * SECOND}
-        many = [{"mono_us": 0, "conn_id": place, **large} for place in range(1, 11)]
-        one = {"mono_us": 1000, "conn_id": 99, "principal": "bob", **large}
-        waits = {}
-        for description in ("bounded:1000B", "fair:1000B"):
-            clients = replay(description, rowsOf(*many, one)).clients
-            waits[description] = clients["client 99"]["wait_us"], sum(each["waits"] for each in clients.values())
-        self.assertGreater(waits["bounded:1000B"][0], SECOND // 2)
-        self.assertEqual(waits["fair:1000B"], (0, 5))
-
     def test_horizon(self) -> None:
         """What would come behind the end does not count, and who waits at the end has waited until then."""
         rows = rowsOf(*({"request_bytes": 100, "pool_hold_us": 50 * SECOND} for _ in range(4)))
@@ -222,16 +201,6 @@ class PoolTests(SynchronousTestCase):
         self.assertEqual((total["requests"], total["unserved"], total["waits"]), (3, 2, 2))
         self.assertEqual((total["wait_max_us"], total["unreleased_bytes"]), (SECOND, 0))
         self.assertEqual(replayed.clients["client 3"]["requests"], 0)
-
-    def test_starved(self) -> None:
-        """With far too little memory some client waits for most of the time."""
-        requests = [
-            {"conn_id": place % 9, "request_bytes": 100, "pool_hold_us": 20 * SECOND, "mono_us": place * 10_000}
-            for place in range(9)
-        ]
-        replayed = replay("bounded:100B", rowsOf(*requests), horizons={("0", "boot"): 100 * SECOND})
-        self.assertGreater(max(each["wait_max_us"] for each in replayed.clients.values()), 80 * SECOND)
-        self.assertEqual((replayed.total["unserved"], replayed.total["depleted_share"]), (3, 1.0))
 
     def test_exhausted(self) -> None:
         """A connection that is done more than a second early might have sent more."""
@@ -252,12 +221,6 @@ class PoolTests(SynchronousTestCase):
             found, {("a", "bounded:100B"): 0, ("a", "plenty"): 0, ("b", "bounded:100B"): 2, ("b", "plenty"): 0}
         )
 
-    def test_outOfOrder(self) -> None:
-        """Rows that are not sorted are refused."""
-        rows = rowsOf({"mono_us": 2 * SECOND}, {"mono_us": SECOND})
-        candidates = [candidateFor("unbounded")]
-        self.assertRaises(OutOfOrder, list, replayPools([rows], candidates))
-
     def test_nothing(self) -> None:
         """Of nothing comes nothing, and one request is enough."""
         candidates = [candidateFor("unbounded")]
@@ -265,26 +228,6 @@ class PoolTests(SynchronousTestCase):
         self.assertEqual(list(replayPools([rowsOf()], candidates)), [])
         replayed = replay("unbounded", rowsOf({}))
         self.assertEqual((replayed.total["requests"], replayed.total["wait_max_us"], len(replayed.steps)), (1, None, 1))
-
-    def test_pickled(self) -> None:
-        """All of it can be sent to another machine."""
-        candidates = [candidateFor("bounded:100B")]
-        sent = pickle.loads(pickle.dumps(partial(replayPools, candidates=candidates, order=ORDER)))
-        (batch,) = sent([rowsOf({})])
-        self.assertEqual(batch.schema, RESULTS)
-
-    def test_anyPool(self) -> None:
-        """A candidate is whatever has a label and builds a pool."""
-
-        class Plain:
-            label = "mine"
-
-            def build(self, clock: Any) -> IMemoryPool:
-                pool: IMemoryPool = candidateFor("bounded:1B").build(clock)
-                return pool
-
-        (batch,) = replayPools([rowsOf({}, {})], [Plain()])
-        self.assertEqual(set(batch.column("candidate").to_pylist()), {"mine"})
 
     def test_holders(self) -> None:
         """
@@ -350,14 +293,6 @@ class AnyTraceTests(SynchronousTestCase):
         self.assertEqual(total["muted_us"], sum(each["wait_us"] for each in replayed.clients.values()))
         self.assertEqual(total["waits"], sum(each["waits"] for each in replayed.clients.values()))
         self.assertEqual(sum(each["span_us"] for each in replayed.steps), 1000 * SECOND - requests[0]["mono_us"])
-
-    @given(traces)
-    def test_unlimited(self, requests: Sequence[Mapping[str, Any]]) -> None:
-        """Without a bound nobody ever waits."""
-        total = replay("unbounded", rowsOf(*requests)).total
-        self.assertEqual(
-            (total["waits"], total["muted_us"], total["depleted_share"], total["oversized"]), (0, 0, 0.0, 0)
-        )
 
     @given(traces, st.integers(1, 30), st.integers(1, 7))
     def test_batches(self, requests: Sequence[Mapping[str, Any]], rowCount: int, chunkRows: int) -> None:

@@ -11,9 +11,9 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import Refusal
-from admission.offline.simulate.identity import VERDICTS, compare, countMatches, findVerdicts, judge
-from admission.offline.simulate.trials import Trial, TrialKey, planRecorded, planTrials
-from tests.kit.replaymodel import Client, Recording, Step, closedLoop, openLoop, population, serve, tableOf
+from admission.offline.simulate.trials import Trial, TrialKey, planTrials
+from tests.kit.identitygate import gate
+from tests.kit.replaymodel import Client, Recording, Step, closedLoop, openLoop, population, serve
 from tests.kit.replaypolicies import candidate, install
 
 SECOND = 1_000_000
@@ -61,30 +61,6 @@ class RefusalTests(SynchronousTestCase):
         """One candidate."""
         return planTrials([candidate(description)], recording.runs())
 
-    def test_recording(self) -> None:
-        """
-        The model has all there is: refusals, refusals that became delays, and
-        requests about which nobody was asked.
-        """
-        found = {(row["kind"], row["decision"]) for row in served("per-second:12").rows}
-        self.assertEqual(
-            found,
-            {
-                ("Produce", "admit"),
-                ("Produce", "reject"),
-                ("JoinGroup", "admit"),
-                ("JoinGroup", "throttle"),
-                ("Heartbeat", "admit"),
-            },
-        )
-
-    def test_same(self) -> None:
-        """The same policy says the same, open loop and closed loop."""
-        recording = served("per-second:12")
-        trials = self.trials(recording, "per-second:12")
-        self.assertEqual(replayed(openLoop(recording, trials)), decided(recording))
-        self.assertEqual(replayed(closedLoop(recording, trials)), decided(recording))
-
     def test_stricter(self) -> None:
         """Closed loop a refusal that becomes a delay moves all that follows, as it does on a server."""
         recording = served("per-second:12")
@@ -106,15 +82,10 @@ class RefusalTests(SynchronousTestCase):
         joining = partial(steps, kinds=["JoinGroup"])
         together = serve(both, population(2, 3), joining, 20 * SECOND, refusals=REFUSALS)
         for recording in (served("per-second:12"), together):
-            for key, trial in planRecorded(recording.runs()).items():
-                alone = {key: trial}
-                verdicts = pa.Table.from_batches(findVerdicts(tableOf(recording.rows).to_batches(), alone), VERDICTS)
-                for decisions in (openLoop(recording, alone), closedLoop(recording, alone)):
-                    matches = countMatches(compare(decisions, verdicts).to_batches())
-                    [fidelity] = judge(matches, {key: len(verdicts)}, alone)
-                    self.assertTrue(fidelity.isTrusted, fidelity.inWords())
-                    self.assertEqual((fidelity.matchShare, fidelity.missing), (1.0, 0))
-                    self.assertGreater(fidelity.throttled, 50)
+            for fidelity in gate(recording):
+                self.assertTrue(fidelity.isTrusted, fidelity.inWords())
+                self.assertEqual((fidelity.matchShare, fidelity.missing), (1.0, 0))
+                self.assertGreater(fidelity.throttled, 50)
 
     def test_unlimited(self) -> None:
         """Candidates refuse as they could have, also where nobody was limited."""

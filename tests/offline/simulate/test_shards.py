@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import DEFAULT, QuotaEntity
-from admission.offline.simulate.arrivals import ARRIVALS, COLUMNS
+from admission.offline.simulate.arrivals import ARRIVALS, columnsFor
 from admission.offline.simulate.candidates import resolveCandidates
 from admission.offline.simulate.decisions import CLOSED, DECISIONS, OPEN
 from admission.offline.simulate.runs import LimitChange
@@ -30,6 +30,7 @@ from tests.kit.replaymodel import (
     steadySteps,
     tableOf,
 )
+from tests.kit.replaypolicies import candidate
 
 SECOND = 1_000_000
 MODES = (CLOSED, OPEN)
@@ -53,7 +54,8 @@ def replayed(recording: Recording, plans: Sequence[ReplayPlan], maxRows: int = 5
     Random(1).shuffle(rows)
     decisions = []
     for plan in plans:
-        sharded = pa.Table.from_batches(plan.shard(tableOf(rows, COLUMNS).to_batches(maxRows)), SHARDED)
+        columns = columnsFor(trial for each in plan.replays for trial in each.trials)
+        sharded = pa.Table.from_batches(plan.shard(tableOf(rows, columns).to_batches(maxRows)), SHARDED)
         shards = [hash(each) % partitions for each in zip(*(sharded[name].to_pylist() for name in SHARD), strict=True)]
         for partition in range(partitions):
             mine = sharded.filter(pa.array([each == partition for each in shards], pa.bool_()))
@@ -147,10 +149,12 @@ class SharedReplayTests(SynchronousTestCase):
     def test_sameDecisions(self, clients: int, connections: int, partitions: int, maxRows: int, workers: int) -> None:
         """
         However requests are cut into batches and partitions, every trial decides
-        what it decides alone, in both modes.
+        what it decides alone, in both modes, also if it follows requests.
         """
         recording = recorded(population(clients, connections), 3)
+        following = [candidate(text) for text in ("at-most:1", "at-most-of-client:2", "per-second:60")]
         trials = self.trials(recording, "client-bytes:produce=200k", "request-time:percent=5")
+        trials |= planTrials(following, recording.runs())
         plans = plansFor(recording, trials, workers=workers)
         expected = pa.concat_tables([closedLoop(recording, trials), openLoop(recording, trials)])
         self.assertEqual(rowsOf(replayed(recording, plans, maxRows, partitions)), rowsOf(expected))

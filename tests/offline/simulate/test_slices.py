@@ -7,11 +7,9 @@ from random import Random
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from hypothesis import given, settings, strategies as st
-from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.interfaces import Request, Usage
-from admission.offline.simulate.candidates import resolveCandidate, resolveCandidates
+from admission.offline.simulate.candidates import resolveCandidates
 from admission.offline.simulate.slices import CUTS, SPANS, addSlices, countSpans, findCuts
 from admission.offline.simulate.trials import Trial, TrialKey, planTrials
 from tests.kit.replaymodel import Client, Recording, Step, openLoop, population, serve
@@ -87,30 +85,6 @@ class SlicesTests(SynchronousTestCase):
     def test_exact(self, pauseSeconds: float, every: int, windows: str) -> None:
         """Whenever the client pauses, slices decide what the whole decides."""
         self.replay(pausing(pauseSeconds, every), f"client-bytes:produce=20k:windows={windows}")
-
-    def test_whyNotEarlier(self) -> None:
-        """
-        Why a busy key is not cut: even if a slice begins a horizon early, its
-        windows begin elsewhere, and decisions differ.
-        """
-        random = Random(3)
-        rows, atSeconds = [], 0.0
-        for _ in range(4000):
-            atSeconds += random.expovariate(100)
-            rows.append((atSeconds, random.randrange(500, 1500)))
-
-        def delays(first: float) -> dict[float, float]:
-            policy = resolveCandidate("client-bytes:produce=99k").build(Clock())
-            found = {}
-            for now, sizeBytes in rows:
-                if now >= first:
-                    request = Request("Produce", "user", "app", "peer", sizeBytes)
-                    found[now] = policy.record(request, Usage(sizeBytes), now)
-            return found
-
-        whole, part = delays(0.0), delays(10.0)
-        later = [at for at, _ in rows if at >= 10.0 + 12.0]
-        self.assertGreater(sum(abs(whole[at] - part[at]) > 0.001 for at in later), len(later) // 10)
 
     def test_nothing(self) -> None:
         """Without requests there are no spans and no cuts."""

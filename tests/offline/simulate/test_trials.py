@@ -5,7 +5,6 @@ and L{admission.offline.simulate.live}.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Sequence
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -198,11 +197,6 @@ class PlaceTests(SynchronousTestCase):
         self.assertEqual((shadow.replaced, shadow.retained, shadow.hasSay), ([1], [0], False))
         self.assertEqual(shadow.decisive, [0])
 
-    def test_pickled(self) -> None:
-        """Trials reach other processes."""
-        trial = trialOf("client-bytes:produce=4M", runWith("request-time", changes=[start(5.0, ALICE)]))
-        self.assertEqual(pickle.loads(pickle.dumps(trial)), trial)
-
     def test_horizon(self) -> None:
         """A trial says how long its policy remembers."""
         self.assertEqual(trialOf("client-bytes:windows=5:window=2s", runWith()).horizonSeconds, 12.0)
@@ -279,29 +273,6 @@ class LiveTests(SynchronousTestCase):
         self.policy.decision = Decision(False, 0.0123)
         self.assertEqual(self.ask(self.live()), (12_300, True))
         self.assertEqual(self.policy.recorded, [])
-
-    def test_cannotBeRefused(self) -> None:
-        """Requests about which no policy is asked are not put to decide."""
-        self.policy.decision = Decision(False, 1.0)
-        self.assertEqual(self.ask(self.live(), refusal=Refusal.NEVER), (0, False))
-        self.assertEqual(len(self.policy.recorded), 1)
-
-    def test_delayed(self) -> None:
-        """
-        A refusal that cannot be told becomes a delay, and what the request
-        took is recorded; the longer of two delays counts.
-        """
-        self.policy.decision = Decision(False, 1.0)
-        self.assertEqual(self.ask(self.live(), refusal=Refusal.DELAY), (1_000_000, False))
-        self.policy.delaySeconds = 2.0
-        self.assertEqual(self.ask(self.live(), refusal=Refusal.DELAY), (2_000_000, False))
-        self.assertEqual(len(self.policy.recorded), 2)
-
-    def test_clamped(self) -> None:
-        """Delays are made safe as the server makes them."""
-        for delaySeconds, expected in [(-1.0, 0), (float("nan"), 0), (float("inf"), 2000), (0.5, 2000), (0.001, 1000)]:
-            self.policy.delaySeconds = delaySeconds
-            self.assertEqual(self.ask(self.live(maxDelayUs=2000)), (expected, False))
 
     def test_notLimiting(self) -> None:
         """While nobody has a limit the policy is not asked; a change lets it be."""

@@ -90,24 +90,6 @@ class SampledTotalTests(SynchronousTestCase):
         self.assertEqual(total.spanSeconds(5.0), 0.001)
         self.assertEqual(total.rate(5.5), 6.0)
 
-    def test_windowsStartAtRecords(self) -> None:
-        """
-        A window lasts from its first record, not from a whole second: what is
-        recorded 0.6 seconds later shares its fate.
-        """
-        total = SampledTotal(2, 1.0)
-        total.record(1, 0.5)
-        total.record(10, 1.25)
-        total.record(100, 1.5)
-        self.assertEqual([total.total(at) for at in (3.0, 3.25, 3.5)], [111, 100, 0])
-
-    def test_spanMayExceedTheWindows(self) -> None:
-        """A window that was recorded in late keeps counting from its start: two windows of a second may cover 2.75."""
-        total = SampledTotal(2, 1.0)
-        for at in (0.0, 0.9375, 1.5, 2.75):
-            total.record(1, at)
-        self.assertEqual((total.total(2.75), total.spanSeconds(2.75)), (4, 2.75))
-
     def test_nothingRecorded(self) -> None:
         """Before the first record the rate is zero over all whole windows."""
         total = SampledTotal(11, 1.0)

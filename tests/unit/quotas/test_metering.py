@@ -618,15 +618,6 @@ class WindowTests(SynchronousTestCase):
         self.assertEqual((meter.used(0.0), meter.room(0.0)), (1000.0, 0.0))
         self.assertAlmostEqual(meter.spend(1, 0.0), 0.001)
 
-    def test_elapsedPartCounts(self) -> None:
-        """
-        The window in progress counts as far as it has come: at half a second
-        the delay is taken over 10.5 seconds.
-        """
-        meter = self.build(1000.0)
-        meter.spend(10_000, 0.0)
-        self.assertAlmostEqual(meter.spend(2_600, 0.5), (1200.0 - 1000.0) / 1000.0 * 10.5)
-
     def test_microsecondBack(self) -> None:
         """
         Those who round the time may be a microsecond behind those who do not:
@@ -646,23 +637,6 @@ class WindowTests(SynchronousTestCase):
         meter = self.build(1.0)
         self.assertEqual(meter.spend(3_000_000, 0.0), 2_999_990.0)
         self.assertEqual(meter.spend(2**62, 0.5), (3_000_000 + 2**62) - 10.5)
-
-    def test_waitingMayNotBeEnough(self) -> None:
-        """
-        After the delay the windows may hold the same as before: 20,000 bytes at
-        1000 a second mean 10 seconds, then as many again, until they are
-        forgotten all at once after 11.
-        """
-        meter = self.build(1000.0)
-        self.assertEqual(meter.spend(20_000, 0.0), 10.0)
-        self.assertEqual([meter.used(at) for at in (10.0, 11.0)], [2000.0, 0.0])
-        self.assertEqual([meter.delaySeconds(at) for at in (10.0, 10.75, 11.0)], [10.0, 9.25, 0.0])
-
-    def test_oneWindow(self) -> None:
-        """With a single window the first amount counts as if it took a millisecond."""
-        meter = self.build(1000.0, samples=1)
-        self.assertEqual(meter.spend(1, 5.0), 0.0)
-        self.assertAlmostEqual(meter.spend(1, 5.0), 0.001)
 
     def test_cap(self) -> None:
         """It asks for no longer delay than it is to."""
@@ -756,12 +730,6 @@ class BucketTests(SynchronousTestCase):
         """Make a meter."""
         return Buckets(burstSeconds).build(limitOf(limit), 0.0)
 
-    def test_debtIsPaid(self) -> None:
-        """20,000 bytes at 1000 a second with a burst of one second owe 19 seconds, and then nothing."""
-        meter = self.build(1000.0)
-        self.assertEqual(meter.spend(20_000, 0.0), 19.0)
-        self.assertEqual([meter.delaySeconds(at) for at in (10.0, 18.0, 19.0)], [9.0, 1.0, 0.0])
-
     def test_used(self) -> None:
         """A full bucket is not used at all, an empty one wholly, one that owes more."""
         meter = self.build(1000.0)
@@ -798,12 +766,6 @@ class BucketTests(SynchronousTestCase):
             rates.append(meter.recentRate(at))
         # From 120 s on the reading at 110 s counts.
         self.assertEqual(rates, [0.0, 10.0, 20.0, 200.0 / 14, 30.0, 20.0, 0.0])
-
-    def test_isIdle(self) -> None:
-        """It is idle once it is full."""
-        meter = self.build(1000.0)
-        meter.spend(2000, 0.0)
-        self.assertEqual([meter.isIdle(at) for at in (1.9, 2.0)], [False, True])
 
     @settings(deadline=None)
     @given(
