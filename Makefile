@@ -49,9 +49,9 @@ help:
 run: $(VENV)/run.stamp
 	$(BIN)/twistd -n --pidfile= admission --listen $(LISTEN) --status $(STATUS) --data $(DATA)
 
-# One worker runs what shares a Java, the other all else, and then both.
+# For two cores: one worker has what works in Java, which waits a good deal, and the others all else.
 test: $(VENV)/test.stamp
-	$(BIN)/python -m pytest -q -rs -n 2 --dist loadgroup --junitxml=build/pytest.xml $(TESTED)
+	$(BIN)/python -m pytest -q -rs -n 3 --dist loadgroup --junitxml=build/pytest.xml $(TESTED)
 
 test-fast: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -q -n auto $(FAST)

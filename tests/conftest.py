@@ -32,8 +32,12 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     os.chdir(directory.name)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """With C{--dist loadgroup} one worker runs what needs Java, which begins first since it takes longest."""
-    for item in items:
-        if any(item.path.is_relative_to(_TESTS / place) for place in _JAVA):
-            item.add_marker(pytest.mark.xdist_group("java"))
+    inJava = [item for item in items if any(item.path.is_relative_to(_TESTS / place) for place in _JAVA)]
+    for item in inJava:
+        item.add_marker(pytest.mark.xdist_group("java"))
+    # tryfirst: the plug-in that distributes them reads the marks in this same hook.
+    first = set(inJava)
+    items.sort(key=lambda item: item not in first)

@@ -325,13 +325,13 @@ class ThrottledClientsTests(SynchronousTestCase):
 
     def test_unlimited(self) -> None:
         """
-        Without a limit every client does at least ten times of what it will be allowed, and does so again when the
-        limit has been removed.
+        Without a limit every client does at least twice what it will be allowed, and does so again when the limit has
+        been removed.
         """
         for loads in (self.findings.loads, self.findings.freedLoads):
             ratios = {name: LOAD_RECORDS * VALUE_BYTES / seconds / QUOTA for name, seconds in loads.items()}
             self.assertEqual(set(ratios), set(CLIENTS))
-            self.assertGreater(min(ratios.values()), 10, ratios)
+            self.assertGreater(min(ratios.values()), 2, ratios)
 
     def test_limited(self) -> None:
         """
