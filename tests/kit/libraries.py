@@ -172,9 +172,6 @@ class _Outcomes:
         outcome()
 
 
-# librdkafka
-
-
 def confluentArguments(settings: Settings) -> dict[str, Any]:
     """What librdkafka is to be made with."""
     common: dict[str, Any] = {"bootstrap.servers": settings.address, "client.id": settings.clientId, "log_level": 2}
@@ -274,9 +271,6 @@ class ConfluentConsumer:
 
     def close(self) -> None:
         self._consumer.close()
-
-
-# kafka-python
 
 
 def _kafkaPythonArguments(settings: Settings) -> dict[str, Any]:
