@@ -51,7 +51,7 @@ run: $(VENV)/run.stamp
 
 # For two cores: one worker has what works in Java, which waits a good deal, and the others all else.
 test: $(VENV)/test.stamp
-	$(BIN)/python -m pytest -q -rs -n 3 --dist loadgroup --junitxml=build/pytest.xml $(TESTED)
+	$(BIN)/python -m pytest -q -rs -n 3 --dist loadfile --junitxml=build/pytest.xml $(TESTED)
 
 test-fast: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -q -n auto $(FAST)

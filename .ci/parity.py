@@ -63,9 +63,7 @@ def pytestVerdicts(path: str) -> dict[str, str]:
     for case in ElementTree.parse(path).iter("testcase"):
         outcomes = {child.tag for child in case}
         verdict = "failed" if outcomes & {"failure", "error"} else "skipped" if "skipped" in outcomes else "passed"
-        # With a group of tests, its name comes after the test's.
-        name = str(case.get("name")).partition("@")[0]
-        verdicts[f"{case.get('classname')}.{name}"] = verdict
+        verdicts[f"{case.get('classname')}.{case.get('name')}"] = verdict
     return verdicts
 
 

@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import os
 import tempfile
-from pathlib import Path
+from typing import Any
 
 import pytest
 
 _HOME = os.getcwd()
-_TESTS = Path(__file__).parent
-
-_JAVA = ("spark", "clients/gateway", "clients/suites", "system/test_demo_gateway.py")
+_JAVA = ("tests/spark/", "tests/clients/gateway/", "tests/clients/suites/", "tests/system/test_demo_gateway.py")
 """
 What works in processes of Java.  One worker runs all of it, so that a session of Spark and a cluster of Kafka are
 started once, and share the machine with tests in Python rather than with each other.
 """
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """
+    With C{--dist loadfile} one worker begins with all that needs Java.  The tests of any other file stay together, too,
+    since some share an experiment that takes half a minute.
+    """
+    from xdist.scheduler import LoadFileScheduling
+
+    class JavaTogether(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "java" if nodeid.startswith(_JAVA) else super()._split_scope(nodeid)
+
+    return JavaTogether(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -30,14 +43,3 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     session.config.add_cleanup(directory.cleanup)
     session.config.add_cleanup(lambda: os.chdir(_HOME))
     os.chdir(directory.name)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With C{--dist loadgroup} one worker runs what needs Java, which begins first since it takes longest."""
-    inJava = [item for item in items if any(item.path.is_relative_to(_TESTS / place) for place in _JAVA)]
-    for item in inJava:
-        item.add_marker(pytest.mark.xdist_group("java"))
-    # tryfirst: the plug-in that distributes them reads the marks in this same hook.
-    first = set(inJava)
-    items.sort(key=lambda item: item not in first)
