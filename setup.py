@@ -10,7 +10,15 @@ from setuptools.command import editable_wheel
 
 # Those in which a busy server spends its time, and that read no worse for being compiled.
 COMPILED = [
-    "src/admission/gate.py",
+    "src/admission/gate/answerroom.py",
+    "src/admission/gate/aside.py",
+    "src/admission/gate/gate.py",
+    "src/admission/gate/memoryqueue.py",
+    "src/admission/gate/pressure.py",
+    "src/admission/gate/reserve.py",
+    "src/admission/gate/slowbodies.py",
+    "src/admission/gate/stalledreaders.py",
+    "src/admission/gate/turns.py",
     "src/admission/operations.py",
     "src/admission/connection/framing.py",
     "src/admission/kafka/wire/headers.py",

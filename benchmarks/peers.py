@@ -17,7 +17,7 @@ from admission.clock import MonotonicClock, wallSeconds
 from admission.connection.factory import AdmittedFactory
 from admission.connection.hangup import HangUpWatch
 from admission.connection.protocol import AdmittedProtocol
-from admission.gate import buildGate
+from admission.gate.gate import buildGate
 from admission.interfaces import PolicyContext
 from admission.kafka.broker.api import produceapi
 from admission.kafka.broker.broker import Broker

@@ -22,7 +22,7 @@ from twisted.internet.threads import deferToThread
 
 from admission.clock import MonotonicClock, wallSeconds
 from admission.control import AdmissionControl
-from admission.gate import buildGate
+from admission.gate.gate import buildGate
 from admission.interfaces import PolicyContext
 from admission.kafka.broker.broker import Broker
 from admission.kafka.broker.log.segmentlog import SegmentLog

@@ -101,7 +101,7 @@ def main(reactor):
         ],
         lambda kind: issubclass(kind, (AdmittedFactory, Gate)) or implementing(IMemoryPool)(kind),
     )
-    profiler = Profiler(grouping, lambda: gate.ledger, clock, wallSeconds, str(os.getpid()))
+    profiler = Profiler(grouping, lambda: gate.ledger.usedBytes, clock, wallSeconds, str(os.getpid()))
     context = PolicyContext(clock, wallSeconds)
     pool = buildPolicy(IMemoryPoolFactory, "bounded:8MiB", context)
     gate = buildGate(pool, context)

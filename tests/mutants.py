@@ -31,7 +31,21 @@ from tests.kit.checkout import ROOT
 
 TESTED_BY: Final[Mapping[str, Sequence[str]]] = {
     "src/admission/control.py": ("tests/unit/test_control.py",),
-    "src/admission/gate.py": ("tests/unit/test_gate.py",),
+    **{
+        f"src/admission/gate/{name}.py": ("tests/unit/test_gate.py",)
+        for name in (
+            "answerroom",
+            "aside",
+            "gate",
+            "ledger",
+            "memoryqueue",
+            "pressure",
+            "reserve",
+            "slowbodies",
+            "stalledreaders",
+            "turns",
+        )
+    },
     "src/admission/request.py": ("tests/unit/test_request.py",),
     "src/admission/connection/protocol.py": (
         "tests/unit/connection/test_protocol.py",

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .connection.wrapping import wrapFactory as wrapFactory
     from .control import AdmissionControl as AdmissionControl
     from .garbage import GarbageCollection as GarbageCollection
-    from .gate import Gate as Gate, buildGate as buildGate
+    from .gate.gate import Gate as Gate, buildGate as buildGate
     from .interfaces import (
         ADMITTED as ADMITTED,
         CONNECTION as CONNECTION,
@@ -100,7 +100,7 @@ __all__, __getattr__, __dir__ = lazyNames(
         "connection.wrapping": ("wrapFactory",),
         "control": ("AdmissionControl",),
         "garbage": ("GarbageCollection",),
-        "gate": ("Gate", "buildGate"),
+        "gate.gate": ("Gate", "buildGate"),
         "interfaces": (
             "ADMITTED",
             "CONNECTION",

@@ -17,12 +17,12 @@ from admission.connection.factory import AdmittedFactory, ConnectionLimits
 from admission.connection.pauses import Pause
 from admission.connection.protocol import AdmittedProtocol
 from admission.control import AdmissionControl
-from admission.gate import Gate
+from admission.gate.gate import Gate
 from admission.interfaces import IMemoryPool
 from admission.request import ServerRequest
 from admission.testing.faketransport import FakeTLSTransport, FakeTransport
 from admission_plugins.orders import RandomRounds
-from tests.kit.patchable import PatchableGate, PatchablePool
+from tests.kit.patchable import PatchablePool
 
 WHIM = Pause.OPENING
 """A pause that nothing else in these tests asks for."""
@@ -99,7 +99,7 @@ class RecordingWatch:
 def gateFor(pool: IMemoryPool, clock: IReactorTime, seed: int = 0, maxRequests: int = 500) -> Gate:
     """A gate that draws from C{seed} who is served next."""
     random = Random(seed)
-    return PatchableGate(pool, clock, RandomRounds(random), RandomRounds(random), maxRequests)
+    return Gate(pool, clock, RandomRounds(random), RandomRounds(random), maxRequests)
 
 
 class Server:
@@ -180,7 +180,7 @@ class Server:
 
     def used(self) -> dict[str, int]:
         """The ledger, without what is zero."""
-        return {purpose: sizeBytes for purpose, sizeBytes in self.gate.ledger.items() if sizeBytes}
+        return {purpose: sizeBytes for purpose, sizeBytes in self.gate.ledger.usedBytes.items() if sizeBytes}
 
 
 def serve(case: SynchronousTestCase, *args: Any, **kwargs: Any) -> Server:

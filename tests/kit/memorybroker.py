@@ -63,7 +63,7 @@ class Watch:
 
     def ledgerBytes(self) -> int:
         """What the ledger has in all, the accounts included."""
-        return sum(self._gate.ledger.values())
+        return sum(self._gate.ledger.usedBytes.values())
 
     def _seen(self, allocate: Callable[..., Any]) -> Callable[..., Any]:
         def allocated(*arguments: Any, **named: Any) -> Any:
@@ -104,7 +104,7 @@ def auditOf(service: BrokerService) -> dict[str, Any]:
     for lease in leases:
         leasedBytes[lease.purpose] += lease.sizeBytes
     return {
-        "ledger": dict(broker.gate.ledger),
+        "ledger": dict(broker.gate.ledger.usedBytes),
         "leasedBytes": {purpose: leasedBytes[purpose] for purpose in broker.gate.pool.usedBytesByPurpose},
         "leases": dict(Counter(lease.purpose for lease in leases)),
         "timers": len(reactor.getDelayedCalls()),

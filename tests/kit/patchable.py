@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from admission.gate import Gate
 from admission_plugins.bounded import BoundedPool
 from admission_plugins.purgatory import WheelPurgatory
-
-
-class PatchableGate(Gate):
-    """A gate."""
 
 
 class PatchablePool(BoundedPool):

@@ -138,7 +138,7 @@ class Wrapped:
 
     def used(self) -> dict[str, int]:
         """The ledger, without what is zero."""
-        return {purpose: sizeBytes for purpose, sizeBytes in self.factory.gate.ledger.items() if sizeBytes}
+        return {purpose: sizeBytes for purpose, sizeBytes in self.factory.gate.ledger.usedBytes.items() if sizeBytes}
 
     def close(self) -> None:
         """Have every peer gone."""

@@ -8,7 +8,6 @@ from typing import Any
 from unittest.mock import patch
 
 from admission.connection.protocol import AdmittedProtocol
-from admission.gate import Gate
 from admission.interfaces import FRAMES
 from admission.kafka.broker.brokersession import BrokerSession
 from admission.kafka.service import BrokerService
@@ -19,8 +18,8 @@ from .network import Violation
 def checkAlways(service: BrokerService) -> None:
     """What may be looked at after each call of the reactor."""
     gate = service.broker.gate
-    if not 0 <= gate.runningRequests <= gate.maxRequests:
-        raise Violation(f"{gate.runningRequests} requests run")
+    if not 0 <= gate.turns.runningRequests <= gate.turns.maxRequests:
+        raise Violation(f"{gate.turns.runningRequests} requests run")
 
 
 def checkBalance(service: BrokerService) -> None:
@@ -35,20 +34,20 @@ def checkBalance(service: BrokerService) -> None:
     if used.get(FRAMES, 0) > pool.sizeBytes * 5 // 4 + pool.largestBytes:
         raise Violation(f"frames have {used[FRAMES]} of {pool.sizeBytes} bytes")
     running = sum(connection._hasTurn for connection in service.factory.connections)
-    if running != gate.runningRequests:
-        raise Violation(f"{gate.runningRequests} requests run, and {running} connections have turns")
+    if running != gate.turns.runningRequests:
+        raise Violation(f"{gate.turns.runningRequests} requests run, and {running} connections have turns")
 
 
 def checkWaiting(service: BrokerService) -> None:
     """Nobody waits for what there is."""
     gate = service.broker.gate
-    if gate._serving is not None:
+    if gate.hasToServe:
         return
-    if gate._turnWaiters and gate.runningRequests < gate.maxRequests:
-        raise Violation(f"{len(gate._turnWaiters)} requests wait for a turn, and there is one")
-    if gate._nextAnswer() is not None:
-        raise Violation(f"{_waitingAnswers(gate)} answers wait for memory, and there is some")
-    wanted = min((waiter.wantedBytes for waiter in gate._memoryWaiters), default=None)
+    if gate.turns.isOwed:
+        raise Violation(f"{gate.turns.waiting} requests wait for a turn, and there is one")
+    if gate.answers.isOwed:
+        raise Violation(f"{gate.answers.waiting} answers wait for memory, and there is some")
+    wanted = gate.memory.smallestWantedBytes
     if wanted is not None and gate.pool.availableBytes > 0:
         raise Violation(f"a connection waits for {wanted} bytes, and {gate.pool.availableBytes} are free")
 
@@ -61,16 +60,12 @@ def checkEmpty(service: BrokerService) -> None:
         raise Violation(f"nobody is there, and {used} are not free")
     if service.factory.connections:
         raise Violation(f"{len(service.factory.connections)} connections are left")
-    if gate.runningRequests or gate.waitingForMemory or gate._turnWaiters or _waitingAnswers(gate):
+    if gate.turns.runningRequests or gate.memory.waiting or gate.turns.waiting or gate.answers.waiting:
         raise Violation("nobody is there, and somebody waits")
-    if gate._partialBodies or gate._stalledReaders:
+    if gate.bodies.count or gate.readers.count:
         raise Violation("nobody is there, and bodies or readers are")
     if broker.purgatory.watched or broker.purgatory.delayed:
         raise Violation(f"the purgatory has {broker.purgatory.watched} keys and {broker.purgatory.delayed} timers")
-
-
-def _waitingAnswers(gate: Gate) -> int:
-    return len(gate._answerWaiters) + len(gate._holdingWaiters)
 
 
 @contextmanager

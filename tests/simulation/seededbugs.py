@@ -11,7 +11,7 @@ from unittest.mock import patch
 from admission.connection.debts import Debts
 from admission.connection.framing import Framer
 from admission.connection.protocol import AdmittedProtocol
-from admission.gate import Gate
+from admission.gate.gate import Gate
 from admission.kafka.broker.broker import Broker
 from admission.kafka.broker.brokersession import BrokerSession
 from admission.kafka.broker.groups.groupstore import GroupStore

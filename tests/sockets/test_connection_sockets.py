@@ -30,7 +30,7 @@ from admission.connection.factory import (
 )
 from admission.connection.hangup import HangUpWatch
 from admission.connection.link import PLAIN_CONNECTION_BYTES
-from admission.gate import RESERVED_SHARE
+from admission.gate.reserve import RESERVED_SHARE
 from admission.interfaces import CONNECTIONS, FRAMES, ILease
 from admission_plugins.bounded import BoundedPool
 from tests.kit.admitted import WHIM, RecordingProtocol, framed, gateFor
@@ -171,8 +171,8 @@ class SocketTestCase(TestCase):
         self.watch.close()
         for directory in self.directories:
             os.rmdir(directory)
-        used = {purpose: sizeBytes for purpose, sizeBytes in self.gate.ledger.items() if sizeBytes}
-        self.assertEqual((used, self.gate.runningRequests, self.pool.reclaimedLeases), ({}, 0, 0))
+        used = {purpose: sizeBytes for purpose, sizeBytes in self.gate.ledger.usedBytes.items() if sizeBytes}
+        self.assertEqual((used, self.gate.turns.runningRequests, self.pool.reclaimedLeases), ({}, 0, 0))
 
     def listen(self, kind: str) -> Any:
         """A port of that kind."""
@@ -235,10 +235,10 @@ class RequestTests(SocketTestCase):
         costs = {"tcp": PLAIN_CONNECTION_BYTES, "tls": TLS_CONNECTION_BYTES, "unix": PLAIN_CONNECTION_BYTES}
         bodies = [b"", b"x", b"y" * 70_000, b"z" * 20_000, b"", b"w" * 300_000]
         for kind in KINDS:
-            before = self.gate.ledger.get(CONNECTIONS, 0)
+            before = self.gate.ledger.usedBytes.get(CONNECTIONS, 0)
             protocol, peer = await self.connect(kind)
             await self.until(lambda: protocol.link.handshake is None)  # noqa: B023
-            self.assertEqual(self.gate.ledger[CONNECTIONS] - before, costs[kind])
+            self.assertEqual(self.gate.ledger.usedBytes[CONNECTIONS] - before, costs[kind])
             self.assertEqual(await self.do(peer.ask, *bodies), framed(*bodies))
 
     async def test_shortOfMemory(self) -> None:
@@ -259,7 +259,7 @@ class RequestTests(SocketTestCase):
 
         self.behave = behave
         waited: list[bool] = []
-        self.gate.onPressure(waited.append)
+        self.gate.pressure.subscribe(waited.append)
         asked = []
         for number in range(9):
             _, peer = await self.connect(KINDS[number % 3])
@@ -269,7 +269,7 @@ class RequestTests(SocketTestCase):
             self.assertEqual(await answered, framed(*bodies))
         self.assertIn(True, waited)
         self.assertLessEqual(self.pool.peakFrameBytes, 300_000 + 100_001 - 1 + 300_000 // RESERVED_SHARE)
-        self.assertEqual((self.gate.waitingForMemory, self.gate.runningRequests), (0, 0))
+        self.assertEqual((self.gate.memory.waiting, self.gate.turns.runningRequests), (0, 0))
 
     async def test_largeResponse(self) -> None:
         """A response much larger than what the sockets hold arrives whole at a peer that reads late."""
@@ -342,7 +342,7 @@ class MuteTests(SocketTestCase):
             self.assertEqual(len(protocol.requests), 1)
             buffered = protocol.framer.bufferedBytes
             self.assertLessEqual(buffered, TLS_OVERSHOOT_BYTES)
-            self.assertGreaterEqual(self.gate.ledger[CONNECTIONS], buffered)
+            self.assertGreaterEqual(self.gate.ledger.usedBytes[CONNECTIONS], buffered)
             protocol.resume(WHIM)
             await sent
             await self.until(lambda: len(protocol.requests) == len(bodies))  # noqa: B023
@@ -400,7 +400,7 @@ class MuteTests(SocketTestCase):
             lease = self.takeAll()
             _, peer = await self.connect(kind)
             await self.do(peer.send, framed(b"x" * 30_000, b"y" * 30_000))
-            await self.until(lambda: self.gate.waitingForMemory)
+            await self.until(lambda: self.gate.memory.waiting)
             await self.turns()
             lease.release()
             expected = framed(b"x" * 30_000, b"y" * 30_000)
@@ -462,11 +462,12 @@ class HangUpTests(SocketTestCase):
         for kind in KINDS:
             protocol, peer = await self.connect(kind)
             await self.do(peer.send, framed(b"x" * 100_000)[:50_000])
-            await self.until(lambda: self.gate.ledger[FRAMES] == 100_000 and protocol.framer.filledBytes == 49_996)  # noqa: B023
+            await self.until(lambda: self.gate.ledger.usedBytes[FRAMES] == 100_000)
+            await self.until(lambda: protocol.framer.filledBytes == 49_996)  # noqa: B023
             protocol.pause(WHIM)
             await self.do(peer.end)
             await self.until(lambda: protocol.isLost)  # noqa: B023
-            self.assertEqual(self.gate.ledger[FRAMES], 0)
+            self.assertEqual(self.gate.ledger.usedBytes[FRAMES], 0)
 
 
 class ClosingTests(SocketTestCase):
@@ -548,7 +549,7 @@ class PressureTests(SocketTestCase):
         _, peer = await self.connect("tls")
         lease = self.takeAll()
         await self.do(peer.send, framed(b"one"))
-        await self.until(lambda: self.gate.isUnderPressure)
+        await self.until(lambda: self.gate.pressure.isOn)
         connecting = maybeDeferred(lambda: deferToThread(Peer, "tls", ("127.0.0.1", self.ports["tls"].getHost().port)))
         await self.turns(0.1)
         self.assertEqual((len(self.factory.connections), connecting.called), (1, False))
@@ -578,7 +579,7 @@ class PressureTests(SocketTestCase):
         _, peer = await self.connect("tls")
         lease = self.takeAll()
         await self.do(peer.send, framed(b"one"))
-        await self.until(lambda: self.gate.isUnderPressure)
+        await self.until(lambda: self.gate.pressure.isOn)
         await maybeDeferred(self.ports.pop("tls").stopListening)
         lease.release()
         self.assertEqual(await self.do(peer.receive, 7), framed(b"one"))

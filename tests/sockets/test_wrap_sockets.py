@@ -364,12 +364,12 @@ class SendingTests(WrapSocketTestCase):
             address = self.listen(kind, factory)
             deaf = await self.connect(kind, address, receiveBytes=4096)
             await self.do(deaf.send, b"all")
-            await self.until(lambda: factory.gate.ledger.get(RESPONSES))  # noqa: B023
+            await self.until(lambda: factory.gate.ledger.usedBytes.get(RESPONSES))  # noqa: B023
             calm = await self.connect(kind, address)
             await self.do(calm.send, b"hello")
             self.assertEqual(await self.do(calm.receive, 5), b"hello")
             await self.until(lambda: len(factory.connections) == 1)  # noqa: B023
-            self.assertEqual((factory.gate.ledger[RESPONSES], factory.cutOffs), (0, 1))
+            self.assertEqual((factory.gate.ledger.usedBytes[RESPONSES], factory.cutOffs), (0, 1))
 
     async def test_oneAnswerAtATime(self) -> None:
         """
@@ -380,7 +380,7 @@ class SendingTests(WrapSocketTestCase):
         transports: list[Any] = []
 
         def behave(protocol: Foreign, data: bytes) -> None:
-            heldBytes.append(protocol.transport.factory.gate.ledger.get(RESPONSES, 0))
+            heldBytes.append(protocol.transport.factory.gate.ledger.usedBytes.get(RESPONSES, 0))
             transports.append(protocol.transport.transport)
             protocol.transport.write(bytes(4 * MIB))
 

@@ -14,17 +14,12 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from admission.gate import (
-    GRANTS_PER_TURN,
-    HOLDERS_PER_TURN,
-    MIN_BODY_SECONDS,
-    RETRY_SECONDS,
-    SMALL_FRAME_BYTES,
-    STALL_GRACE_SECONDS,
-    TURN_SECONDS,
-    Gate,
-    buildGate,
-)
+from admission.gate.aside import HOLDERS_PER_TURN
+from admission.gate.gate import GRANTS_PER_TURN, Gate, buildGate
+from admission.gate.reserve import SMALL_FRAME_BYTES
+from admission.gate.slowbodies import MIN_BODY_SECONDS
+from admission.gate.stalledreaders import STALL_GRACE_SECONDS
+from admission.gate.turns import RETRY_SECONDS, TURN_SECONDS
 from admission.interfaces import FRAMES, PARKED, RESPONSES, ILease, IWaiter, PolicyContext
 from admission.metrics.registry import SensorRegistry
 from admission.plugins import PolicyError
@@ -44,18 +39,18 @@ class GateTestCase(SynchronousTestCase):
         self.pool = BoundedPool(1000, seconds=self.clock.seconds)
         self.gate = gateFor(self.pool, self.clock, maxRequests=3)
         self.pressures: list[bool] = []
-        self.gate.onPressure(self.pressures.append)
+        self.gate.pressure.subscribe(self.pressures.append)
 
     def take(self, sizeBytes: int = 1000) -> ILease:
         """Allocate what must be there."""
-        lease = self.gate.tryAllocate(RecordingWaiter(), sizeBytes)
+        lease = self.gate.memory.tryAllocate(RecordingWaiter(), sizeBytes)
         assert lease is not None
         return lease
 
     def wait(self, wantedBytes: int = 100) -> RecordingWaiter:
         """Have somebody wait for memory."""
         waiter = RecordingWaiter(wantedBytes)
-        self.assertIs(self.gate.tryAllocate(waiter, wantedBytes), None)
+        self.assertIs(self.gate.memory.tryAllocate(waiter, wantedBytes), None)
         return waiter
 
     def finish(self, *waiters: RecordingWaiter) -> None:
@@ -72,16 +67,16 @@ class MemoryTests(GateTestCase):
     def test_atOnce(self) -> None:
         """As long as there is memory and nobody waits, it is had at once, and nobody speaks of pressure."""
         lease = self.take(10)
-        self.assertEqual((self.gate.waitingForMemory, self.pressures), (0, []))
-        self.assertEqual(self.gate.ledger[FRAMES], 10)
+        self.assertEqual((self.gate.memory.waiting, self.pressures), (0, []))
+        self.assertEqual(self.gate.ledger.usedBytes[FRAMES], 10)
         lease.release()
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_accounts(self) -> None:
         """The ledger shows what others hold beside the pool, as it is now; nobody waits for it."""
         held = [7]
-        self.gate.account("producers", lambda: held[0])
-        self.assertEqual(self.gate.ledger["producers"], 7)
+        self.gate.ledger.account("producers", lambda: held[0])
+        self.assertEqual(self.gate.ledger.usedBytes["producers"], 7)
         held[0] = 8
         registry = SensorRegistry(self.clock.seconds)
         self.gate.addSensors(registry)
@@ -92,12 +87,12 @@ class MemoryTests(GateTestCase):
         """Memory that comes back is granted in a later turn, never from within the release."""
         lease = self.take()
         waiter = self.wait()
-        self.assertEqual(self.gate.waitingForMemory, 1)
+        self.assertEqual(self.gate.memory.waiting, 1)
         lease.release()
         self.assertEqual(waiter.leases, [])
         self.clock.advance(0)
         self.assertEqual([each.sizeBytes for each in waiter.leases], [100])
-        self.assertEqual(self.gate.waitingForMemory, 0)
+        self.assertEqual(self.gate.memory.waiting, 0)
         self.finish(waiter)
 
     def test_holders(self) -> None:
@@ -107,10 +102,10 @@ class MemoryTests(GateTestCase):
         """
         pool = ScriptedPool()
         gate = gateFor(pool, self.clock)
-        gate.tryAllocate(RecordingWaiter(holder="alice"), 1)
+        gate.memory.tryAllocate(RecordingWaiter(holder="alice"), 1)
         pool.refuse()
         waiter = RecordingWaiter(holder="192.0.2.1")
-        gate.tryAllocate(waiter, 1)
+        gate.memory.tryAllocate(waiter, 1)
         waiter.holder = "bob"
         pool.relent()
         self.clock.advance(0)
@@ -128,7 +123,7 @@ class MemoryTests(GateTestCase):
         self.finish(first, second)
         self.clock.advance(0)
         self.finish(first, second)
-        self.assertEqual((self.pool.availableBytes, self.gate.waitingForMemory), (1000, 0))
+        self.assertEqual((self.pool.availableBytes, self.gate.memory.waiting), (1000, 0))
 
     def test_randomOrder(self) -> None:
         """
@@ -164,7 +159,7 @@ class MemoryTests(GateTestCase):
             if random.random() < 0.6:
                 waiter = RecordingWaiter(random.randint(1, 1000))
                 asked += 1
-                lease = self.gate.tryAllocate(waiter, waiter.wantedBytes)
+                lease = self.gate.memory.tryAllocate(waiter, waiter.wantedBytes)
                 if lease is None:
                     everybody.append(waiter)
                 else:
@@ -173,13 +168,13 @@ class MemoryTests(GateTestCase):
                 held.pop(random.randrange(len(held))).release()
             else:
                 self.clock.advance(0)
-        while held or self.gate.waitingForMemory:
+        while held or self.gate.memory.waiting:
             for lease in held:
                 lease.release()
             self.clock.advance(0)
             held = [lease for waiter in everybody for lease in waiter.leases if lease.buffer is not None]
-            if not held and self.gate.waitingForMemory:
-                self.fail(f"{self.gate.waitingForMemory} wait for ever")
+            if not held and self.gate.memory.waiting:
+                self.fail(f"{self.gate.memory.waiting} wait for ever")
         self.assertEqual({len(waiter.leases) for waiter in everybody} - {1}, set())
         self.assertEqual(self.pool.availableBytes, 1000)
         self.clock.advance(STALL_GRACE_SECONDS)
@@ -191,7 +186,7 @@ class MemoryTests(GateTestCase):
         order: list[str] = []
         waiters = [RecordingWaiter(1, lambda waiter: order.append("grant")) for _ in range(GRANTS_PER_TURN + 10)]
         for waiter in waiters:
-            self.gate.tryAllocate(waiter, 1)
+            self.gate.memory.tryAllocate(waiter, 1)
         lease.release()
         self.clock.callLater(0, order.append, "others")
         self.clock.advance(0)
@@ -200,12 +195,12 @@ class MemoryTests(GateTestCase):
 
     def test_impossibleSizes(self) -> None:
         """A size that the pool never hands out raises at once, whether or not others wait, and does not join them."""
-        self.assertRaises(ValueError, self.gate.tryAllocate, RecordingWaiter(), 1001)
+        self.assertRaises(ValueError, self.gate.memory.tryAllocate, RecordingWaiter(), 1001)
         lease = self.take()
         waiter = self.wait()
         for sizeBytes in (1001, 0, -1):
-            self.assertRaises(ValueError, self.gate.tryAllocate, RecordingWaiter(sizeBytes), sizeBytes)
-        self.assertEqual(self.gate.waitingForMemory, 1)
+            self.assertRaises(ValueError, self.gate.memory.tryAllocate, RecordingWaiter(sizeBytes), sizeBytes)
+        self.assertEqual(self.gate.memory.waiting, 1)
         lease.release()
         self.clock.advance(0)
         self.assertEqual(len(waiter.leases), 1)
@@ -231,7 +226,7 @@ class MemoryTests(GateTestCase):
         lease = self.take()
         failing = [RecordingWaiter(10, fail) for _ in range(5)]
         for each in failing:
-            self.gate.tryAllocate(each, 10)
+            self.gate.memory.tryAllocate(each, 10)
         waiter = self.wait()
         lease.release()
         self.clock.advance(0)
@@ -245,7 +240,7 @@ class MemoryTests(GateTestCase):
         gate = gateFor(pool, self.clock)
         pool.refuse()
         waiter = RecordingWaiter(10)
-        gate.tryAllocate(waiter, 10)
+        gate.memory.tryAllocate(waiter, 10)
         answers = [pool.tryAllocate]
 
         def fail(sizeBytes: int, holder: str) -> None:
@@ -275,13 +270,13 @@ class MemoryTests(GateTestCase):
 
         gate = Gate(self.pool, self.clock, Failing(Random(0)), Failing(Random(0)), maxRequests=2)
         waiter, running = RecordingWaiter(1), RecordingWaiter()
-        lease = gate.tryAllocate(running, 1000)
+        lease = gate.memory.tryAllocate(running, 1000)
         assert lease is not None
-        gate.tryAllocate(waiter, 1)
+        gate.memory.tryAllocate(waiter, 1)
         for each in (running, running, waiter):
-            gate.tryBegin(each)
+            gate.turns.tryBegin(each)
         lease.release()
-        gate.end()
+        gate.turns.end()
         self.clock.advance(0)
         self.assertEqual((waiter.leases, waiter.turns), ([], 0))
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 2)
@@ -297,11 +292,11 @@ class MemoryTests(GateTestCase):
         """Who waits for memory, and who waits for a turn, is served in the order that is for it."""
         memoryOrder, turnOrder = RandomRounds(Random(0)), RandomRounds(Random(0))
         gate = Gate(self.pool, self.clock, memoryOrder, turnOrder, maxRequests=1)
-        lease = gate.tryAllocate(RecordingWaiter(), 1000)
-        gate.tryBegin(RecordingWaiter())
+        lease = gate.memory.tryAllocate(RecordingWaiter(), 1000)
+        gate.turns.tryBegin(RecordingWaiter())
         forMemory, forTurn = RecordingWaiter(10), RecordingWaiter()
-        gate.tryAllocate(forMemory, 10)
-        gate.tryBegin(forTurn)
+        gate.memory.tryAllocate(forMemory, 10)
+        gate.turns.tryBegin(forTurn)
         self.assertEqual((memoryOrder.next(), turnOrder.next()), (forMemory, forTurn))
         gate.forget(forMemory)
         gate.forget(forTurn)
@@ -315,7 +310,7 @@ class MemoryTests(GateTestCase):
         """A gate is built with the order that is described; an order that there is not is a mistake."""
         context = PolicyContext(self.clock, lambda: 0.0, random=Random(3))
         gate = buildGate(self.pool, context, maxRequests=7)
-        self.assertEqual((gate.pool, gate.maxRequests), (self.pool, 7))
+        self.assertEqual((gate.pool, gate.turns.maxRequests), (self.pool, 7))
         self.assertRaises(PolicyError, buildGate, self.pool, context, "no-such-order")
 
     def test_collectedInAnotherThread(self) -> None:
@@ -344,7 +339,7 @@ class MemoryTests(GateTestCase):
             self.clock.advance(0)
             self.assertEqual(sum(len(waiter.leases) for waiter in waiters), 1, expected)
             self.finish(*waiters)
-        self.assertEqual(self.gate.waitingForMemory, 0)
+        self.assertEqual(self.gate.memory.waiting, 0)
         charge.release()
 
 
@@ -375,12 +370,12 @@ class FairTests(SynchronousTestCase):
         self.pool = WatchedFairPool(1000)
         self.gate = Gate(self.pool, self.clock, FirstInFirstOut(), FirstInFirstOut())
         self.pressures: list[bool] = []
-        self.gate.onPressure(self.pressures.append)
+        self.gate.pressure.subscribe(self.pressures.append)
 
     def ask(self, holder: str, wantedBytes: int = 100) -> RecordingWaiter:
         """Have somebody ask for memory; what is granted at once is among its leases."""
         waiter = RecordingWaiter(wantedBytes, holder=holder)
-        lease = self.gate.tryAllocate(waiter, wantedBytes)
+        lease = self.gate.memory.tryAllocate(waiter, wantedBytes)
         if lease is not None:
             waiter.leases.append(lease)
         return waiter
@@ -395,10 +390,10 @@ class FairTests(SynchronousTestCase):
         """While one waits for its share, others get memory at once, and memory does not count as short."""
         greedy = [self.ask("greedy") for _ in range(8)]
         self.assertEqual([len(each.leases) for each in greedy], [1] * 5 + [0] * 3)
-        self.assertEqual(self.gate.waitingForMemory, 3)
+        self.assertEqual(self.gate.memory.waiting, 3)
         self.assertEqual(len(self.ask("modest").leases), 1)
         self.clock.advance(0)
-        self.assertEqual((self.gate.waitingForMemory, self.pressures), (3, []))
+        self.assertEqual((self.gate.memory.waiting, self.pressures), (3, []))
 
     def test_shareComesBack(self) -> None:
         """With what is released, those who wait aside get memory, in the order in which they came."""
@@ -407,7 +402,7 @@ class FairTests(SynchronousTestCase):
             self.finish(greedy[number])
             self.clock.advance(0)
             self.assertEqual([len(each.leases) for each in greedy[5:]], [1] * (number + 1) + [0] * (2 - number))
-        self.assertEqual(self.gate.waitingForMemory, 0)
+        self.assertEqual(self.gate.memory.waiting, 0)
 
     def test_manyAtOnce(self) -> None:
         """One large release serves as many as there is room for."""
@@ -453,7 +448,7 @@ class FairTests(SynchronousTestCase):
         self.finish(greedy[0])
         self.clock.advance(0)
         self.assertEqual([len(each.leases) for each in greedy[5:]], [0, 0])
-        self.assertEqual(self.gate.waitingForMemory, 0)
+        self.assertEqual(self.gate.memory.waiting, 0)
 
     def test_failingPool(self) -> None:
         """A pool that fails when it is asked for shares is asked again."""
@@ -476,10 +471,10 @@ class FairTests(SynchronousTestCase):
         charge = pool.charge(pool.availableBytes - 1, RESPONSES)
         waiters = [RecordingWaiter(1, holder=holder) for holder in holders]
         for waiter in waiters:
-            self.assertIs(gate.tryAllocate(waiter, 1), None)
+            self.assertIs(gate.memory.tryAllocate(waiter, 1), None)
         charge.release()
         granted = 0
-        while gate.waitingForMemory:
+        while gate.memory.waiting:
             pool.looks = 0
             clock.turn()
             self.assertLessEqual(pool.looks, HOLDERS_PER_TURN + GRANTS_PER_TURN)
@@ -511,7 +506,7 @@ class FairTests(SynchronousTestCase):
             if action < 2:
                 granted = random.choice([None, lambda waiter: step()])
                 waiter = RecordingWaiter(random.randint(1, 400), granted, random.choice("abc"))
-                lease = gate.tryAllocate(waiter, waiter.wantedBytes)
+                lease = gate.memory.tryAllocate(waiter, waiter.wantedBytes)
                 if lease is not None:
                     waiter.leases.append(lease)
                 waiters.append(waiter)
@@ -537,8 +532,8 @@ class FairTests(SynchronousTestCase):
             for waiter in waiters:
                 self.finish(waiter)
             clock.advance(0)
-        self.assertEqual(gate.waitingForMemory, 0)
-        self.assertEqual((pool.availableBytes, gate.isUnderPressure), (1000, False))
+        self.assertEqual(gate.memory.waiting, 0)
+        self.assertEqual((pool.availableBytes, gate.pressure.isOn), (1000, False))
 
 
 class TurnTimeTests(SynchronousTestCase):
@@ -559,7 +554,7 @@ class TurnTimeTests(SynchronousTestCase):
         """
         waiters = [RecordingWaiter(granted=lambda waiter: self.work(), holder=holder) for _ in range(count)]
         for waiter in waiters:
-            if self.gate.tryBegin(waiter):
+            if self.gate.turns.tryBegin(waiter):
                 waiter.turns += 1
                 self.work()
         return [waiter for waiter in waiters if not waiter.turns]
@@ -567,7 +562,7 @@ class TurnTimeTests(SynchronousTestCase):
     def work(self) -> None:
         """Be done with a request."""
         self.clock.rightNow += self.REQUEST_SECONDS
-        self.gate.end()
+        self.gate.turns.end()
 
     def test_rest(self) -> None:
         """Those that a turn has no time for are begun in the next ones, with others in between."""
@@ -578,7 +573,7 @@ class TurnTimeTests(SynchronousTestCase):
             self.clock.turn()
             waiting = [waiter for waiter in waiting if not waiter.turns]
             self.assertIn(before - len(waiting), range(1, 12))
-        self.assertEqual(self.gate.runningRequests, 0)
+        self.assertEqual(self.gate.turns.runningRequests, 0)
         self.clock.turn()
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
@@ -602,7 +597,7 @@ class TurnTimeTests(SynchronousTestCase):
     def test_oneThatTookLong(self) -> None:
         """A request that says that it has taken long is the last one of its turn."""
         self.assertEqual(self.begin(2), [])
-        self.gate.beginNoMore()
+        self.gate.turns.beginNoMore()
         waiting = self.begin(3)
         self.assertEqual(len(waiting), 3)
         self.clock.turn()
@@ -631,7 +626,7 @@ class Body:
         self.lease = case.take(sizeBytes)
         self.startedSeconds = case.clock.seconds()
         self.isClosed = False
-        case.gate.bodyStarted(self)
+        case.gate.bodies.started(self)
 
     def bodySeconds(self, now: float) -> float:
         """As a connection says it."""
@@ -678,7 +673,7 @@ class ClaimTests(GateTestCase):
             self.assertEqual(len(lease.buffer), 1000)
             lease.release()
             self.assertRaises(RuntimeError, lease.release)
-        self.assertEqual((self.pool.usedBytesByPurpose[FRAMES], self.gate._reservedBytes), (16_000, 4000))
+        self.assertEqual((self.pool.usedBytesByPurpose[FRAMES], self.gate.memory._reserve.freeBytes), (16_000, 4000))
 
     def test_heldByLargeRequests(self) -> None:
         """Who asks for little has the reserve, too, while large requests have all memory and wait for more."""
@@ -687,7 +682,7 @@ class ClaimTests(GateTestCase):
         waiter = self.wait(1000)
         self.clock.advance(0)
         self.assertEqual(waiter.leases, [])
-        room = self.gate.whenRoom()
+        room = self.gate.answers.whenRoom()
         assert room is not None
         self.clock.advance(0)
         self.assertEqual(len(waiter.leases), 1)
@@ -716,9 +711,9 @@ class ClaimTests(GateTestCase):
         claimed it.
         """
         body = Body(self, 16_000)
-        liar = RecordingWaiter(16_000, lambda _: self.gate.bodyStarted(body))
-        self.assertIsNone(self.gate.tryAllocate(liar, 16_000))
-        self.gate.bodyOver(body)
+        liar = RecordingWaiter(16_000, lambda _: self.gate.bodies.started(body))
+        self.assertIsNone(self.gate.memory.tryAllocate(liar, 16_000))
+        self.gate.bodies.over(body)
         body.giveWay()
         waiters = [self.wait(100), self.wait(1000), self.wait(100)]
         gone = self.wait(100)
@@ -736,7 +731,7 @@ class ClaimTests(GateTestCase):
 
     def take_(self) -> ILease | None:
         """Ask for a little."""
-        return self.gate.tryAllocate(RecordingWaiter(10), 10)
+        return self.gate.memory.tryAllocate(RecordingWaiter(10), 10)
 
     def test_slowest(self) -> None:
         """
@@ -773,7 +768,7 @@ class ClaimTests(GateTestCase):
         body = Body(self, 16_000)
         self.clock.advance(10)
         self.assertEqual((body.isClosed, self.clock.getDelayedCalls()), (False, []))
-        self.gate.bodyOver(body)
+        self.gate.bodies.over(body)
         waiter = self.wait(8000)
         self.clock.advance(10)
         self.assertFalse(body.isClosed)
@@ -804,7 +799,7 @@ class AnswerTests(GateTestCase):
             self.made.append(name)
             charges.append(self.pool.charge(sizeBytes, RESPONSES))
 
-        room = self.gate.whenRoom(heldBytes)
+        room = self.gate.answers.whenRoom(heldBytes)
         if room is None:
             make()
         else:
@@ -865,7 +860,7 @@ class AnswerTests(GateTestCase):
         """What one holds that waits no more keeps others waiting until it is released."""
         others = self.pool.charge(1000, RESPONSES)
         held = self.pool.charge(100, PARKED)
-        room = self.gate.whenRoom(held.sizeBytes)
+        room = self.gate.answers.whenRoom(held.sizeBytes)
         assert room is not None
         self.ask("a", heldBytes=50)
         room.cancel()
@@ -888,7 +883,7 @@ class AnswerTests(GateTestCase):
     def test_cancelled(self) -> None:
         """Who has gone waits no more."""
         first = self.ask("a", 1000)
-        room = self.gate.whenRoom()
+        room = self.gate.answers.whenRoom()
         assert room is not None
         self.ask("c")
         room.cancel()
@@ -899,7 +894,7 @@ class AnswerTests(GateTestCase):
 
     def test_relief(self) -> None:
         """While answers wait, connections that do not take theirs are cut off."""
-        self.gate.responsesStalled(Stalled(self.clock, self.pool.charge(1500, RESPONSES)), True)
+        self.gate.readers.note(Stalled(self.clock, self.pool.charge(1500, RESPONSES)), True)
         self.ask("a")
         self.assertEqual(self.made, [])
         self.clock.advance(STALL_GRACE_SECONDS)
@@ -913,40 +908,40 @@ class TurnTests(GateTestCase):
     def test_atMost(self) -> None:
         """So many are let through and no more, and the next when one of them ends, in a turn of its own."""
         waiters = [RecordingWaiter() for _ in range(5)]
-        self.assertEqual([self.gate.tryBegin(waiter) for waiter in waiters], [True, True, True, False, False])
-        self.assertEqual(self.gate.runningRequests, 3)
-        self.gate.end()
+        self.assertEqual([self.gate.turns.tryBegin(waiter) for waiter in waiters], [True, True, True, False, False])
+        self.assertEqual(self.gate.turns.runningRequests, 3)
+        self.gate.turns.end()
         self.assertEqual(sum(waiter.turns for waiter in waiters), 0)
         self.clock.advance(0)
-        self.assertEqual((sum(waiter.turns for waiter in waiters), self.gate.runningRequests), (1, 3))
-        self.gate.end()
+        self.assertEqual((sum(waiter.turns for waiter in waiters), self.gate.turns.runningRequests), (1, 3))
+        self.gate.turns.end()
         self.clock.advance(0)
         self.assertEqual([waiter.turns for waiter in waiters], [0, 0, 0, 1, 1])
         for _ in range(3):
-            self.gate.end()
+            self.gate.turns.end()
         self.clock.advance(0)
-        self.assertEqual(self.gate.runningRequests, 0)
+        self.assertEqual(self.gate.turns.runningRequests, 0)
 
     def test_newcomersDoNotOvertake(self) -> None:
         """Who comes when a turn has become free, but others wait for it, waits."""
         for _ in range(3):
-            self.gate.tryBegin(RecordingWaiter())
+            self.gate.turns.tryBegin(RecordingWaiter())
         waiter, newcomer = RecordingWaiter(), RecordingWaiter()
-        self.gate.tryBegin(waiter)
-        self.gate.end()
-        self.assertFalse(self.gate.tryBegin(newcomer))
+        self.gate.turns.tryBegin(waiter)
+        self.gate.turns.end()
+        self.assertFalse(self.gate.turns.tryBegin(newcomer))
         self.clock.advance(0)
         self.assertEqual(waiter.turns + newcomer.turns, 1)
 
     def test_forgotten(self) -> None:
         """Who has gone gets no turn."""
         for _ in range(3):
-            self.gate.tryBegin(RecordingWaiter())
+            self.gate.turns.tryBegin(RecordingWaiter())
         gone, waiter = RecordingWaiter(), RecordingWaiter()
-        self.gate.tryBegin(gone)
-        self.gate.tryBegin(waiter)
+        self.gate.turns.tryBegin(gone)
+        self.gate.turns.tryBegin(waiter)
         self.gate.forget(gone)
-        self.gate.end()
+        self.gate.turns.end()
         self.clock.advance(0)
         self.assertEqual((gone.turns, waiter.turns), (0, 1))
 
@@ -957,12 +952,12 @@ class TurnTests(GateTestCase):
             raise ZeroDivisionError
 
         for _ in range(3):
-            self.gate.tryBegin(RecordingWaiter())
-        self.gate.tryBegin(RecordingWaiter(granted=fail))
-        self.gate.end()
+            self.gate.turns.tryBegin(RecordingWaiter())
+        self.gate.turns.tryBegin(RecordingWaiter(granted=fail))
+        self.gate.turns.end()
         self.clock.advance(0)
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
-        self.assertEqual(self.gate.runningRequests, 3)
+        self.assertEqual(self.gate.turns.runningRequests, 3)
 
     def test_positive(self) -> None:
         """A gate that lets nobody through is a mistake."""
@@ -989,13 +984,13 @@ class TurnTests(GateTestCase):
             lease: ILease | None = None
 
             def start(self) -> None:
-                lease = gate.tryAllocate(self, self.wantedBytes)
+                lease = gate.memory.tryAllocate(self, self.wantedBytes)
                 if lease is not None:
                     self.leaseGranted(lease)
 
             def leaseGranted(self, lease: ILease) -> None:
                 self.lease = lease
-                if gate.tryBegin(self):
+                if gate.turns.tryBegin(self):
                     running.append(self)
 
             def turnGranted(self) -> None:
@@ -1004,7 +999,7 @@ class TurnTests(GateTestCase):
             def end(self) -> None:
                 assert self.lease is not None
                 self.lease.release()
-                gate.end()
+                gate.turns.end()
                 done.append(self)
 
         clients = [Client(random.randint(1, 1000)) for _ in range(40)]
@@ -1014,8 +1009,8 @@ class TurnTests(GateTestCase):
                 running.pop(random.randrange(len(running))).end()
             if random.random() < 0.5:
                 clock.advance(0)
-            self.assertEqual(len(running), gate.runningRequests)
-            self.assertLessEqual(gate.runningRequests, 3)
+            self.assertEqual(len(running), gate.turns.runningRequests)
+            self.assertLessEqual(gate.turns.runningRequests, 3)
             self.assertLessEqual(pool.usedBytesByPurpose[FRAMES], 1999)
         for _ in range(len(clients) + 1):
             for client in running[:]:
@@ -1023,17 +1018,17 @@ class TurnTests(GateTestCase):
                 client.end()
             clock.advance(0)
         self.assertEqual(sorted(map(id, done)), sorted(map(id, clients)))
-        self.assertEqual((pool.availableBytes, gate.runningRequests, gate.waitingForMemory), (1000, 0, 0))
+        self.assertEqual((pool.availableBytes, gate.turns.runningRequests, gate.memory.waiting), (1000, 0, 0))
 
 
 class PressureTests(GateTestCase):
-    """L{Gate.onPressure}."""
+    """L{admission.gate.pressure}."""
 
     def test_onceEachWay(self) -> None:
         """Listeners hear once when the first must wait, and once when nobody does and there is memory."""
         lease = self.take()
         waiters = [self.wait(600), self.wait(600), self.wait(600)]
-        self.assertEqual((self.pressures, self.gate.isUnderPressure), ([True], True))
+        self.assertEqual((self.pressures, self.gate.pressure.isOn), ([True], True))
         lease.release()
         self.clock.advance(0)
         self.assertEqual(self.pressures, [True])
@@ -1041,13 +1036,13 @@ class PressureTests(GateTestCase):
         self.clock.advance(0)
         self.finish(*waiters)
         self.clock.advance(0)
-        self.assertEqual((self.pressures, self.gate.isUnderPressure), ([True, False], False))
+        self.assertEqual((self.pressures, self.gate.pressure.isOn), ([True, False], False))
 
     def test_pressed(self) -> None:
         """Somebody who could not wait may press all the same; any release with memory left over ends that."""
         lease, more = self.take(500), self.take(500)
-        self.gate.press()
-        self.gate.press()
+        self.gate.pressure.begin()
+        self.gate.pressure.begin()
         self.assertEqual(self.pressures, [True])
         lease.release()
         self.clock.advance(0)
@@ -1057,7 +1052,7 @@ class PressureTests(GateTestCase):
     def test_stillEmpty(self) -> None:
         """A release that leaves the pool empty does not end it."""
         charges = [self.pool.charge(1000, RESPONSES) for _ in range(2)]
-        self.gate.press()
+        self.gate.pressure.begin()
         charges.pop().release()
         self.clock.advance(0)
         self.assertEqual(self.pressures, [True])
@@ -1098,7 +1093,7 @@ class ReliefTests(GateTestCase):
     def stall(self, sizeBytes: int) -> Stalled:
         """Have a peer leave so many bytes lying about."""
         stalled = Stalled(self.clock, self.pool.charge(sizeBytes, RESPONSES))
-        self.gate.responsesStalled(stalled, True)
+        self.gate.readers.note(stalled, True)
         return stalled
 
     def test_largestFirst(self) -> None:
@@ -1165,7 +1160,7 @@ class ReliefTests(GateTestCase):
         stalled = [self.stall(1000), self.stall(1000)]
         self.clock.advance(0.5)
         for each in stalled:
-            self.gate.responsesStalled(each, False)
+            self.gate.readers.note(each, False)
         self.clock.advance(10)
         self.assertEqual([each.reasons for each in stalled], [[], []])
         self.assertEqual(self.clock.getDelayedCalls(), [])
@@ -1200,7 +1195,7 @@ class OtherTests(GateTestCase):
         self.gate.addSensors(registry)
         lease = self.take()
         self.wait()
-        self.gate.tryBegin(RecordingWaiter())
+        self.gate.turns.tryBegin(RecordingWaiter())
         self.clock.advance(15)
         self.assertEqual(
             dict(registry),

@@ -19,7 +19,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from ..control import SWEEP_SECONDS, AdmissionControl
-from ..gate import Gate
+from ..gate.gate import Gate
 from ..interfaces import CONNECTIONS
 from ..request import ServerRequest
 from .deadline import Deadline
@@ -316,8 +316,8 @@ class AdmittedFactory(protocol.ServerFactory):
         self._forgetting = LoopingCall(lambda: self.control.sweep(clock.seconds()))
         self._forgetting.clock = clock
         self._heapTrim = heapTrimOf(gate, clock)
-        gate.account("policies", lambda: self.control.sizeBytes)
-        gate.onPressure(self._pressed)
+        gate.ledger.account("policies", lambda: self.control.sizeBytes)
+        gate.pressure.subscribe(self._pressed)
 
     def start(self) -> None:
         """
@@ -411,7 +411,7 @@ class AdmittedFactory(protocol.ServerFactory):
         self._servesTLS = self._servesTLS or connection.isTLS
         self._makeRoom()
         if connection.isTLS and self._isShort():
-            self.gate.press()
+            self.gate.pressure.begin()
 
     def introduced(self, connection: Any) -> None:
         """
@@ -527,7 +527,7 @@ class AdmittedFactory(protocol.ServerFactory):
         return False
 
     def _closeUnused(self) -> None:
-        if not self.gate.isUnderPressure:
+        if not self.gate.pressure.isOn:
             return
         now = self.clock.seconds()
         self._unusedAges.start(UNUSED_SECONDS)
@@ -558,7 +558,7 @@ class AdmittedFactory(protocol.ServerFactory):
     def _settlePorts(self) -> None:
         if not (self._strangers and (self._isCrowded() or self._isShort())):
             self._strangerAges.close()
-        arePaused = self._isCrowded(2) or (self._servesTLS and self.gate.isUnderPressure)
+        arePaused = self._isCrowded(2) or (self._servesTLS and self.gate.pressure.isOn)
         if arePaused == self._arePortsPaused:
             return
         self._arePortsPaused = arePaused

@@ -14,7 +14,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
-from ..gate import Gate
+from ..gate.gate import Gate
 from ..metrics.process import ProcessUsage
 from ..units import roundedBytes, roundedSeconds
 

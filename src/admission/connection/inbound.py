@@ -11,7 +11,7 @@ from collections.abc import Callable
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from zope.interface import implementer
 
-from ..gate import Gate
+from ..gate.gate import Gate
 from ..interfaces import ILease, IWaiter
 from .link import CLOSING, Link, LinkState
 from .pauses import UNSENT, Pause
@@ -173,12 +173,12 @@ class InboundBuffer:
 
     def _hasMemory(self) -> bool:
         gate = self._gate
-        if self._lease is None and (gate.waitingForMemory or gate.pool.isOutOfMemory()):
+        if self._lease is None and (gate.memory.waiting or gate.pool.isOutOfMemory()):
             # Told before rather than when the gate asks, which must not find it closed.
             self.holder = self._holderNow()
             if self._link.state >= CLOSING:
                 return False
-            self._lease = gate.tryAllocate(self, self.wantedBytes)
+            self._lease = gate.memory.tryAllocate(self, self.wantedBytes)
             if self._lease is None:
                 self._link.pauses.add(Pause.MEMORY)
                 return False

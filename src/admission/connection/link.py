@@ -117,7 +117,7 @@ class Link:
     Pauses and watches a transport, charges for what the connection costs, sends,
     and closes.
 
-    For the L{Gate <admission.gate.Gate>} it is the reader that may have stalled.
+    For the L{Gate <admission.gate.gate.Gate>} it is the reader that may have stalled.
 
     @ivar state: see L{LinkState}; changed here only.
     @ivar peer: the peer's address, for messages.
@@ -427,7 +427,7 @@ class Link:
         dropUnsent(self._transport)
         self.pauses.stop()
         self._unwatch()
-        self._factory.gate.responsesStalled(self, False)
+        self._factory.gate.readers.note(self, False)
         self.responses.discard()
         self._grace.close()
         self._sendDeadline.close()
@@ -493,7 +493,7 @@ class Link:
     def _sendingBlocked(self, isBlocked: bool) -> None:
         if self.state is LOST:
             return
-        self._factory.gate.responsesStalled(self, isBlocked)
+        self._factory.gate.readers.note(self, isBlocked)
         if isBlocked:
             self._sendDeadline.start(self._factory.limits.sendSeconds)
             self._owner.sendingBlocked(True)

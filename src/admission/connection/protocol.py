@@ -15,7 +15,7 @@ from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from ..gate import MIN_BODY_SECONDS
+from ..gate.slowbodies import MIN_BODY_SECONDS
 from ..interfaces import ILease, IWaiter
 from ..request import ServerRequest
 from ..tlsfailure import whyTlsFailed
@@ -34,7 +34,7 @@ FAILED = "its request could not be answered"
 @implementer(IWaiter, IHandshakeListener)
 class AdmittedProtocol(Linked, Protocol):
     """
-    A protocol of length-prefixed requests behind a L{Gate <admission.gate.Gate>}.
+    A protocol of length-prefixed requests behind a L{Gate <admission.gate.gate.Gate>}.
 
     A subclass works on a request in L{requestReceived}, and answers it with
     L{respond} or L{finish}, then or later.  The next request is read after that.
@@ -564,7 +564,7 @@ class AdmittedProtocol(Linked, Protocol):
         assert request is not None
         if request.asked is None:
             request.asked = request.arrived
-        lease = self.factory.gate.tryAllocate(self, sizeBytes)
+        lease = self.factory.gate.memory.tryAllocate(self, sizeBytes)
         if lease is None:
             self.pauses.add(Pause.MEMORY)
         else:
@@ -584,7 +584,7 @@ class AdmittedProtocol(Linked, Protocol):
         self.factory.requestBytes += lease.sizeBytes
         # There is no reason yet, or it would not have been read.
         self.pauses.reasons[BUSY] = self.link.lastActiveSeconds
-        if self.factory.gate.tryBegin(self):
+        if self.factory.gate.turns.tryBegin(self):
             self._hasTurn = True
             self._work(now)
         else:
@@ -606,7 +606,7 @@ class AdmittedProtocol(Linked, Protocol):
     def _endTurn(self) -> None:
         if self._hasTurn:
             self._hasTurn = False
-            self.factory.gate.end()
+            self.factory.gate.turns.end()
 
     def _throttleOver(self) -> None:
         self._quotaCall = None
@@ -629,7 +629,7 @@ class AdmittedProtocol(Linked, Protocol):
             self._bodySeconds = self.link.lastActiveSeconds
             # There is memory for what comes.
             self.link.readAtOnce(min(max(body.sizeBytes, self.factory.readBytes), MAX_READ_BYTES))
-            self.factory.gate.bodyStarted(self)
+            self.factory.gate.bodies.started(self)
         if body is not self._body or filledBytes - self._bodyMark >= body.sizeBytes // _BODY_SHARE:
             self._body = body
             self._bodyMark = filledBytes
@@ -640,7 +640,7 @@ class AdmittedProtocol(Linked, Protocol):
             self._body = None
             self._bodyDeadline.stop()
             self.link.readAtOnce(self.factory.readBytes)
-            self.factory.gate.bodyOver(self)
+            self.factory.gate.bodies.over(self)
 
     def bodySeconds(self, now: float) -> float:
         seconds = now - max(self._bodySeconds, self.link.resumedSeconds)

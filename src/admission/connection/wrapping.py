@@ -17,7 +17,7 @@ from zope.interface import Interface, alsoProvides
 
 from ..clock import MonotonicClock, wallSeconds
 from ..control import AdmissionControl
-from ..gate import DEFAULT_ORDER, Gate
+from ..gate.gate import DEFAULT_ORDER, Gate
 from ..interfaces import (
     IMemoryPool,
     IMemoryPoolFactory,

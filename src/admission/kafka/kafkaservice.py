@@ -32,7 +32,7 @@ from ..connection.factory import AdmittedFactory, ConnectionLimits
 from ..connection.hangup import HangUpWatch
 from ..control import AdmissionControl
 from ..garbage import GarbageCollection
-from ..gate import Gate
+from ..gate.gate import Gate
 from ..metrics.registry import SensorRegistry
 from ..profiling.profiler import Profiler
 from ..profiling.reports import MemoryReports
@@ -395,7 +395,7 @@ class KafkaService(Service):
         pool = buildPool(settings, config.pool, clock)
         gate = Gate(pool, clock, memoryOrder, turnOrder, settings.queuedMaxRequests)
         gate.addSensors(self.sensors)
-        gate.onPressure(self._pressed)
+        gate.pressure.subscribe(self._pressed)
         started.callback(gate.close)
 
         control = buildControl(settings, config.quotas, clock, bool(config.exports))
@@ -561,5 +561,7 @@ class KafkaService(Service):
             self._pressureLoggedSeconds = now
             self.log.warn(
                 "the memory pool is empty: clients wait for their turn; where it is: {ledger}",
-                ledger=", ".join(f"{purpose} {formatBytes(held)}" for purpose, held in self.server.gate.ledger.items()),
+                ledger=", ".join(
+                    f"{purpose} {formatBytes(held)}" for purpose, held in self.server.gate.ledger.usedBytes.items()
+                ),
             )

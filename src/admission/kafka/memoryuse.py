@@ -21,7 +21,7 @@ from twisted.python.usage import UsageError
 from ..connection.hangup import HangUpWatch
 from ..connection.protocol import AdmittedProtocol
 from ..control import AdmissionControl
-from ..gate import Gate
+from ..gate.gate import Gate
 from ..interfaces import (
     CONNECTIONS,
     FRAMES,
@@ -130,7 +130,7 @@ def claimsOf(gate: Gate) -> dict[str, int]:
     """
     The ledger of the server, and the memory that it keeps in reserve.
     """
-    return {**gate.ledger, IDLE: gate.pool.idleBytes}
+    return {**gate.ledger.usedBytes, IDLE: gate.pool.idleBytes}
 
 
 def _opaque() -> dict[type, Callable[[Any], int]]:

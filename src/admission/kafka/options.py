@@ -19,7 +19,7 @@ from twisted.python.usage import UsageError
 
 from ..clock import wallSeconds
 from ..control import AdmissionControl
-from ..gate import DEFAULT_ORDER
+from ..gate.gate import DEFAULT_ORDER
 from ..interfaces import (
     DEFAULT,
     IMemoryPool,

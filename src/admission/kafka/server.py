@@ -15,7 +15,7 @@ from twisted.internet.interfaces import IReactorTime
 from ..clock import wholeMicroseconds
 from ..connection.debts import Debts
 from ..control import AdmissionControl
-from ..gate import Gate
+from ..gate.gate import Gate
 from ..interfaces import NOTHING
 from .quotalimits import QuotaLimits
 from .serversettings import ServerSettings

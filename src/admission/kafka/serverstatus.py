@@ -97,8 +97,8 @@ class ServerStatus:
     def _requestsFields(self, now: float) -> dict[str, Any]:
         gate, factory = self._server.gate, self._factory
         return {
-            "running": gate.runningRequests,
-            "maxRunning": gate.maxRequests,
+            "running": gate.turns.runningRequests,
+            "maxRunning": gate.turns.maxRequests,
             "read": factory.requestCount,
         }
 

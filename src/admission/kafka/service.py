@@ -17,7 +17,7 @@ from twisted.cred.portal import Portal
 from ..clock import BELIEVED_AFTER_SECONDS, AgeClock, MonotonicClock, wallSeconds
 from ..connection.factory import peerName
 from ..control import AdmissionControl
-from ..gate import Gate
+from ..gate.gate import Gate
 from ..units import formatSeconds
 from .broker.broker import Broker
 from .broker.brokersession import BrokerSession

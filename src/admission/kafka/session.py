@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 from ..clock import wholeMicroseconds
 from ..connection.protocol import AdmittedProtocol
-from ..gate import MIN_BODY_SECONDS
+from ..gate.slowbodies import MIN_BODY_SECONDS
 from ..interfaces import CONNECTION, Decision, Refusal, Request, Usage
 from ..recording.events import UNKNOWN
 from .kafkarequest import Address, KafkaRequest
@@ -323,13 +323,13 @@ class KafkaSession(AdmittedProtocol):
         self.throttle(delaySeconds)
         # It has not begun: its memory is as good as claimed.
         self._heldSeconds = now
-        self.factory.gate.bodyStarted(self)
+        self.factory.gate.bodies.started(self)
         return True
 
     def _letGo(self) -> None:
         if self._heldSeconds is not None:
             self._heldSeconds = None
-            self.factory.gate.bodyOver(self)
+            self.factory.gate.bodies.over(self)
 
     def bodySeconds(self, now: float) -> float:
         if self._heldSeconds is None:

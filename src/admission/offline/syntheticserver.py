@@ -14,7 +14,7 @@ from twisted.internet.defer import execute
 from zope.interface import implementer
 
 from ..control import SWEEP_SECONDS, AdmissionControl
-from ..gate import buildGate
+from ..gate.gate import buildGate
 from ..interfaces import (
     CONNECTION,
     CONNECTIONS,
@@ -170,7 +170,7 @@ class SyntheticConnection:
         request.principal, request.clientId = self.principal, self.stream.member.clientId
         request.asked = now
         self._request = request
-        lease = server.gate.tryAllocate(self, draft.requestBytes)
+        lease = server.gate.memory.tryAllocate(self, draft.requestBytes)
         if lease is not None:
             self._receive(lease)
 

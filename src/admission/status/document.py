@@ -70,7 +70,7 @@ class StatusDocument:
         self._sections = (
             Section("process", self._processFields),
             Section("pool", self._poolFields),
-            Section("ledger", lambda now: dict(server.gate.ledger)),
+            Section("ledger", lambda now: dict(server.gate.ledger.usedBytes)),
             Section("connections", self._connectionsFields),
             Section("muted", self._mutedFields),
             Section("traffic", lambda now: {"inBytes": server.requestBytes, "outBytes": server.responseBytes}),
@@ -86,7 +86,7 @@ class StatusDocument:
         self._takenSeconds = float("-inf")
         self._fields: dict[str, Any] = {}
         self._text = ""
-        server.gate.onPressure(self._pressed)
+        server.gate.pressure.subscribe(self._pressed)
 
     @property
     def fields(self) -> Mapping[str, Any]:
@@ -169,8 +169,8 @@ class StatusDocument:
             "sizeBytes": bounded(pool.sizeBytes),
             "usedBytes": pool.sizeBytes - pool.availableBytes,
             "idleBytes": pool.idleBytes,
-            "isShort": gate.isUnderPressure,
-            "waiting": gate.waitingForMemory,
+            "isShort": gate.pressure.isOn,
+            "waiting": gate.memory.waiting,
         }
 
     def _connectionsFields(self, now: float) -> dict[str, Any]:
@@ -220,7 +220,7 @@ class StatusDocument:
         if since is not None and now - since >= SHORTAGE_SECONDS:
             yield (
                 f"for {now - since:.0f} s the memory pool has been short, and "
-                f"{self.server.gate.waitingForMemory} connections wait for it ({self._poolSetting})"
+                f"{self.server.gate.memory.waiting} connections wait for it ({self._poolSetting})"
             )
 
     def _fullness(self, now: float) -> Iterator[str]:

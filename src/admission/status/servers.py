@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Protocol
 
 from ..control import AdmissionControl
-from ..gate import Gate
+from ..gate.gate import Gate
 
 
 class Pauses(Protocol):

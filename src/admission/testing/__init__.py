@@ -29,7 +29,6 @@ if TYPE_CHECKING:
         QuotaPolicyContract as QuotaPolicyContract,
         RequestLifecycleContract as RequestLifecycleContract,
     )
-    from .recordinggate import RecordingGate as RecordingGate
     from .recordingwaiter import RecordingWaiter as RecordingWaiter
     from .scriptedoperation import ScriptedOperation as ScriptedOperation
     from .scriptedpool import ScriptedPool as ScriptedPool
@@ -63,7 +62,6 @@ __all__, __getattr__, __dir__ = lazyNames(
             "QuotaPolicyContract",
             "RequestLifecycleContract",
         ),
-        "recordinggate": ("RecordingGate",),
         "recordingwaiter": ("RecordingWaiter",),
         "scriptedoperation": ("ScriptedOperation",),
         "scriptedpool": ("ScriptedPool",),

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.contracts.test_recordinggate -*-
+# -*- test-case-name: tests.contracts.test_recordingwaiter -*-
 """
 A waiter at a gate that records what it was granted.
 """
@@ -15,7 +15,7 @@ from ..interfaces import ILease, IWaiter
 @implementer(IWaiter)
 class RecordingWaiter:
     """
-    Stands in for a connection at an L{admission.gate.Gate}.
+    Stands in for a connection at an L{admission.gate.gate.Gate}.
 
     @ivar wantedBytes: how much it waits for.
     @ivar holder: who it is.

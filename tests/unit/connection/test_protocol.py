@@ -44,7 +44,7 @@ class ProtocolTestCase(SynchronousTestCase):
     def assertWhole(self) -> None:
         """With all connections gone nothing is held, nobody waits and no timer runs."""
         self.assertEqual((self.server.used(), self.server.factory.connections), ({}, {}))
-        self.assertEqual((self.gate.runningRequests, self.gate.waitingForMemory), (0, 0))
+        self.assertEqual((self.gate.turns.runningRequests, self.gate.memory.waiting), (0, 0))
         self.gate.close()
         self.assertEqual(self.clock.getDelayedCalls(), [])
         self.assertEqual(self.server.watch.watched, {})
@@ -67,7 +67,7 @@ class RequestTests(ProtocolTestCase):
             self.server.send(transport, b"request %d" % number)
         self.assertEqual(transport.received, framed(*(b"request %d" % number for number in range(10))))
         self.assertEqual((transport.pauses, self.server.used()), (0, {CONNECTIONS: PLAIN_CONNECTION_BYTES}))
-        self.assertEqual((self.gate.runningRequests, self.clock.getDelayedCalls()), (0, []))
+        self.assertEqual((self.gate.turns.runningRequests, self.clock.getDelayedCalls()), (0, []))
 
     def test_pipelined(self) -> None:
         """Requests that come together are answered in their order."""
@@ -81,14 +81,14 @@ class RequestTests(ProtocolTestCase):
         self.server.behave = later
         protocol, transport = self.server.connect()
         self.server.send(transport, b"one", b"two", b"three")
-        self.assertEqual((protocol.requests, self.gate.runningRequests), ([b"one"], 1))
+        self.assertEqual((protocol.requests, self.gate.turns.runningRequests), ([b"one"], 1))
         protocol.respond([b"1"])
         self.assertEqual(protocol.requests, [b"one", b"two"])
         protocol.respond([b"2"])
         protocol.finish()
         self.server.settle()
         self.assertEqual((protocol.requests, transport.received), ([b"one", b"two", b"three"], b"12"))
-        self.assertEqual(self.gate.runningRequests, 0)
+        self.assertEqual(self.gate.turns.runningRequests, 0)
 
     def test_runningIsNotMuted(self) -> None:
         """
@@ -165,7 +165,7 @@ class RequestTests(ProtocolTestCase):
         self.server.behave = lambda protocol, request: protocol.park()
         protocol, transport = self.server.connect()
         self.server.send(transport, b"one", b"two")
-        self.assertEqual((protocol.requests, self.server.gate.runningRequests), ([b"one"], 0))
+        self.assertEqual((protocol.requests, self.server.gate.turns.runningRequests), ([b"one"], 0))
         self.assertEqual(self.server.used().get(FRAMES), None)
         protocol.respond([b"1"])
         self.server.settle()
@@ -400,7 +400,7 @@ class MemoryTests(ProtocolTestCase):
         self.server.send(transport, b"x" * 1000, b"next")
         self.clock.advance(3.2)
         self.assertEqual(repr(protocol), "<RecordingProtocol 192.0.2.1:50000 muted: memory 3.2 s>")
-        self.assertEqual((protocol.wantedBytes, transport.isReading, self.gate.waitingForMemory), (1000, False, 1))
+        self.assertEqual((protocol.wantedBytes, transport.isReading, self.gate.memory.waiting), (1000, False, 1))
         self.assertEqual(self.server.used()[CONNECTIONS], PLAIN_CONNECTION_BYTES + 1000 + 4 + 4)
         lease.release()
         self.server.settle()
@@ -455,7 +455,7 @@ class MemoryTests(ProtocolTestCase):
         self.server.send(firstTransport, b"x")
         self.server.send(secondTransport, b"x" * MIB)
         self.server.send(thirdTransport, b"x" * 100)
-        self.assertEqual(self.gate.waitingForMemory, 1)
+        self.assertEqual(self.gate.memory.waiting, 1)
         first.respond([])
         self.server.settle()
         self.assertEqual(order, ["begin", "end", "other"])
@@ -478,7 +478,7 @@ class MemoryTests(ProtocolTestCase):
             lease = self.hold(MIB)
             self.server.send(transport, b"x")
             protocol.closeGracefully()
-            self.assertEqual(self.gate.waitingForMemory, 0)
+            self.assertEqual(self.gate.memory.waiting, 0)
             self.server.settle()
             self.assertTrue(transport.isLost)
             lease.release()
@@ -507,7 +507,7 @@ class TurnTests(ProtocolTestCase):
         self.assertFalse(self.transport.isReading)
         self.first.respond([])
         self.server.settle()
-        self.assertEqual((self.protocol.requests, self.gate.runningRequests), ([b"two"], 1))
+        self.assertEqual((self.protocol.requests, self.gate.turns.runningRequests), ([b"two"], 1))
         self.protocol.respond([])
         self.assertTrue(self.transport.isReading)
         self.abortAll()
@@ -530,7 +530,7 @@ class TurnTests(ProtocolTestCase):
         self.assertEqual(self.server.used()[FRAMES], len(b"one"))
         self.first.respond([])
         self.server.settle()
-        self.assertEqual((self.protocol.requests, self.gate.runningRequests), ([], 0))
+        self.assertEqual((self.protocol.requests, self.gate.turns.runningRequests), ([], 0))
         self.abortAll()
         self.assertWhole()
 
@@ -539,7 +539,7 @@ class TurnTests(ProtocolTestCase):
         self.first.respond([])
         self.protocol.cutOff("a whim")
         self.server.settle()
-        self.assertEqual((self.protocol.requests, self.gate.runningRequests), ([], 0))
+        self.assertEqual((self.protocol.requests, self.gate.turns.runningRequests), ([], 0))
 
 
 class BodyTests(ProtocolTestCase):
@@ -751,7 +751,7 @@ class ClosingTests(ProtocolTestCase):
                 close(protocol)
                 if isSettled:
                     self.server.settle()
-                self.assertEqual((self.server.used()[FRAMES], self.gate.runningRequests), (3, 1))
+                self.assertEqual((self.server.used()[FRAMES], self.gate.turns.runningRequests), (3, 1))
                 protocol.respond([b"1"])
                 self.server.settle()
                 self.assertEqual((transport.received, transport.isLost), (b"", True))
@@ -768,7 +768,7 @@ class ClosingTests(ProtocolTestCase):
         transport.abortConnection()
         self.server.settle()
         self.assertEqual(self.server.used(), {FRAMES: 3})
-        self.assertEqual(self.gate.runningRequests, 1)
+        self.assertEqual(self.gate.turns.runningRequests, 1)
         protocol.finish()
         self.assertWhole()
 

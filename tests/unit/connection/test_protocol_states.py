@@ -330,7 +330,7 @@ class Machine(RuleBasedStateMachine):
     def turnsAreBounded(self) -> None:
         """Those work that were let through and are neither over nor parked."""
         if hasattr(self, "server"):
-            assert self.gate.runningRequests == len(self.pending) <= MAX_REQUESTS
+            assert self.gate.turns.runningRequests == len(self.pending) <= MAX_REQUESTS
 
     @invariant()
     def readingFollowsTheReasons(self) -> None:
@@ -399,7 +399,7 @@ class Machine(RuleBasedStateMachine):
         assert self.pool.availableBytes == POOL_BYTES, self.server.used()
         assert not self.server.used()
         assert self.pool.usedBytesByPurpose[FRAMES] == 0
-        assert (self.gate.runningRequests, self.gate.waitingForMemory) == (0, 0)
+        assert (self.gate.turns.runningRequests, self.gate.memory.waiting) == (0, 0)
         assert not self.server.factory.connections
         self.gate.close()
         self.server.factory.stop()

@@ -289,7 +289,7 @@ class MemoryTests(SynchronousTestCase):
             server.settle()
             self.assertEqual((protocol.received, transport.isReading), (b"", False))
             self.assertEqual(
-                (server.factory.gate.waitingForMemory, list(protocol.transport.link.pauses.reasons)),
+                (server.factory.gate.memory.waiting, list(protocol.transport.link.pauses.reasons)),
                 (1, [Pause.MEMORY]),
             )
             pool.relent()
@@ -315,7 +315,7 @@ class MemoryTests(SynchronousTestCase):
             leave(protocol, transport)
             pool.relent()
             server.settle()
-            self.assertEqual((server.factory.gate.waitingForMemory, len(protocol.lost), pool.leases), (0, 1, []))
+            self.assertEqual((server.factory.gate.memory.waiting, len(protocol.lost), pool.leases), (0, 1, []))
 
     def test_holder(self) -> None:
         """
@@ -351,7 +351,7 @@ class MemoryTests(SynchronousTestCase):
         pool.refuse()
         transport.peerSends(b"one")
         server.settle()
-        self.assertEqual((transport.isLost, server.factory.gate.waitingForMemory, pool.leases), (True, 0, []))
+        self.assertEqual((transport.isLost, server.factory.gate.memory.waiting, pool.leases), (True, 0, []))
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
     def test_grantedTooEarly(self) -> None:
@@ -369,7 +369,7 @@ class MemoryTests(SynchronousTestCase):
         pool.refuse()
         protocol.transport.resumeProducing()
         server.settle()
-        self.assertEqual((server.factory.gate.waitingForMemory, protocol.received), (1, b""))
+        self.assertEqual((server.factory.gate.memory.waiting, protocol.received), (1, b""))
         pool.relent()
         server.settle()
         self.assertEqual(protocol.received, b"one")

@@ -189,7 +189,7 @@ class StatesTests(SynchronousTestCase):
         server.close()
         self.assertEqual((len(protocol.lost), protocol.stops), (1, protocol.registrations))
         self.assertEqual((pool.leases, server.clock.getDelayedCalls()), ([], []))
-        self.assertEqual((len(server.factory.connections), server.factory.gate.waitingForMemory), (0, 0))
+        self.assertEqual((len(server.factory.connections), server.factory.gate.memory.waiting), (0, 0))
         self.flushLoggedErrors(ZeroDivisionError)
 
     def check(self, protocol: Erratic, transport: Any, sent: bytearray) -> None:

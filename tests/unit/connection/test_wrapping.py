@@ -683,14 +683,14 @@ class FactoryTests(SynchronousTestCase):
             pool.refuse()
             transport.peerSends(b"one")
             server.settle()
-            self.assertEqual(server.factory.gate.waitingForMemory, 1)
+            self.assertEqual(server.factory.gate.memory.waiting, 1)
             if given is order:
                 self.assertIs(order.next(), protocol.transport._incoming)
             else:
                 self.assertRaises(LookupError, order.next)
             pool.relent()
             server.settle()
-            self.assertEqual((protocol.received, server.factory.gate.waitingForMemory), (b"one", 0))
+            self.assertEqual((protocol.received, server.factory.gate.memory.waiting), (b"one", 0))
             self.assertRaises(LookupError, order.next)
 
     def test_globalReactor(self) -> None:

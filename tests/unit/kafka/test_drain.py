@@ -84,7 +84,7 @@ class ReadTests(DrainTestCase):
         starving.sendBytes(starving.frame(requestOf("ApiVersions", 0)))
         self.assertIn(Pause.MEMORY, starving.protocol.pauses.reasons)
         self.successResultOf(self.drain())
-        self.assertEqual((self.frameBytes, self.gate.waitingForMemory), (0, 0))
+        self.assertEqual((self.frameBytes, self.gate.memory.waiting), (0, 0))
         charge.release()
         self.assertAnswered(fetching, starving, count=0)
 
@@ -114,21 +114,21 @@ class ReadTests(DrainTestCase):
         A request that is whole and waits until fewer are worked on is answered, without waiting for
         anything else.
         """
-        self.assertTrue(self.gate.tryBegin(self))  # type: ignore[arg-type]
+        self.assertTrue(self.gate.turns.tryBegin(self))  # type: ignore[arg-type]
         client = self.connect()
         client.send("Fetch", 12, **fetchFields(self.events, 0, maxWaitMs=FOR_EVER_MS))
         self.assertIn(Pause.SERVER_FULL, client.protocol.pauses.reasons)
         emptied = self.drain()
         self.assertNoResult(emptied)
         self.assertIn(Pause.DRAINING, client.protocol.pauses.reasons)
-        self.gate.end()
+        self.gate.turns.end()
         self.clock.pump([0.0] * 4)
         self.successResultOf(emptied)
         self.assertAnswered(client)
 
     def test_neverAnswered(self) -> None:
         """A request that is not answered within the grace period is given up."""
-        self.assertTrue(self.gate.tryBegin(self))  # type: ignore[arg-type]
+        self.assertTrue(self.gate.turns.tryBegin(self))  # type: ignore[arg-type]
         client = self.connect()
         client.send("ApiVersions", 0)
         emptied = self.drain()
@@ -136,7 +136,7 @@ class ReadTests(DrainTestCase):
         self.clock.advance(0)
         self.successResultOf(emptied)
         self.assertAnswered(client, count=0)
-        self.gate.end()
+        self.gate.turns.end()
 
     def test_putOff(self) -> None:
         """A request that waits until the records before it are committed is answered behind them."""
@@ -146,15 +146,15 @@ class ReadTests(DrainTestCase):
         self.successResultOf(self.drain())
         self.assertAnswered(client, count=2)
         self.assertEqual(client.receive().responses[0].partition_responses[0].error_code, 0)
-        self.assertEqual(self.gate.runningRequests, 0)
+        self.assertEqual(self.gate.turns.runningRequests, 0)
 
     def test_unacknowledged(self) -> None:
         """Records that want no acknowledgement and wait for their turn are stored."""
-        self.assertTrue(self.gate.tryBegin(self))  # type: ignore[arg-type]
+        self.assertTrue(self.gate.turns.tryBegin(self))  # type: ignore[arg-type]
         client = self.connect()
         client.send("Produce", 9, answered=False, **produceFields("events", batchOf(b"1"), acks=0))
         emptied = self.drain()
-        self.gate.end()
+        self.gate.turns.end()
         self.clock.pump([0.0] * 4)
         self.successResultOf(emptied)
         self.assertEqual(self.events.partitions[0].highWatermark, 1)

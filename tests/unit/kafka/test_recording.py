@@ -432,12 +432,12 @@ class ServedTests(RecordedTestCase):
     def test_waitsForItsTurn(self) -> None:
         """So is one that comes when as many as may be are worked on."""
         client = self.connect()
-        busy = self.gate.maxRequests
-        self.gate.runningRequests += busy
+        busy = self.gate.turns.maxRequests
+        self.gate.turns.runningRequests += busy
         client.sendBytes(client.frame(requestOf("ApiVersions", 0)))
         self.clock.advance(2.0)
-        self.gate.runningRequests -= busy - 1
-        self.gate.end()
+        self.gate.turns.runningRequests -= busy - 1
+        self.gate.turns.end()
         self.clock.advance(0)
         client.receive()
         event = self.request("ApiVersions")
@@ -642,11 +642,11 @@ class AbandonedTests(RecordedTestCase):
         client.sendBytes(client.frame(requestOf("ListGroups", 3)))
 
     def _waitForTurn(self, client: Client) -> None:
-        busy = self.gate.maxRequests
-        self.gate.runningRequests += busy
+        busy = self.gate.turns.maxRequests
+        self.gate.turns.runningRequests += busy
 
         def undo() -> None:
-            self.gate.runningRequests -= busy
+            self.gate.turns.runningRequests -= busy
 
         self._undo = undo
         client.sendBytes(client.frame(requestOf("ListGroups", 3)))

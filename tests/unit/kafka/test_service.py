@@ -207,7 +207,7 @@ class ServingTests(ServiceTestCase):
         self.assertEqual(
             (
                 *(limits.maxConnectionsPerAddress, limits.receiveSeconds, limits.sendSeconds),
-                *(limits.closeGraceSeconds, limits.idleSeconds, service.broker.gate.maxRequests),
+                *(limits.closeGraceSeconds, limits.idleSeconds, service.broker.gate.turns.maxRequests),
             ),
             (3, 7.0, 8.0, 9.0, 10.0, 11),
         )
@@ -227,9 +227,9 @@ class ServingTests(ServiceTestCase):
         with capturedLogs() as logged:
             for seconds in (0, 1, 58, 1):
                 clock.advance(seconds)
-                service.broker.gate.press()
+                service.broker.gate.pressure.begin()
                 service._pressed(False)
-                service.broker.gate._isUnderPressure = False
+                service.broker.gate.pressure.isOn = False
                 counts.append(len(logged))
         self.assertEqual(counts, [1, 1, 1, 2])
         self.assertIn("frames 0", formatEvent(logged[0]))

@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 from twisted.logger import LogLevel
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.gate import MIN_BODY_SECONDS
+from admission.gate.slowbodies import MIN_BODY_SECONDS
 from admission.interfaces import PARKED, RESPONSES
 from admission.kafka.broker import brokersession
 from admission.kafka.broker.api import metadataapi
@@ -242,7 +242,7 @@ class MemoryTests(BrokerTestCase):
         client = self.connect()
         client.deliver("Produce", 9, **produceFields("events", batchOf(bytes(50_000))))
         self.assertGreater(self.pool.peakFrameBytes, 50_000)
-        self.assertEqual((self.frameBytes, self.gate.runningRequests), (0, 0))
+        self.assertEqual((self.frameBytes, self.gate.turns.runningRequests), (0, 0))
         self.assertEqual(client.transport.unsent, b"")
         self.clock.advance(0)
         self.assertEqual(client.waiting(), 1)
@@ -300,7 +300,7 @@ class DisconnectTests(BrokerTestCase):
     def assertNothingLeft(self) -> None:
         """The client leaves, and nothing of it is left."""
         self.client.disconnect()
-        self.assertEqual((self.gate.waitingForMemory, self.gate.runningRequests), (0, 0))
+        self.assertEqual((self.gate.memory.waiting, self.gate.turns.runningRequests), (0, 0))
         self.assertEqual(self.purgatory.watched, 0)
         self.assertPoolWhole()
 
@@ -308,7 +308,7 @@ class DisconnectTests(BrokerTestCase):
         """It waited for memory."""
         leases = [self.pool.tryAllocate(LARGEST_BYTES) for _ in range(2)]
         self.client.send("Metadata", 4, topics=[])
-        self.assertEqual(self.gate.waitingForMemory, 1)
+        self.assertEqual(self.gate.memory.waiting, 1)
         self.client.disconnect()
         for lease in leases:
             assert lease is not None
@@ -325,10 +325,10 @@ class DisconnectTests(BrokerTestCase):
 
     def test_waitingForItsTurn(self) -> None:
         """Its request waited for its turn."""
-        self.gate.runningRequests = self.gate.maxRequests
+        self.gate.turns.runningRequests = self.gate.turns.maxRequests
         self.client.send("Metadata", 4, topics=[])
         self.assertGreater(self.frameBytes, 0)
-        self.gate.runningRequests = 0
+        self.gate.turns.runningRequests = 0
         self.assertNothingLeft()
 
     def test_parked(self) -> None:
@@ -463,7 +463,7 @@ class ClosingTests(BrokerTestCase):
         self.assertEqual((client.isClosed, client.waiting()), (True, 1))
         client.disconnect()
         self.assertPoolWhole()
-        self.assertEqual(self.gate.runningRequests, 0)
+        self.assertEqual(self.gate.turns.runningRequests, 0)
 
     def test_secondCommit(self) -> None:
         """A client whose second request waits for its commit hears of that one as well."""
@@ -606,11 +606,11 @@ class TurnTests(BrokerTestCase):
 
     def test_turnGranted(self) -> None:
         """A request that had to wait for its turn is answered when it comes."""
-        self.gate.runningRequests = 1
+        self.gate.turns.runningRequests = 1
         client = self.connect()
         client.send("ApiVersions", 4)
         self.assertEqual(client.waiting(), 0)
-        self.gate.end()
+        self.gate.turns.end()
         self.clock.advance(0)
         self.assertEqual(client.receive().error_code, 0)
 
@@ -637,7 +637,7 @@ class LongWorkTests(BrokerTestCase):
         client, other = self.connect(), self.connect()
         self.ask(client)
         client.deliver("ApiVersions", 4)
-        self.assertEqual((client.waiting(), self.gate.runningRequests, self.frameBytes), (0, 0, 0))
+        self.assertEqual((client.waiting(), self.gate.turns.runningRequests, self.frameBytes), (0, 0, 0))
         self.assertEqual(other.ask("ApiVersions", 4).error_code, 0)
         self.assertEqual(len(client.receive().topics), 1000)
         self.assertEqual(client.receive().error_code, 0)
@@ -651,7 +651,7 @@ class LongWorkTests(BrokerTestCase):
         damaged = bytearray(bad.frame(requestOf("Metadata", 9, topics=names)))
         damaged[20] = 0xFF
         bad.protocol.dataReceived(bytes(damaged))
-        self.assertEqual(self.gate.runningRequests, 0)
+        self.assertEqual(self.gate.turns.runningRequests, 0)
         heldBytes = self.frameBytes
         gone.disconnect()
         self.assertLess(self.frameBytes, heldBytes)
@@ -751,7 +751,7 @@ class LongWorkTests(BrokerTestCase):
         for client in clients:
             client.deliver("Metadata", 12, topics=names, allow_auto_topic_creation=False)
         pressures: list[bool] = []
-        self.gate.onPressure(pressures.append)
+        self.gate.pressure.subscribe(pressures.append)
         self.clock.advance(0)
         self.assertEqual([client.waiting() for client in clients], [1] * len(clients))
         self.assertEqual(pressures, [True, False])

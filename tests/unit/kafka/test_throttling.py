@@ -11,7 +11,7 @@ from attrs import define, field
 
 from admission.connection.pauses import Pause
 from admission.control import AdmissionControl
-from admission.gate import MIN_BODY_SECONDS
+from admission.gate.slowbodies import MIN_BODY_SECONDS
 from admission.interfaces import (
     ADMITTED,
     CONNECTION,
@@ -462,7 +462,7 @@ class OthersTests(ThrottlingTestCase):
             client.send("ApiVersions", 4)
             client.receive()
             client.send("Produce", 9, **produceFields("events", batchOf(bytes(1000))))
-        self.assertEqual((again.waiting(), self.gate.runningRequests), (0, 0))
+        self.assertEqual((again.waiting(), self.gate.turns.runningRequests), (0, 0))
         self.assertGreater(self.frameBytes, 2000)
         gone.disconnect()
         self.clock.advance(9.9)
@@ -579,6 +579,6 @@ class LongNamesTests(BrokerTestCase):
         self.assertLess(grownBytes, 200 * 5000)
         meters = next(iter(self.broker.control.limits.values()))
         self.assertEqual(set(meters), {"producer_byte_rate", "consumer_byte_rate"})
-        heldBytes = self.gate.ledger["policies"]
+        heldBytes = self.gate.ledger.usedBytes["policies"]
         self.assertGreater(heldBytes, 200 * 240)
         self.assertLess(heldBytes, 200 * 1000)

@@ -142,7 +142,7 @@ class HealthTests(DocumentTestCase):
         """Memory may be short for a while; after that the reason names the setting, until there is memory again."""
         pool = self.factory.gate.pool
         charge = pool.charge(pool.availableBytes, "test")
-        self.factory.gate.press()
+        self.factory.gate.pressure.begin()
         self.clock.advance(SHORTAGE_SECONDS - 0.1)
         self.assertEqual(self.document.reasons, [])
         self.clock.advance(0.1)

@@ -114,13 +114,13 @@ class Broker(Server[Settings]):
         self.limits.onChange = self.limitsChanged
         self.logins = self.makeLogins(self.portal)
         self.superUsers = self._superUsers()
-        self.gate.account("producers", lambda: self.log.producerStateBytes)
-        self.gate.account("groups", lambda: self.groups.sizeBytes)
+        self.gate.ledger.account("producers", lambda: self.log.producerStateBytes)
+        self.gate.ledger.account("groups", lambda: self.groups.sizeBytes)
         self.groups = GroupCoordinator(
             self.log, self.purgatory, self.clock, self.ageSeconds, _groupLimits(self.settings)
         )
         self.log.subscribe(self._recordsChanged)
-        self.gate.onPressure(self._pressed)
+        self.gate.pressure.subscribe(self._pressed)
 
     def settingsChanged(self) -> None:
         settings = self.settings

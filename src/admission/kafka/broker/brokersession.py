@@ -222,7 +222,7 @@ class BrokerSession(KafkaSession):
             yield None
             body = buffer[header.bodyOffset :]
             elementCount = countElements(api, header.apiVersion, body)
-            room = self.factory.gate.whenRoom()
+            room = self.factory.gate.answers.whenRoom()
             if room is not None:
                 yield room
             # Before anybody else asks for room.
@@ -409,7 +409,7 @@ class BrokerSession(KafkaSession):
                     )
                 if not hasPlace and sizeBytes > LARGE_ANSWER_BYTES:
                     # Who has a place waits for nobody: others wait for the place, and hold memory meanwhile.
-                    room = self.factory.gate.whenRoom(request.decodedBytes)
+                    room = self.factory.gate.answers.whenRoom(request.decodedBytes)
                     if room is not None:
                         yield room
                     place = broker.largeAnswers.acquire()
@@ -496,7 +496,7 @@ class BrokerSession(KafkaSession):
         header = request.header
         produced = parseProduce(buffer, header.bodyOffset, header.apiVersion)
         if len(produced.partitions) > produceapi.MANY_PARTITIONS:
-            self.factory.gate.beginNoMore()
+            self.factory.gate.turns.beginNoMore()
         request.kind = "Produce"
         request.acks = produced.acks
         request.timeoutSeconds = max(produced.timeoutMs, 0) / 1000

@@ -15,7 +15,7 @@ from admission.clock import wallSeconds
 from admission.connection.factory import TLS_CONNECTION_BYTES
 from admission.connection.link import PLAIN_CONNECTION_BYTES
 from admission.control import AdmissionControl
-from admission.gate import Gate
+from admission.gate.gate import Gate
 
 from ..broker.log.interface import ILog, LogRefusal
 from ..broker.log.segmentlog import SegmentLog
@@ -156,7 +156,7 @@ class GatewayService(KafkaService):
         known = self.gateway.known = KnownProducers(
             os.path.join(config.dataPath, PRODUCERS_FILE), clock, self._deferToThread
         )
-        gate.account("producers", lambda: known.sizeBytes)
+        gate.ledger.account("producers", lambda: known.sizeBytes)
         known.start()
         started.push_async_callback(known.stop)
         kept = GatewayStore(store, known)

@@ -2,9 +2,9 @@
 """
 What other memory pools would have done with a recording.
 
-The candidate is the real pool class behind the real gate (L{admission.gate.Gate}), in virtual time: a connection that
-finds no memory waits, newcomers do not overtake, and memory is allocated in the default order, which is random. What
-this can tell, and what not:
+The candidate is the real pool class behind the real gate (L{admission.gate.gate.Gate}), in virtual time: a connection
+that finds no memory waits, newcomers do not overtake, and memory is allocated in the default order, which is random.
+What this can tell, and what not:
 
   - A wait delays everything that comes after it on the connection, and nothing else does: service times, quota delays
     and think times stay as recorded, as do the times for which requests hold their memory.
@@ -30,7 +30,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from admission.gate import DEFAULT_ORDER
+from admission.gate.gate import DEFAULT_ORDER
 from admission.interfaces import IMemoryPool, IWaitOrderFactory
 
 from .candidates import Candidate, resolveCandidate

@@ -14,7 +14,7 @@ from typing import Any
 from attrs import define
 from zope.interface import implementer
 
-from admission.gate import Gate
+from admission.gate.gate import Gate
 from admission.interfaces import CONNECTIONS, ILease, IMemoryPool, IWaiter, IWaitOrder
 
 from ..simulator import MICROSECONDS, Simulator
@@ -303,7 +303,7 @@ class _Reader:
             run.oversized += sizeBytes > 0
             self._hold(None)
             return
-        lease = run.gate.tryAllocate(self, sizeBytes)
+        lease = run.gate.memory.tryAllocate(self, sizeBytes)
         if lease is not None:
             self._hold(lease)
         else:

@@ -391,7 +391,7 @@ class LoginTests(LoginTestCase):
         client, other = self.connect(), self.connect()
         self.logIn(client)
         client.send("ListOffsets", 6, topics=())
-        self.assertEqual(self.gate.runningRequests, 0)
+        self.assertEqual(self.gate.turns.runningRequests, 0)
         other.ask("ApiVersions", 3)
         threads.run()
         self.clock.advance(0)
@@ -482,7 +482,7 @@ class FailedLoginTests(LoginTestCase):
         """While the answer is late, everybody else is served, and the login holds no memory for its frame."""
         client = self.connect()
         self.logIn(client, password="wrong")
-        self.assertEqual((self.gate.runningRequests, self.frameBytes), (0, 0))
+        self.assertEqual((self.gate.turns.runningRequests, self.frameBytes), (0, 0))
         other = self.connect()
         self.logIn(other)
         other.receive()

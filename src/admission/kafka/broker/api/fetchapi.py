@@ -174,7 +174,7 @@ class PartitionsFetch:
         @param budgetBytes: the result of L{_budgetOf}; not zero.
         """
         pool = self.broker.gate.pool
-        room = self.broker.gate.whenRoom(self.request.decodedBytes)
+        room = self.broker.gate.answers.whenRoom(self.request.decodedBytes)
         if room is not None:
             yield room
         remainingBytes = min(self.maxBytes, max(pool.availableBytes, _MIN_READ_BYTES))

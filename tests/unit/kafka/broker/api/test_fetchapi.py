@@ -314,7 +314,7 @@ class WaitingTests(BrokerTestCase):
             client.send("Fetch", 12, **fields)
         small, large, larger = clients
         hoard = self.pool.charge(self.pool.availableBytes + 1, "hoard")
-        self.gate.press()
+        self.gate.pressure.begin()
         self.clock.advance(0)
         self.assertEqual([client.waiting() for client in clients], [0, 0, 1])
         self.assertEqual((larger.receive().responses, len(self.broker.waitingFetches)), ((), 1))
@@ -441,7 +441,7 @@ class WaitingTests(BrokerTestCase):
         and so is what waits.
         """
         self.wait(self.client, 0, 0)
-        self.assertEqual((self.frameBytes, self.gate.runningRequests), (0, 0))
+        self.assertEqual((self.frameBytes, self.gate.turns.runningRequests), (0, 0))
         # Elements: a topic and two partitions.
         self.assertEqual(self.pool.usedBytesByPurpose[PARKED], PARKED_REQUEST_BYTES + 3 * DECODED_ELEMENT_BYTES)
         self.clock.advance(1)

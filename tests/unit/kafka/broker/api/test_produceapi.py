@@ -223,7 +223,7 @@ class ManyPartitionsTests(BrokerTestCase):
         """Others are served meanwhile; what its connection has sent behind it comes after it."""
         self.deliver()
         self.client.deliver("ApiVersions", 4)
-        self.assertEqual((self.stored(), self.gate.runningRequests), (0, 0))
+        self.assertEqual((self.stored(), self.gate.turns.runningRequests), (0, 0))
         self.assertGreater(self.frameBytes, 0)
         self.assertEqual(self.connect().ask("ApiVersions", 4).error_code, 0)
         self.assertEqual(self.outcomes(), {0: self.COUNT})

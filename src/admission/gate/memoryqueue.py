@@ -1,0 +1,176 @@
+# -*- test-case-name: tests.unit.test_gate -*-
+"""
+Who gets memory next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from twisted.logger import Logger
+
+from ..interfaces import ILease, IMemoryPool, IWaiter, IWaitOrder
+from .aside import Aside
+from .reserve import SMALL_FRAME_BYTES, Reserve
+
+
+class MemoryQueue:
+    """
+    The connections that wait for memory for a request.
+
+    One that finds the pool empty joins them, and so does every one that comes while others wait, or newcomers would
+    overtake them.  A holder that has more than its share waits L{aside <Aside>}.
+    """
+
+    _log: ClassVar[Logger] = Logger()
+
+    def __init__(self, pool: IMemoryPool, order: IWaitOrder, reserve: Reserve, waits: Callable[[], None]) -> None:
+        """
+        @param order: the order in which waiters get memory.
+        @param waits: called when one has to wait, and has L{grant} called when there is memory.
+        """
+        self._pool = pool
+        self._order = order
+        self._reserve = reserve
+        self._waits = waits
+        self._aside = Aside(pool)
+        # The same as in the order: nearly always nobody, and each request looks.
+        self._waiters: set[IWaiter] = set()
+        # Those that the reserve may serve, and what they want, as they came: for small frames, and for others.
+        self._reservable: tuple[dict[IWaiter, int], dict[IWaiter, int]] = ({}, {})
+
+    @property
+    def waiting(self) -> int:
+        """
+        How many connections wait.
+        """
+        return len(self._waiters) + self._aside.waiting
+
+    @property
+    def isAwaited(self) -> bool:
+        """
+        Whether any connection waits that is not aside.
+        """
+        return bool(self._waiters)
+
+    @property
+    def smallestWantedBytes(self) -> int | None:
+        """
+        The least that a connection waits for that is not aside, if there is one.
+        """
+        return min((waiter.wantedBytes for waiter in self._waiters), default=None)
+
+    def tryAllocate(self, waiter: IWaiter, sizeBytes: int) -> ILease | None:
+        """
+        Memory for a request of C{waiter}.
+
+        @return: a lease; or L{None}, and then C{waiter} gets it through
+            C{leaseGranted} in a later turn, unless L{forget} comes first.
+        @raise ValueError: if C{sizeBytes} is more than the pool hands out.
+        """
+        aside = self._aside
+        if not self._waiters and not aside.hasAnyOf(waiter.holder):
+            lease = self._pool.tryAllocate(sizeBytes, waiter.holder)
+            if lease is not None:
+                return lease
+        elif not 0 < sizeBytes <= self._pool.largestBytes:
+            raise ValueError(f"cannot allocate {sizeBytes} bytes: not from 1 to {self._pool.largestBytes}")
+        if aside.hasAnyOf(waiter.holder) or aside.isAboveShare(waiter.holder):
+            aside.add(waiter)
+            return None
+        lease = self._reserve.tryAllocate(sizeBytes)
+        if lease is not None:
+            return lease
+        if self._reserve.mayEver(sizeBytes):
+            self._reservable[sizeBytes > SMALL_FRAME_BYTES][waiter] = sizeBytes
+        self._join(waiter)
+        self._waits()
+        return None
+
+    def forget(self, waiter: IWaiter) -> None:
+        """
+        C{waiter} is gone, and waits for no memory any more.
+        """
+        if waiter in self._waiters:
+            self._leave(waiter)
+        elif self._aside.has(waiter):
+            self._aside.remove(waiter)
+
+    def memoryReleased(self) -> bool:
+        """
+        @return: whether those aside have to be looked at.
+        """
+        return self._aside.memoryReleased()
+
+    def readmit(self) -> bool:
+        """
+        Have those join again whose holders are not above their share any more.
+
+        @return: whether others have to be looked at in another turn of the reactor.
+        """
+        return self._aside.waiting > 0 and self._aside.readmit(self._join)
+
+    def grant(self) -> bool:
+        """
+        Give the next connection its memory, or set it aside.
+
+        @return: whether one waits and could be helped.
+        """
+        return self._grantFromPool() or self._grantFromReserve()
+
+    def _join(self, waiter: IWaiter) -> None:
+        self._waiters.add(waiter)
+        self._order.add(waiter)
+
+    def _leave(self, waiter: IWaiter) -> None:
+        self._waiters.discard(waiter)
+        self._order.discard(waiter)
+        for waiters in self._reservable:
+            waiters.pop(waiter, None)
+
+    def _grantFromPool(self) -> bool:
+        if not self._waiters:
+            return False
+        try:
+            waiter = self._order.next()
+            lease = self._pool.tryAllocate(waiter.wantedBytes, waiter.holder)
+            isAboveShare = lease is None and self._aside.isAboveShare(waiter.holder)
+        except Exception:
+            self._log.failure("the memory pool or the order of waiters failed; both are asked again later")
+            return False
+        if lease is not None:
+            self._give(waiter, lease)
+            return True
+        if isAboveShare:
+            self._leave(waiter)
+            self._aside.add(waiter, isFirst=True)
+            return True
+        # Those who come from aside have not said so.
+        self._waits()
+        return False
+
+    def _grantFromReserve(self) -> bool:
+        """
+        A connection that came while some memory was free waits behind others, and these may have claimed all since.
+        """
+        for waiters in self._reservable:
+            if not waiters:
+                continue
+            waiter, sizeBytes = next(iter(waiters.items()))
+            try:
+                lease = self._reserve.tryAllocate(sizeBytes)
+            except Exception:
+                self._log.failure("the memory pool failed; it is asked again later")
+                return False
+            if lease is not None:
+                self._give(waiter, lease)
+                return True
+        return False
+
+    def _give(self, waiter: IWaiter, lease: ILease) -> None:
+        self._leave(waiter)
+        try:
+            waiter.leaseGranted(lease)
+        except Exception:
+            self._log.failure("a connection failed when it was given memory")
