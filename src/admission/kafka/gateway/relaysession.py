@@ -30,7 +30,7 @@ from ..wire.codec import decodeRequest, encodeResponse
 from ..wire.headers import frame, hasResponseTags
 from ..wire.overheard import authBytes, saslMechanism, sessionTimeoutMs
 from ..wire.passing import AddressEraser
-from ..wire.primitives import NO_TAGS, MalformedResponse, skipTags
+from ..wire.primitives import NO_TAGS, MalformedRequest, MalformedResponse, skipTags
 from ..wire.produce import encodeProduceResponse, parseProduce, refuseAll
 from ..wire.relayedapis import (
     RELAYED_BY_KEY,
@@ -415,7 +415,8 @@ class RelaySession(KafkaSession):
             delaySeconds = self.charged(request, len(body))
             delayMs = throttleTimeMs(delaySeconds)
             body, request.upstreamThrottleMs = withLongerThrottle(header.apiKey, header.apiVersion, body, delayMs)
-        except MalformedResponse as malformed:
+        except (MalformedRequest, MalformedResponse) as malformed:
+            # Varints and tagged fields are read alike in both.
             raise ResponseRefused(str(malformed)) from malformed
         if header.apiKey == SASL_AUTHENTICATE and self._login.answered(body):
             assert self._login.principal is not None
@@ -596,7 +597,8 @@ class PassedResponse:
                 self._head += part
                 if len(self._head) >= min(HEAD_BYTES, self._sizeBytes):
                     self._begin()
-        except MalformedResponse as malformed:
+        except (MalformedRequest, MalformedResponse) as malformed:
+            # Varints and tagged fields are read alike in both.
             raise ResponseRefused(str(malformed)) from malformed
         if isLast and not self._isBegun:
             raise ResponseRefused(f"its answer to {self._request.kind} ends before its fields do")

@@ -139,6 +139,9 @@ class _Refusals:
     def tag(self, structure: str, tag: int) -> NoReturn:
         raise GuardRefusal(f"{self.label}: {structure} has a tagged field {tag}, which is not known")
 
+    def tags(self, structure: str, count: int, known: int) -> NoReturn:
+        raise GuardRefusal(f"{self.label}: {structure} has {count} tagged fields where {known} are known")
+
     def tagSize(self, structure: str, tag: int) -> NoReturn:
         raise GuardRefusal(f"{self.label}: tagged field {tag} of {structure} is not as long as it says")
 
@@ -259,8 +262,7 @@ def _taggedFields(entityType: type[Entity]) -> Iterator[str]:
     """
     Walk the tagged fields that end a structure.
 
-    Their number needs no limit: each takes two bytes or more for one round of
-    the loop.
+    Each is there at most once, so that two bytes do not make one more round of the loop.
     """
     name = entityType.__name__
     known = [(introspect.get_field_tag(member), member) for member in fields(entityType)]
@@ -268,6 +270,8 @@ def _taggedFields(entityType: type[Entity]) -> Iterator[str]:
     if all(tag is None for tag, _ in known):
         yield f"if n: refuse.tag({name!r}, varint(buffer, offset)[0])"
         return
+    knownCount = sum(tag is not None for tag, _ in known)
+    yield f"if n > {knownCount}: refuse.tags({name!r}, n, {knownCount})"
     tagName, endName = f"tagOf{name}", f"endOf{name}"
     yield "for _ in range(n):"
     yield from indented(_varint(tagName), _varint("n"), [f"{endName} = offset + n"])

@@ -25,6 +25,9 @@ _INT32: Final = struct.Struct(">i")
 _MAX_VARINT_BYTES: Final = 5
 _MAX_VARLONG_BYTES: Final = 10
 
+MAX_TAGS: Final = 32
+"""How many tagged fields a structure may have; no message of Kafka's has more than six."""
+
 # Made once: every name and list of a response begins with one.
 _ONE_BYTE: Final = tuple(bytes((value,)) for value in range(0x80))
 
@@ -116,11 +119,13 @@ def skipTags(buffer: Buffer, offset: int) -> int:
 
     @return: the offset after them, which lies beyond the buffer if a field's
         size does.
+    @raise MalformedRequest: if there are more than L{MAX_TAGS}: two bytes make one, and nothing has been counted yet.
     """
     if not buffer[offset]:
         return offset + 1
     count, offset = readUnsignedVarint(buffer, offset)
-    # A count cannot be trusted, but each round reads two bytes or more, so the buffer's end stops a lie.
+    if count > MAX_TAGS:
+        raise MalformedRequest(f"there are {count} tagged fields where {MAX_TAGS} may be")
     for _ in range(count):
         _, offset = readUnsignedVarint(buffer, offset)
         sizeBytes, offset = readUnsignedVarint(buffer, offset)

@@ -193,16 +193,28 @@ def _parse(view: memoryview, offset: int, version: int, dialect: Dialect, maxEle
                 offset += sizeBytes
             elif sizeBytes < -1:
                 raise MalformedRequest(f"a Produce request says that its records have {sizeBytes} bytes")
-            offset = dialect.skipTags(view, offset)
+            offset = _endStructure(dialect, view, offset)
             partitions.append(ProducedPartition(topicName, partitionIndex, records))
-        offset = dialect.skipTags(view, offset)
-    offset = dialect.skipTags(view, offset)
+        offset = _endStructure(dialect, view, offset)
+    offset = _endStructure(dialect, view, offset)
     # A slice beyond the end is short rather than an error, so it is checked here.
     if offset > len(view):
         raise MalformedRequest("a Produce request ends before its fields do")
     if offset < len(view):
         raise MalformedRequest(f"{len(view) - offset} bytes are left over behind a Produce request")
     return ProduceRequest(transactionalId, acks, timeoutMs, partitions, elementCount)
+
+
+def _endStructure(dialect: Dialect, view: memoryview, offset: int) -> int:
+    """
+    Go over the end of a structure, which has no tagged fields: Produce knows none, and the guard of all other requests
+    refuses those that are not known, too.
+    """
+    if not dialect.tags:
+        return offset
+    if view[offset]:
+        raise MalformedRequest("a Produce request has tagged fields, and none is known")
+    return offset + 1
 
 
 def _readString(dialect: Dialect, view: memoryview, offset: int) -> tuple[str | None, int]:

@@ -9,7 +9,7 @@ from kio.index import load_request_schema
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.kafka.wire.guard import GuardRefusal, countElements, walkSource
-from admission.kafka.wire.primitives import MalformedRequest
+from admission.kafka.wire.primitives import MalformedRequest, unsignedVarint
 from admission.kafka.wire.versions import (
     API_VERSIONS,
     BY_KEY,
@@ -134,6 +134,11 @@ class CountElementsTests(SynchronousTestCase):
         """Tagged fields that kio knows are walked like others."""
         self.assertEqual(countElements(_FETCH, 12, _FETCH_FIELDS + b"\x01\x00\x02\x02a"), 0)
         self._assertRefused(FETCH, 12, _FETCH_FIELDS + b"\x01\x00\x01\x00", "cluster_id is null")
+
+    def test_repeatedTags(self) -> None:
+        """There are no more tagged fields than kio knows, so that four bytes do not make one more for ever."""
+        tags = unsignedVarint(1_000_000) + b"\x00\x02\x02a" * 1_000
+        self._assertRefused(FETCH, 12, _FETCH_FIELDS + tags, "FetchRequest has 1000000 tagged fields where 1 are known")
 
     def test_tagOfAnotherLength(self) -> None:
         """A tagged field must be as long as it says, or kio would read on from another place than other brokers."""

@@ -10,6 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from admission.kafka.wire.primitives import (
     CLASSIC,
     FLEXIBLE,
+    MAX_TAGS,
     MalformedRequest,
     readSignedVarint,
     readSignedVarlong,
@@ -81,7 +82,15 @@ class TagTests(SynchronousTestCase):
 
     def test_countBeyondTheEnd(self) -> None:
         """A lie about their number ends with the bytes."""
-        self.assertRaises(IndexError, skipTags, b"\xff\xff\xff\xff\x7f\x00\x00", 0)
+        self.assertRaises(IndexError, skipTags, b"\x20\x00\x00", 0)
+
+    def test_tooMany(self) -> None:
+        """Two bytes make a field, so that no more than a few are stepped over."""
+        most = unsignedVarint(MAX_TAGS) + b"\x63\x00" * MAX_TAGS
+        self.assertEqual(skipTags(most, 0), len(most))
+        for count in (MAX_TAGS + 1, 6_000_000):
+            malformed = self.assertRaises(MalformedRequest, skipTags, unsignedVarint(count), 0)
+            self.assertEqual(str(malformed), f"there are {count} tagged fields where {MAX_TAGS} may be")
 
 
 class DialectTests(SynchronousTestCase):

@@ -91,12 +91,11 @@ class ParseProduceTests(SynchronousTestCase):
             self.assertIsNone(_parse(version, pieces, p6=null).partitions[0].records)
             self.assertEqual(_parse(version, pieces, p6=empty).partitions[0].records, b"")
 
-    def test_tagsAreSkipped(self) -> None:
-        """Tagged fields that nobody knows are stepped over, in the partition, the topic and the request."""
+    def test_unknownTags(self) -> None:
+        """Tagged fields that nobody knows are refused, in the partition, the topic and the request."""
         for place in "p7", "p8", "p9":
-            request = _parse(9, _FLEXIBLE, **{place: b"\x02\x05\x03abc\x06\x00"})
-            self.assertEqual(request.partitions, [("a", 7, b"xyz")])
-            self.assertRaises(MalformedRequest, _parse, 9, _FLEXIBLE, **{place: b"\x01\x05\x7fabc"})
+            malformed = self.assertRaises(MalformedRequest, _parse, 9, _FLEXIBLE, **{place: b"\x01\x05\x03abc"})
+            self.assertEqual(str(malformed), "a Produce request has tagged fields, and none is known")
 
     def test_nulls(self) -> None:
         """Null arrays and topics without a name are malformed, other negative lengths too."""
