@@ -49,7 +49,8 @@ help:
 run: $(VENV)/run.stamp
 	$(BIN)/twistd -n --pidfile= admission --listen $(LISTEN) --status $(STATUS) --data $(DATA)
 
-# For two cores: one worker has what works in Java, which waits a good deal, and the others all else.
+# For two cores: one worker begins with Spark, one with the clusters and clients of Kafka, which both wait a good deal, and
+# one with all else.
 test: $(VENV)/test.stamp
 	$(BIN)/python -m pytest -q -rs -n 3 --dist loadfile --junitxml=build/pytest.xml $(TESTED)
 

@@ -9,26 +9,27 @@ from typing import Any
 import pytest
 
 _HOME = os.getcwd()
-_JAVA = ("tests/spark/", "tests/clients/gateway/", "tests/clients/suites/", "tests/system/test_demo_gateway.py")
-"""
-What works in processes of Java.  One worker runs all of it, so that a session of Spark and a cluster of Kafka are
-started once, and share the machine with tests in Python rather than with each other.
-"""
+_SHARING = {
+    "spark": ("tests/spark/",),
+    "kafka": ("tests/clients/gateway/", "tests/clients/suites/", "tests/system/test_demo_gateway.py"),
+}
+"""What shares a Java that takes seconds to start: a session of Spark; a cluster of Kafka, or its clients."""
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """
-    With C{--dist loadfile} one worker begins with all that needs Java.  The tests of any other file stay together, too,
-    since some share an experiment that takes half a minute.
+    With C{--dist loadfile} what shares a Java is one worker's, who begins with it.  The tests of any other file stay
+    together, too, since some share an experiment that takes half a minute.
     """
     from xdist.scheduler import LoadFileScheduling
 
-    class JavaTogether(LoadFileScheduling):
+    class SharingTogether(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "java" if nodeid.startswith(_JAVA) else super()._split_scope(nodeid)
+            own: str = super()._split_scope(nodeid)
+            return next((shared for shared, places in _SHARING.items() if nodeid.startswith(places)), own)
 
-    return JavaTogether(config, log) if config.getoption("dist") == "loadfile" else None
+    return SharingTogether(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
