@@ -226,7 +226,7 @@ class RefusedTests(HostileCases):
 
     def test_tlsHello(self) -> None:
         """TLS on a port without it is closed, and recognised."""
-        self.assertRaises((ssl.SSLError, ConnectionError), RawClient, self.broker.port, tlsContext())
+        self.assertRaises((ssl.SSLError, ConnectionError), RawClient, self.broker.port, tlsContext(), host="127.0.0.8")
         self.broker.waitForLog("it looks like a TLS handshake on a port that has no TLS", self.begin)
         self.assertUndisturbed()
 
@@ -380,7 +380,7 @@ class PoolTests(HostileCases):
         with RawClient(self.broker.port) as client:
             for records, _ in damagedBatches().values():
                 client.produce(self.topic, records)
-        self.assertRaises((ssl.SSLError, ConnectionError), RawClient, self.broker.port, tlsContext())
+        self.assertRaises((ssl.SSLError, ConnectionError), RawClient, self.broker.port, tlsContext(), host="127.0.0.8")
         with RawClient(self.broker.tlsPort) as client:
             client.sendBytes(ATTACKS["a request over HTTP"].sent)
             self.assertTrue(client.isClosedByPeer())
