@@ -105,7 +105,7 @@ types: $(VENV)/test.stamp
 	$(BIN)/mypy src/admission plugins
 
 parity: $(VENV)/test.stamp
-	$(BIN)/python .ci/parity.py build/fast.xml build/pytest.xml
+	$(BIN)/python .ci/parity.py build/pytest.xml
 
 demo-offline: $(VENV)/test.stamp
 	rm -rf build/offline-demo
