@@ -24,7 +24,6 @@ class WokenFetchesTests(AttackTestCase):
     poolBytes = sized(32, 64) * MIB
 
     def setUp(self) -> None:
-        """Connect, and have all be used once that is used later."""
         super().setUp()
         self.clients = [self.connect() for _ in range(FETCHES)]
         self.clients[0].createTopic("one")

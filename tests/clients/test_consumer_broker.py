@@ -43,7 +43,6 @@ class BrokerTestCase(TestCase):
     timeout = PATIENCE_SECONDS
 
     def setUp(self) -> None:
-        """Make the topic."""
         from twisted.internet import reactor
 
         self.reactor = reactor

@@ -45,7 +45,6 @@ class GroupCases(_Base):
     experiment: ClassVar[Callable[[], Experiment]]
 
     def setUp(self) -> None:
-        """Have the findings."""
         self.findings = findingsOf(type(self).experiment).result()
 
     def test_owners(self) -> None:

@@ -23,7 +23,6 @@ class KafkaPythonQuotasTests(SynchronousTestCase):
     """kafka-python administers quotas."""
 
     def setUp(self) -> None:
-        """Start a broker with a limit for everybody."""
         self.broker = BrokerProcess("--quota", "client-bytes:produce=1M", "--quota", "connections")
         self.addCleanup(self.broker.remove)
         self.broker.start()

@@ -23,7 +23,6 @@ class ScramUsersTests(SynchronousTestCase):
     """A super user adds a user, and removes it again."""
 
     def setUp(self) -> None:
-        """Start a broker that knows its super user."""
         path = os.path.abspath(self.mktemp())
         changeUsers(path, lambda users: users.setPassword("root", "secret", 4096), mayCreate=True)
         self.broker = BrokerProcess("--auth", f"scram:{path}", "--set", "super.users=User:root")

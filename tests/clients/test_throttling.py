@@ -305,7 +305,6 @@ class ThrottledClientsTests(SynchronousTestCase):
     """What a quota does to real clients."""
 
     def setUp(self) -> None:
-        """Have the findings."""
         self.findings = findings().result()
 
     def rateOf(self, name: str, phase: Phase) -> float:

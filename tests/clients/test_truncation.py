@@ -17,7 +17,6 @@ class TruncationTests(SynchronousTestCase):
     """KIP-320, with librdkafka."""
 
     def setUp(self) -> None:
-        """Start a broker."""
         self.broker = BrokerProcess()
         self.addCleanup(self.broker.remove)
         self.broker.start()

@@ -117,7 +117,6 @@ class ClientBytesTests(SynchronousTestCase):
     """L{ClientBytes}."""
 
     def setUp(self) -> None:
-        """Make a policy with 1000 bytes a second for everybody, by windows."""
         self.clock = Clock()
         self.policy = ClientBytes(Windows(11, 1.0))
         self.policy.configure(DEFAULT_CLIENT, {PRODUCER: 1000.0, CONSUMER: 1000.0}, self.clock.seconds())
@@ -257,7 +256,6 @@ class RequestTimeTests(SynchronousTestCase):
     """L{RequestTime}."""
 
     def setUp(self) -> None:
-        """Make a policy with half a thread for everybody."""
         self.clock = Clock()
         self.policy = RequestTime(11, 1.0)
         self.policy.configure(DEFAULT_CLIENT, {PERCENTAGE: 50.0}, self.clock.seconds())
@@ -347,7 +345,6 @@ class ConnectionRateTests(SynchronousTestCase):
     """L{ConnectionRate}."""
 
     def setUp(self) -> None:
-        """Make a policy with two connections a second for every address."""
         self.clock = Clock()
         self.policy = ConnectionRate(2.0)
         self.policy.configure(DEFAULT_ADDRESS, {RATE: 2.0}, self.clock.seconds())

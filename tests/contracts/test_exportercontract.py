@@ -228,7 +228,6 @@ class ScriptedThreadsTests(SynchronousTestCase):
     """L{ScriptedThreads}."""
 
     def setUp(self) -> None:
-        """Make threads, and a list to note what they do."""
         self.threads = ScriptedThreads()
         self.done: list[object] = []
 

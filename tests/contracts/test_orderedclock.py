@@ -33,7 +33,6 @@ class OrderedClockTests(SynchronousTestCase):
     """L{OrderedClock}."""
 
     def setUp(self) -> None:
-        """Make a clock."""
         self.clock = OrderedClock()
         self.called: list[object] = []
 

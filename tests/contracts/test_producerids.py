@@ -85,7 +85,6 @@ class ProducerIdsTestCase(SynchronousTestCase):
     """Sends requests to a policy."""
 
     def setUp(self) -> None:
-        """Make a clock that has run for a while."""
         self.clock = Clock()
         self.clock.advance(1000.0)
 

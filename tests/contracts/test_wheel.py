@@ -86,7 +86,6 @@ class WheelTestCase(SynchronousTestCase):
     """Makes wheels on a clock that can be skewed."""
 
     def setUp(self) -> None:
-        """Make a wheel."""
         self.clock = SkewedClock()
         self.timers = self.clock.timers
         self.wheel = TimingWheel(self.clock)

@@ -216,7 +216,6 @@ class AttackTestCase(SynchronousTestCase):
     _calm: tuple[float, Noticed] | None = None
 
     def setUp(self) -> None:
-        """Start the broker and the client of good manners."""
         self._excesses: list[str] = []
         settings = (
             f"queued.max.request.bytes={self.poolBytes}",

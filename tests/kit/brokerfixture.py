@@ -319,7 +319,6 @@ class BrokerTestCase(SynchronousTestCase):
     properties: Mapping[str, str] = {}
 
     def setUp(self) -> None:
-        """Start the broker, and watch its log."""
         self.clock = Clock()
         self.wallSeconds = 1_000_000.0
         self.clients: list[Client] = []

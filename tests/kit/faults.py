@@ -122,7 +122,6 @@ class FaultTestCase(SynchronousTestCase):
     brokerType: type[BrokerProcess] = BrokerProcess
 
     def setUp(self) -> None:
-        """Start the broker."""
         self.start()
 
     def start(self, *options: str) -> None:

@@ -155,7 +155,6 @@ class LogTestCase(SynchronousTestCase):
     limits: dict[str, Any] = {"retentionSeconds": None}
 
     def setUp(self) -> None:
-        """Open a log in a new directory, and let its first sweep pass."""
         # No test loses power, and what others write to the disk must not slow the tests down.
         for name in ("fdatasync", "fsync"):
             self.patch(os, name, lambda descriptor: None)

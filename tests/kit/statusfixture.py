@@ -114,7 +114,6 @@ class StatusTestCase(SynchronousTestCase):
     """A test with a site, on transports without sockets."""
 
     def setUp(self) -> None:
-        """Make everything that a page may show."""
         self.clock = TurningClock()
         self.control = StandInControl()
         self.sensors = SensorRegistry(self.clock.seconds)

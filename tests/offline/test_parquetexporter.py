@@ -49,7 +49,6 @@ class ExporterTestCase(SynchronousTestCase):
     """Has an exporter whose time and threads are the test's."""
 
     def setUp(self) -> None:
-        """Make one, and start it."""
         self.directory = self.mktemp()
         self.clock = Clock()
         self.threads = ScriptedThreads()

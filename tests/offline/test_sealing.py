@@ -33,7 +33,6 @@ class SealingTestCase(SynchronousTestCase):
     """Has a directory that something was recorded to."""
 
     def setUp(self) -> None:
-        """Make the directory."""
         self.root = Path(self.mktemp())
         self.segments = self.root / "_segments"
         self.segments.mkdir(parents=True)

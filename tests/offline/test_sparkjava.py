@@ -17,7 +17,6 @@ class JavaTestCase(SynchronousTestCase):
     """Has commands that say they were Java."""
 
     def setUp(self) -> None:
-        """Have a directory for them, and no packaged Java."""
         self.directory = Path(self.mktemp()).absolute()
         self.packages: list[str] = []
         self.patch(sparksession, "find_spec", lambda name: name if name in self.packages else None)

@@ -129,7 +129,6 @@ class SimulatorTests(SynchronousTestCase):
     """Virtual time."""
 
     def setUp(self) -> None:
-        """Have an simulator, and note what happens when."""
         self.simulator = Simulator(100)
         self.seen: list[tuple[str, int]] = []
 

@@ -92,7 +92,6 @@ class RecordedTestCase(SynchronousTestCase):
     """Has a directory to record to, and keeps what the log says."""
 
     def setUp(self) -> None:
-        """Have nothing recorded yet."""
         self.directory = Path(self.mktemp()).absolute()
         self.told: list[str] = []
         self.patch(batch.log, "warning", lambda form, *values: self.told.append(form % values))

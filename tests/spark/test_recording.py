@@ -32,7 +32,6 @@ class RecordingTests(RecordedTestCase):
     """L{Recording}"""
 
     def setUp(self) -> None:
-        """Have nothing recorded yet, in a directory that Spark may take for a pattern."""
         super().setUp()
         self.directory /= "a [b]{c,d}*?"
 

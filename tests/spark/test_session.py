@@ -71,7 +71,6 @@ class LaunchTests(SynchronousTestCase):
     """L{launchEnvironment}"""
 
     def setUp(self) -> None:
-        """Have a Java, and a directory for files."""
         self.directory = Path(self.mktemp()).absolute()
         self.directory.mkdir()
         self.java: dict[str, str] = {}

@@ -126,7 +126,6 @@ class InstallationTests(SynchronousTestCase):
     """Whichever way we are installed, the plug-ins are found."""
 
     def setUp(self) -> None:
-        """Build the distributions, the first time."""
         self.built = build()
         self.source = self.built.source
 

@@ -15,7 +15,6 @@ class GarbageCollectionTests(SynchronousTestCase):
     """L{GarbageCollection} looks at old objects at times when nobody waits."""
 
     def setUp(self) -> None:
-        """Start it in a process that is busy, and count."""
         self.clock = Clock()
         self.isBusy = True
         self.cpuSeconds = 0.0

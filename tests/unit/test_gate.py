@@ -649,7 +649,6 @@ class ClaimTests(GateTestCase):
     """A length that is announced is a claim."""
 
     def setUp(self) -> None:
-        """Have a larger pool."""
         super().setUp()
         self.pool = BoundedPool(16_000)
         self.gate = gateFor(self.pool, self.clock)

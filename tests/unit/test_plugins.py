@@ -207,7 +207,6 @@ class InstalledTestCase(SynchronousTestCase):
     """Lets tests install drop-ins and entry points."""
 
     def setUp(self) -> None:
-        """Start without any entry points."""
         self.entryPoints()
         self.logged: list[str] = []
         self.patch(plugins, "_log", self)
@@ -548,7 +547,6 @@ class PolicyOptionsTests(InstalledTestCase):
     """L{PolicyOptionsMixin} adds three options for each kind."""
 
     def setUp(self) -> None:
-        """Install one loud speaker and one ear plug, and catch the output."""
         super().setUp()
         self.entryPoints(
             FakeEntryPoint("acme", echoFactory()), FakeEntryPoint("brand", echoFactory("slow", IEarPlugFactory))

@@ -13,7 +13,6 @@ class ServerRequestTests(SynchronousTestCase):
     """L{ServerRequest} says what has become of a request."""
 
     def setUp(self) -> None:
-        """Have a pool and a request that has memory of it."""
         self.pool = BoundedPool(1000)
         self.request = ServerRequest(None, 10, 1.0)
         self.request.lease = self.pool.tryAllocate(10)

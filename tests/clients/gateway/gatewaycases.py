@@ -42,7 +42,6 @@ class GatewayTestCase(SynchronousTestCase):
     gatewayOptions: Sequence[str] = ()
 
     def setUp(self) -> None:
-        """Have a cluster and a gateway; tests share them."""
         self.cluster = self.makeCluster()
         self.topic = f"{type(self).__name__}.{self._testMethodName}.{next(_numbers)}"
         self._gateway: GatewayProcess | None = None

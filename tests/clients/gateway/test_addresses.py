@@ -33,7 +33,6 @@ class EveryVersionTests(GatewayTestCase):
     """All requests whose responses have addresses, in each version that is offered."""
 
     def setUp(self) -> None:
-        """Make a topic whose partitions have one replica each: nodes 1, 2 and 3."""
         super().setUp()
         self.cluster.createTopic(self.topic, replicas=[[1], [2], [3]], min_insync_replicas=1)
         self.secrets = [self.cluster.address(nodeId).split(":")[0].encode() for nodeId in self.cluster.nodeIds]

@@ -21,7 +21,6 @@ class GroupTestCase(GatewayTestCase):
     """A test with a topic and a group of the same name."""
 
     def setUp(self) -> None:
-        """Make the topic."""
         super().setUp()
         self.cluster.createTopic(self.topic, PARTITIONS)
 

@@ -63,7 +63,6 @@ class LoginTests(SynchronousTestCase):
         skip = "this is about the gateway, and ADMISSION_GATEWAY_DIRECT leaves it out"
 
     def setUp(self) -> None:
-        """Have a cluster, and what the gateway is to trust."""
         self.cluster = securedCluster()
         self.directory = Path(tempfile.mkdtemp(prefix="admission-gateway-"))
         self.addCleanup(shutil.rmtree, self.directory)

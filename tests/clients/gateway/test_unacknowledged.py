@@ -19,7 +19,6 @@ class UnacknowledgedTests(GatewayTestCase):
     """Everything arrives all the same, and responses are to the requests that they are to."""
 
     def setUp(self) -> None:
-        """Make a topic."""
         super().setUp()
         self.cluster.createTopic(self.topic, 1)
 

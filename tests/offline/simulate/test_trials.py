@@ -232,7 +232,6 @@ class LiveTests(SynchronousTestCase):
     """L{LivePolicy} asks as a server does."""
 
     def setUp(self) -> None:
-        """Make a policy that limits somebody and remembers what it is asked."""
         self.policy = ScriptedQuota()
         self.policy.configure(ALICE, {"scripted_rate": 1.0}, 0.0)
         self.policy.moments.clear()

@@ -30,7 +30,6 @@ class SendingTests(SynchronousTestCase):
     """Peers that do not read."""
 
     def setUp(self) -> None:
-        """Make a server."""
         self.server = wrapped(self, limits=ConnectionLimits(sendSeconds=10.0))
 
     def deaf(self, isTLS: bool = False, host: str = "192.0.2.1") -> tuple[Foreign, FakeTransport]:

@@ -508,7 +508,6 @@ class DescribeTests(LimitsTestCase):
     """L{QuotaLimits.describe} finds entities by a filter."""
 
     def setUp(self) -> None:
-        """Have entities of all kinds."""
         super().setUp()
         for entity in (ALICE, BOTH, ANYBODY, QuotaEntity(user=DEFAULT, clientId="loader")):
             self.set(entity, **{RATE: 7.0})

@@ -152,7 +152,6 @@ class RecordedTestCase(BrokerTestCase):
     """
 
     def setUp(self) -> None:
-        """Begin to record."""
         super().setUp()
         self.exporter = CallingExporter()
         self.recorder = EventRecorder([("memory", self.exporter)], self.clock, SensorRegistry(self.clock.seconds))
@@ -1116,7 +1115,6 @@ class MomentTests(RecordedTestCase):
     """What policies are told of the time, by a clock that goes on with each look."""
 
     def setUp(self) -> None:
-        """Put a policy in force, and let time pass."""
         super().setUp()
         self.timed = Timed()
         self.enforce(("timed", self.timed))
@@ -1149,7 +1147,6 @@ class ExactlyOnceTests(RecordedTestCase):
     """There is one event for each request, whatever becomes of it."""
 
     def setUp(self) -> None:
-        """Have the policy in force, and something to lose connections by."""
         super().setUp()
         self.events = self.topic()
         self.limit()

@@ -292,7 +292,6 @@ class DisconnectTests(BrokerTestCase):
     """Whatever a client leaves behind, the pool is whole after it has left."""
 
     def setUp(self) -> None:
-        """Make a topic and connect."""
         super().setUp()
         self.events = self.topic("events")
         self.client = self.connect()
@@ -385,7 +384,6 @@ class ClosingTests(BrokerTestCase):
     """A connection that is closed by the broker."""
 
     def setUp(self) -> None:
-        """Make a topic."""
         super().setUp()
         self.events = self.topic("events")
 
@@ -621,7 +619,6 @@ class LongWorkTests(BrokerTestCase):
     properties = {"max.topics": "5000"}
 
     def setUp(self) -> None:
-        """Have no time to do anything at once, and topics with names that make a long answer."""
         super().setUp()
         self.patch(self.broker.timeSlices, "_creditSeconds", -1e9)
         for number in range(1000):

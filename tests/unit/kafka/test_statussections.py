@@ -55,7 +55,6 @@ class BrokerStatusTestCase(BrokerTestCase):
     """A broker with a quota, and its status."""
 
     def setUp(self) -> None:
-        """Make them."""
         super().setUp()
         self.policy = ClientBytes(Windows(11, 1.0))
         shadow = ClientBytes(Windows(11, 1.0), isShadow=True)

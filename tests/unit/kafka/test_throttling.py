@@ -73,7 +73,6 @@ class ThrottlingTestCase(BrokerTestCase):
     """
 
     def setUp(self) -> None:
-        """Put the policy in force."""
         super().setUp()
         self.policy = ScriptedPolicy()
         self.broker.control = AdmissionControl([("scripted", self.policy)], 20.0)
@@ -205,7 +204,6 @@ class FetchTests(ThrottlingTestCase):
     """A consumer over its quota."""
 
     def setUp(self) -> None:
-        """Have three batches to read."""
         super().setUp()
         self.events = self.topic()
         self.batchBytes = len(self.store(self.events.partitions[0], b"x" * 100))
@@ -549,7 +547,6 @@ class LongNamesTests(BrokerTestCase):
     """Clients with long names, where every client has a limit."""
 
     def setUp(self) -> None:
-        """Put the limit in force."""
         super().setUp()
         policy = ClientBytes(Windows(11, 1.0))
         policy.configure(QuotaEntity(clientId=DEFAULT), {"producer_byte_rate": 1e9, "consumer_byte_rate": 1e9}, 0.0)

@@ -17,7 +17,6 @@ class ProcessUsageTests(SynchronousTestCase):
     """The kernel's figures are read as they are meant."""
 
     def setUp(self) -> None:
-        """Make a directory as the kernel has it."""
         directory = Path(self.mktemp())
         directory.joinpath("fd").mkdir(parents=True)
         for number in range(5):

@@ -64,7 +64,6 @@ class ProfilerTestCase(SynchronousTestCase):
     """A test with a profiler of a process that consists of things."""
 
     def setUp(self) -> None:
-        """Make one that has no things yet, and 50 MiB."""
         self.clock = TickingClock()
         self.usage = FakeUsage()
         self.grow(50 * MIB)

@@ -146,7 +146,6 @@ class ConfigureTests(SynchronousTestCase):
     """L{LimitTable.configure}."""
 
     def setUp(self) -> None:
-        """Make a table with one limit."""
         self.table = LimitTable(["read", "write"])
         self.table.configure(QuotaEntity("alice"), {"read": 5.0})
 

@@ -80,7 +80,6 @@ class MetersTestCase(SynchronousTestCase):
     """A limit of 100 a second with buckets for a second, whoever has it."""
 
     def setUp(self) -> None:
-        """Make a limit that nobody has, for ten clients without a name."""
         self.clock = Clock()
         self.limits = LimitTable([RATE])
         self.meters = Meters(self.limits, RATE, Buckets(1.0).build, 10)

@@ -85,7 +85,6 @@ class RecorderTests(SynchronousTestCase):
     """L{EventRecorder}."""
 
     def setUp(self) -> None:
-        """Make a recorder with one exporter."""
         self.clock = Clock()
         self.clock.advance(50.0)
         self.registry = SensorRegistry(self.clock.seconds)

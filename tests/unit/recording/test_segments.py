@@ -26,7 +26,6 @@ class SegmentTestCase(SynchronousTestCase):
     """Has a directory for segments."""
 
     def setUp(self) -> None:
-        """Make the directory."""
         self.directory = self.mktemp()
         os.mkdir(self.directory)
         self.path = os.path.join(self.directory, "a.segment")

@@ -25,7 +25,6 @@ class SyncTests(BrokerTestCase):
     """A broker whose disk is as slow as a test wants it."""
 
     def setUp(self) -> None:
-        """Make a topic, connect, and take hold of the thread that synchronises."""
         super().setUp()
         self.events = self.topic("events")
         self.client = self.connect()

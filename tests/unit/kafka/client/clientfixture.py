@@ -436,7 +436,6 @@ class ClientTestCase(SynchronousTestCase):
     brokerCount = 1
 
     def setUp(self) -> None:
-        """Start the brokers, and watch the log."""
         self.clock = Clock()
         self.cluster = FakeCluster(self.clock, self.brokerCount)
         self.broker = self.cluster.broker

@@ -24,7 +24,6 @@ class ClusterTestCase(ClientTestCase):
     brokerCount = 2
 
     def setUp(self) -> None:
-        """Make the client and a topic."""
         super().setUp()
         self.cluster.topic("events", 2)
         self.second = self.cluster.brokers[2]

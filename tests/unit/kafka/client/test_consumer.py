@@ -19,7 +19,6 @@ class PollTests(ClientTestCase):
     """A poll gives records."""
 
     def setUp(self) -> None:
-        """Make a topic."""
         super().setUp()
         self.cluster.topic("events")
 
@@ -161,7 +160,6 @@ class ErrorTests(ClientTestCase):
     """A poll fails for what trying again does not cure."""
 
     def setUp(self) -> None:
-        """Make a topic."""
         super().setUp()
         self.cluster.topic("events")
 
@@ -239,7 +237,6 @@ class RebalanceTests(ClientTestCase):
     """Partitions change hands."""
 
     def setUp(self) -> None:
-        """Make topics, and note what the application is told."""
         super().setUp()
         self.cluster.topic("events", 2)
         self.cluster.topic("more")
@@ -376,7 +373,6 @@ class CloseTests(ClientTestCase):
     """A consumer leaves nothing behind; the fixture looks for timers and connections."""
 
     def setUp(self) -> None:
-        """Make a topic with something in it."""
         super().setUp()
         self.cluster.topic("events")
         self.cluster.produce("events", b"1")

@@ -20,7 +20,6 @@ class ConsumerServiceTests(ClientTestCase):
     """A service hands over records, one poll at a time."""
 
     def setUp(self) -> None:
-        """Make a topic and a service, whose application finishes at once."""
         super().setUp()
         self.cluster.topic("events")
         self.handled: list[list[bytes | None]] = []

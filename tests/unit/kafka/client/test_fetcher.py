@@ -21,7 +21,6 @@ class FetchTestCase(ClientTestCase):
     brokerCount = 2
 
     def setUp(self) -> None:
-        """Make the topic."""
         super().setUp()
         self.cluster.topic("a", 2)
         self.cluster.leaders[A1] = 2

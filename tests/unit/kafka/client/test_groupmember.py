@@ -23,7 +23,6 @@ class MemberTestCase(ClientTestCase):
     """A topic with a record in it, and a way to join."""
 
     def setUp(self) -> None:
-        """Make the topic."""
         super().setUp()
         self.cluster.topic("events")
         self.cluster.produce("events", b"1")

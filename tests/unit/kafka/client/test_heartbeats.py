@@ -19,7 +19,6 @@ class HeartbeatTimersTests(SynchronousTestCase):
     """Three timers on one clock, none of which moves another."""
 
     def setUp(self) -> None:
-        """Begin at a time that is not zero."""
         self.clock = Clock()
         self.clock.advance(1000)
         settings = ConsumerSettings(

@@ -25,7 +25,6 @@ class CommitTestCase(ClientTestCase):
     """A topic with two records."""
 
     def setUp(self) -> None:
-        """Make the topic."""
         super().setUp()
         self.cluster.topic("events")
         self.cluster.produce("events", b"1", b"2")

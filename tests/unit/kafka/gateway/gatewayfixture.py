@@ -230,7 +230,6 @@ class GatewayTestCase(SynchronousTestCase):
     sharePercent = 50
 
     def setUp(self) -> None:
-        """Start the gateway, and watch its log."""
         super().setUp()
         capturing = capturedLogs()
         self.addCleanup(capturing.__exit__, None, None, None)

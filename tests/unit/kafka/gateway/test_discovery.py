@@ -24,7 +24,6 @@ class DiscoveryTests(GatewayTestCase):
     """L{Discovery} asks the cluster which nodes it has."""
 
     def setUp(self) -> None:
-        """Make one, not started."""
         super().setUp()
         self.discovery = Discovery(self.gateway, self.clock, PATIENT)
         self.addCleanup(self.stopDiscovery)

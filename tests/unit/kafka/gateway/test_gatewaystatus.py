@@ -35,7 +35,6 @@ class GatewayStatusTests(GatewayTestCase):
     """What the page of a gateway shows of the cluster, and when it is not well."""
 
     def setUp(self) -> None:
-        """Make the page of a gateway that has just been started."""
         super().setUp()
         self.registry = SensorRegistry(self.clock.seconds)
         self.discovery = Discovery(self.gateway, self.clock, ConnectionSettings())

@@ -66,7 +66,6 @@ class LinkTestCase(SynchronousTestCase):
     transportType: type[FakeTransport] = FakeTransport
 
     def setUp(self) -> None:
-        """Make it, not connected yet."""
         self.clock = Clock()
         self.pool = BoundedPool(POOL_BYTES)
         self.node = Node(1, 1 << 20)

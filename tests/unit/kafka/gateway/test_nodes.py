@@ -41,7 +41,6 @@ class NodeTests(SynchronousTestCase):
     """L{Node} has a share of the pool."""
 
     def setUp(self) -> None:
-        """Make one."""
         self.node = Node(1, 100)
         self.told: list[Waiter] = []
 

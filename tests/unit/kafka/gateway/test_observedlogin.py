@@ -17,7 +17,6 @@ class ObservedLoginTests(SynchronousTestCase):
     """L{ObservedLogin} knows the user that a node has confirmed."""
 
     def setUp(self) -> None:
-        """Make one that sees all names."""
         self.login = ObservedLogin(False)
 
     def plain(self, username: str, response: bytes = ACCEPTED) -> bool:

@@ -76,7 +76,6 @@ class RelayTestCase(GatewayTestCase):
     """
 
     def setUp(self) -> None:
-        """Have a client connect."""
         super().setUp()
         self.learn(1)
         self.client = self.connect(1)
@@ -1112,7 +1111,6 @@ class LimitsTestCase(LoginTestCase):
     properties = {"super.users": "User:admin"}
 
     def setUp(self) -> None:
-        """Have a place where limits are kept."""
         super().setUp()
         store = SegmentLog(self.mktemp(), self.clock, lambda: 1.0, maybeDeferred)
         self.gateway.limits = QuotaLimits(store, self.control, {}, self.clock.seconds)

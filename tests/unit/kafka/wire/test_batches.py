@@ -73,7 +73,6 @@ class ReadBatchTests(SynchronousTestCase):
     """L{readBatch} takes one whole batch and refuses everything else."""
 
     def setUp(self) -> None:
-        """Make a batch of three records."""
         self.batch = encodeBatch(
             [Record(b"k", b"v" * 40, 1000), Record(None, b"w", 1007), Record(b"l", None, 1003)],
             baseOffset=5,

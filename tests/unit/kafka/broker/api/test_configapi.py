@@ -217,7 +217,6 @@ class IncrementalAlterConfigsTests(BrokerTestCase):
     """IncrementalAlterConfigs changes the settings of topics."""
 
     def setUp(self) -> None:
-        """Make a topic with a setting of its own."""
         super().setUp()
         self.topic("events", 1, {"retention.ms": "1000"})
 

@@ -40,7 +40,6 @@ class CredentialTestCase(BrokerTestCase):
     properties = {"super.users": "User:root"}
 
     def setUp(self) -> None:
-        """Make the file; threads are done at once."""
         super().setUp()
         self.path = self.mktemp()
         changeUsers(self.path, lambda users: users.setPassword("alice", "wonderland", 4096), mayCreate=True)

@@ -23,7 +23,6 @@ class FetchTests(BrokerTestCase):
     """A fetch that is satisfied is answered at once."""
 
     def setUp(self) -> None:
-        """Make a topic of two partitions and connect."""
         super().setUp()
         self.events = self.topic("events", 2)
         self.first, self.second = self.events.partitions
@@ -199,7 +198,6 @@ class WaitingTests(BrokerTestCase):
     """A fetch that is not satisfied waits."""
 
     def setUp(self) -> None:
-        """Make a topic of two partitions and connect."""
         super().setUp()
         self.events = self.topic("events", 2)
         self.first, self.second = self.events.partitions

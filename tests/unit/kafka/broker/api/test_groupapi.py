@@ -223,7 +223,6 @@ class OffsetTests(GroupsApiTestCase):
     """OffsetCommit, OffsetFetch and OffsetDelete."""
 
     def setUp(self) -> None:
-        """Make a topic of two partitions."""
         super().setUp()
         self.events = self.topic("events", 2)
         self.client = self.connect()

@@ -27,7 +27,6 @@ class ProduceTests(BrokerTestCase):
     """Produce appends batches."""
 
     def setUp(self) -> None:
-        """Make a topic and connect."""
         super().setUp()
         self.events = self.topic("events", 2)
         self.client = self.connect()
@@ -196,7 +195,6 @@ class ManyPartitionsTests(BrokerTestCase):
     COUNT = 200
 
     def setUp(self) -> None:
-        """Make a topic, connect, and have no time to do anything at once."""
         super().setUp()
         self.events = self.topic("events", self.COUNT)
         self.clock.advance(0)
@@ -323,7 +321,6 @@ class AcknowledgementTests(BrokerTestCase):
     """Nothing is acknowledged before it is committed."""
 
     def setUp(self) -> None:
-        """Make a topic and connect."""
         super().setUp()
         self.events = self.topic("events", 2)
         self.client = self.connect()

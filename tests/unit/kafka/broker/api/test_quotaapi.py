@@ -30,7 +30,6 @@ class QuotasTestCase(BrokerTestCase):
     """A broker with two policies, started with a limit for a client id."""
 
     def setUp(self) -> None:
-        """Put the policies in force."""
         super().setUp()
         policies = [
             ("clients", TablePolicy(LimitTable((RATE, "request_percentage"), CLIENT_KINDS))),
@@ -183,7 +182,6 @@ class DescribeTests(QuotasTestCase):
     """DescribeClientQuotas."""
 
     def setUp(self) -> None:
-        """Have entities of all kinds."""
         super().setUp()
         self.assertEqual(
             codes(

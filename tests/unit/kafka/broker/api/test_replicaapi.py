@@ -14,7 +14,6 @@ class ReplicaTests(BrokerTestCase):
     """Tools ask about replicas, and are told of the one that each partition has."""
 
     def setUp(self) -> None:
-        """Make a topic of two partitions, one with a record."""
         super().setUp()
         self.events = self.topic("events", 2)
         self.client = self.connect()

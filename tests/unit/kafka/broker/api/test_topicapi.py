@@ -289,7 +289,6 @@ class CreatePartitionsTests(BrokerTestCase):
     """CreatePartitions makes topics wider."""
 
     def setUp(self) -> None:
-        """Make a topic of two partitions."""
         super().setUp()
         self.topic("events", 2)
 
@@ -357,7 +356,6 @@ class DeleteRecordsTests(BrokerTestCase):
     """DeleteRecords lets partitions begin later."""
 
     def setUp(self) -> None:
-        """Make a topic with three batches."""
         super().setUp()
         self.partition = self.topic("events").partitions[0]
         for value in (b"1", b"2", b"3"):

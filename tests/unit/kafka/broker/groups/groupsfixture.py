@@ -340,7 +340,6 @@ class GroupsTestCase(SynchronousTestCase):
     """A test with a coordinator.  When it ends, no timer may be left."""
 
     def setUp(self) -> None:
-        """Start it."""
         self.rig = self.buildRig()
         self.addCleanup(self._stop)
 
@@ -384,7 +383,6 @@ class OffsetsTestCase(GroupsTestCase):
     """A test with a topic of two partitions."""
 
     def setUp(self) -> None:
-        """Make it."""
         super().setUp()
         self.first, self.second = self.rig.log.createTopic("events", 2).partitions
 

@@ -14,7 +14,6 @@ class GroupTests(SynchronousTestCase):
     """L{Group} keeps its members and what they agree on."""
 
     def setUp(self) -> None:
-        """Make an empty group."""
         self.totals = GroupTotals()
         self.group = Group("readers", 1, self.totals, 0.0)
 

@@ -27,7 +27,6 @@ class SessionTests(SynchronousTestCase):
     """L{Session} expires when nothing has been heard for its time."""
 
     def setUp(self) -> None:
-        """Make a session that notes when it expires."""
         self.clock = Clock()
         self.purgatory = WheelPurgatory(TimingWheel(self.clock))
         self.expired: list[float] = []
@@ -114,7 +113,6 @@ class ConnectionsTests(SynchronousTestCase):
     """L{Connections} knows by which connection participants were heard of last."""
 
     def setUp(self) -> None:
-        """Make two participants whose times run."""
         clock = Clock()
         purgatory = WheelPurgatory(TimingWheel(clock))
         self.connections = Connections()

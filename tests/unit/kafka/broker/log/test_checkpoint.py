@@ -53,7 +53,6 @@ class CheckpointTestCase(SynchronousTestCase):
     """A test with a place for a checkpoint."""
 
     def setUp(self) -> None:
-        """Have an empty directory."""
         self.disk = LocalDisk()
         self.directory = self.mktemp()
         os.mkdir(self.directory)
@@ -120,7 +119,6 @@ class HoldsTests(CheckpointTestCase):
     """L{holds} says whether a checkpoint is that of a segment."""
 
     def setUp(self) -> None:
-        """Have a segment of three batches, and a checkpoint behind the second."""
         super().setUp()
         self.batches = [bytes(makeBatch(*[number] * (number + 1))[0]) for number in range(3)]
         self.file = self.disk.open(os.path.join(self.directory, "segment"), create=True)

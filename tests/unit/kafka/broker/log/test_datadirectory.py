@@ -13,7 +13,6 @@ class DirectoryTests(SynchronousTestCase):
     """What can be said of a directory from outside."""
 
     def setUp(self) -> None:
-        """Make a directory."""
         self.path = self.mktemp()
         os.mkdir(self.path)
 

@@ -35,7 +35,6 @@ class DiskTestCase(SynchronousTestCase):
     """A test with a directory."""
 
     def setUp(self) -> None:
-        """Have an empty directory."""
         self.disk = LocalDisk()
         self.path = self.mktemp()
         os.mkdir(self.path)

@@ -34,7 +34,6 @@ class DocumentsTestCase(SynchronousTestCase):
     minJournalBytes = 1 << 20
 
     def setUp(self) -> None:
-        """Have no documents yet."""
         self.patch(documentsModule, "MIN_JOURNAL_BYTES", self.minJournalBytes)
         self.disk = FailingDisk()
         self.threads = Threads()
@@ -141,7 +140,6 @@ class TornTests(DocumentsTestCase):
     """A journal that a loss of power has torn or damaged."""
 
     def setUp(self) -> None:
-        """Have three commits."""
         super().setUp()
         self.ends = [os.path.getsize(self.path(journal(0)))]
         for number in range(3):

@@ -13,7 +13,6 @@ class TableTests(LogTestCase):
     """Small facts in L{SegmentLog.table}."""
 
     def setUp(self) -> None:
-        """Have an empty table."""
         super().setUp()
         self.table = self.log.table("offsets")
         self.told: list[Exception | None] = []

@@ -29,7 +29,6 @@ class PartitionTestCase(SynchronousTestCase):
     maxFiles = 10
 
     def setUp(self) -> None:
-        """Have a partition that is empty."""
         self.disk = FailingDisk()
         self.root = self.mktemp()
         os.mkdir(self.root)

@@ -242,7 +242,6 @@ class LossTests(SynchronousTestCase):
     """L{SegmentLog} after single misfortunes."""
 
     def setUp(self) -> None:
-        """Open a log on a disk that loses power."""
         self.patch(segmentlog, "DirectoryLock", FreeLock)
         self.root = self.mktemp()
         os.makedirs(self.root)

@@ -57,7 +57,6 @@ class SequenceTests(SynchronousTestCase):
     """L{ProducerStates} lets each producer append its batches once and in order."""
 
     def setUp(self) -> None:
-        """Have nothing known of any producer."""
         self.states = ProducerStates(10)
         self.offset = 1000
 

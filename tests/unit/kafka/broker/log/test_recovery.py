@@ -25,7 +25,6 @@ class RecoveryTestCase(SynchronousTestCase):
     """A test with the directory of a partition."""
 
     def setUp(self) -> None:
-        """Have an empty directory."""
         self.disk = FailingDisk()
         self.directory = self.mktemp()
         os.mkdir(self.directory)

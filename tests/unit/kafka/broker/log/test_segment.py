@@ -12,7 +12,6 @@ class SegmentTests(SynchronousTestCase):
     """L{Segment} knows what is in its file."""
 
     def setUp(self) -> None:
-        """Have an empty segment that begins at 100."""
         self.segment = Segment("here", 100, 5.0)
 
     def add(self, *timestampsMs: int, leaderEpoch: int = 0, valueBytes: int = 0) -> int:

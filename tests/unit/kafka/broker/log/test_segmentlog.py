@@ -98,7 +98,6 @@ class FailureTests(LogTestCase):
     """When the storage fails, it is as if nothing had been appended."""
 
     def setUp(self) -> None:
-        """Have some committed batches, one of them with a producer."""
         super().setUp()
         self.events = self.partition()
         self.told: list[Exception | None] = []
@@ -324,7 +323,6 @@ class OwnerTests(LogTestCase):
         self.log.append(self.partitions[index], buffer, batch, owner)
 
     def setUp(self) -> None:
-        """Have a topic with two partitions."""
         super().setUp()
         self.partitions = self.log.createTopic("events", 2, {}).partitions
 
@@ -389,7 +387,6 @@ class ProducerIdTests(LogTestCase):
     """Producer ids are never given twice."""
 
     def setUp(self) -> None:
-        """Have threads that wait."""
         super().setUp()
         self.threads = Threads()
 
@@ -499,7 +496,6 @@ class FlushTests(LogTestCase):
     """What is told when the disk has it."""
 
     def setUp(self) -> None:
-        """Have a log with threads that wait, and two partitions that are on the disk."""
         super().setUp()
         self.successResultOf(self.log.close())
         self.threads = Threads()
