@@ -80,7 +80,7 @@ test-faults: $(VENV)/test.stamp
 
 # Suites whose software is not to be had here keep the results that they have.
 what-works: $(VENV)/test.stamp
-	RECORD=yes $(BIN)/python -m pytest -q -rs tests/clients/suites -k "not PageTests"
+	ADMISSION_LONG=yes RECORD=yes $(BIN)/python -m pytest -q -rs tests/clients/suites -k "not PageTests"
 	$(BIN)/python -m tests.clients.suites.results
 
 simulate: $(VENV)/test.stamp

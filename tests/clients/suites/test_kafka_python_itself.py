@@ -16,6 +16,7 @@ from twisted.trial.unittest import SkipTest
 from tests.clients.suites.results import Outcome, Suite
 from tests.clients.suites.suitecase import SuiteCase
 from tests.kit.checkout import ROOT
+from tests.kit.longform import longForm
 
 VERSION: Final = "3.0.12"
 
@@ -66,8 +67,14 @@ _PATIENCE: Final = {
 """For what its tests wait a few seconds for, whatever else the machine has to do."""
 
 
+@longForm
 class KafkaPythonTests(SuiteCase):
-    """They are run against a broker that is there."""
+    """
+    They are run against a broker that is there.
+
+    They want a machine that has nothing else to do: kafka-python forgets an assignment that comes between two of its
+    short polls, and then reads nothing.
+    """
 
     suite = Suite("kafka_python_itself", f"kafka-python {VERSION}: its own integration tests", "Python")
 
