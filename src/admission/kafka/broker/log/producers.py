@@ -29,7 +29,7 @@ _NEWEST: Final = struct.Struct(_HEAD.format + _BATCH.format[1:])
 _MAX_MISSING: Final = 10_000
 """Of how many new producers it is remembered that their first batch was not kept."""
 
-_STATE_BYTES: Final = 312
+_STATE_BYTES: Final = 320
 """The memory of a state beyond its own bytes: its key, and its places in the table, in the order of use and among
 those of its partition."""
 
