@@ -54,8 +54,9 @@ run: $(VENV)/run.stamp
 test: $(VENV)/test.stamp
 	$(BIN)/python -m pytest -q -rs -n 3 --dist loadfile --junitxml=build/pytest.xml $(TESTED)
 
+# Assertions are trial's own, so that pytest need not rewrite any, in each of its processes.
 test-fast: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest -q -n auto $(FAST)
+	$(BIN)/python -m pytest -q -n auto --assert=plain $(FAST)
 
 # Each in an environment of its own; a Python that is not installed is named.
 test-pythons:

@@ -145,8 +145,9 @@ class AddressEraserTests(SynchronousTestCase):
         @fewResponses
         @given(responses(apiKey, apiVersion), st.randoms(use_true_random=False))
         def check(entity: Any, random: Random) -> None:
+            whole = encodeWithTags(entity)
             for _ in range(20):
-                body = damaged(encodeWithTags(entity), random)
+                body = damaged(whole, random)
                 try:
                     self.assertEqual(len(_inChunks(apiKey, apiVersion, body, random)), len(body))
                 except MalformedResponse as malformed:
