@@ -20,6 +20,8 @@ HOLDERS_PER_TURN = 64
 class Aside:
     """
     Where the connections of a holder that has more than its share of an L{IFairPool} wait, and keep nobody waiting.
+
+    @ivar holders: the connections by holder, of which the first was looked at longest ago; to be read only.
     """
 
     _log: ClassVar[Logger] = Logger()
@@ -28,8 +30,7 @@ class Aside:
         self._pool = pool
         self._fairPool: IFairPool | None = IFairPool(pool, None)
         self._waiters: dict[IWaiter, str] = {}
-        # Looked at longest ago first.
-        self._holders: OrderedDict[str, OrderedDict[IWaiter, None]] = OrderedDict()
+        self.holders: OrderedDict[str, OrderedDict[IWaiter, None]] = OrderedDict()
         self._unexaminedHolders = 0
 
     @property
@@ -45,12 +46,6 @@ class Aside:
         """
         return waiter in self._waiters
 
-    def hasAnyOf(self, holder: str) -> bool:
-        """
-        Whether a connection of C{holder} waits here.
-        """
-        return holder in self._holders
-
     def isAboveShare(self, holder: str) -> bool:
         """
         Whether there is memory, and C{holder} is refused all the same.
@@ -65,7 +60,7 @@ class Aside:
         @param isFirst: whether it goes before all others of its holder.
         """
         holder = self._waiters[waiter] = waiter.holder
-        waiters = self._holders.setdefault(holder, OrderedDict())
+        waiters = self.holders.setdefault(holder, OrderedDict())
         waiters[waiter] = None
         if isFirst:
             waiters.move_to_end(waiter, last=False)
@@ -75,10 +70,10 @@ class Aside:
         C{waiter} waits here no more.
         """
         holder = self._waiters.pop(waiter)
-        waiters = self._holders[holder]
+        waiters = self.holders[holder]
         del waiters[waiter]
         if not waiters:
-            del self._holders[holder]
+            del self.holders[holder]
 
     def memoryReleased(self) -> bool:
         """
@@ -86,7 +81,7 @@ class Aside:
 
         @return: whether L{readmit} has anything to look at.
         """
-        self._unexaminedHolders = len(self._holders)
+        self._unexaminedHolders = len(self.holders)
         return self._unexaminedHolders > 0
 
     def readmit(self, admitted: Callable[[IWaiter], None]) -> bool:
@@ -97,10 +92,10 @@ class Aside:
         @param admitted: called with each.
         @return: whether there are others.
         """
-        for _ in range(min(HOLDERS_PER_TURN, self._unexaminedHolders, len(self._holders))):
+        for _ in range(min(HOLDERS_PER_TURN, self._unexaminedHolders, len(self.holders))):
             self._unexaminedHolders -= 1
-            holder, waiters = next(iter(self._holders.items()))
-            self._holders.move_to_end(holder)
+            holder, waiters = next(iter(self.holders.items()))
+            self.holders.move_to_end(holder)
             try:
                 isAboveShare = self.isAboveShare(holder)
             except Exception:
@@ -114,4 +109,4 @@ class Aside:
             if not self._pool.isOutOfMemory():
                 # There may be enough for another.
                 self._unexaminedHolders += 1
-        return self._unexaminedHolders > 0 and bool(self._holders)
+        return self._unexaminedHolders > 0 and bool(self.holders)
