@@ -30,9 +30,11 @@ class LeftoverTests(BrokerTestCase):
     """A request that is over is gone: what waits for the collector waits for minutes, and nobody is charged for it."""
 
     def setUp(self) -> None:
-        """Collect by hand only."""
+        """Collect by hand only, and nothing that other tests have left, maybe in several rounds of finalizers."""
         super().setUp()
         gc.collect()
+        gc.freeze()
+        self.addCleanup(gc.unfreeze)
         gc.disable()
         self.addCleanup(gc.enable)
 
