@@ -83,7 +83,7 @@ class MemoryQueue:
         lease = self._reserve.tryAllocate(sizeBytes)
         if lease is not None:
             return lease
-        if self._reserve.mayEver(sizeBytes):
+        if self._reserve.couldServe(sizeBytes):
             self._reservable[sizeBytes > SMALL_FRAME_BYTES][waiter] = sizeBytes
         self._join(waiter)
         self._waits()

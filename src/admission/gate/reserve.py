@@ -58,9 +58,9 @@ class Reserve:
         self._isClaimed = isClaimed
         self.freeBytes = pool.sizeBytes // RESERVED_SHARE
 
-    def mayEver(self, sizeBytes: int) -> bool:
+    def couldServe(self, sizeBytes: int) -> bool:
         """
-        Whether a frame of that size is small enough.
+        Whether a frame of that size is small enough for it, however much is left now.
         """
         return sizeBytes <= max(self._pool.sizeBytes // LARGEST_SHARE, SMALL_FRAME_BYTES)
 
