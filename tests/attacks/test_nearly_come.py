@@ -1,6 +1,4 @@
-"""
-Imitates who sends all of a request but its last byte, and comes again as soon as it is cut off.
-"""
+"""Imitates who sends all of a request but its last byte, and comes again as soon as it is cut off."""
 
 from __future__ import annotations
 

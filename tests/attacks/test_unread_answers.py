@@ -1,6 +1,4 @@
-"""
-Imitates who asks for much at many addresses, and waits, or reads next to nothing.
-"""
+"""Imitates who asks for much at many addresses, and waits, or reads next to nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ PARTITIONS = sized(3_000, 9_000)
 READERS = sized(40, 200)
 SECONDS = sized(3.0, 20.0)
 RECORDS, RECORD_BYTES = 500, 100_000
-FETCH_BYTES = sized(1, 50) * MIB
+FETCH_BYTES = sized(4, 50) * MIB
 _BEYOND = 10**9
 """An offset that no partition has."""
 
@@ -67,9 +65,7 @@ class SlowReadersTests(AttackTestCase):
         clients = [
             self.connect(host=f"127.0.0.{3 + number % ADDRESSES}", receiveBufferBytes=4096) for number in range(READERS)
         ]
-        with self.attack(
-            f"{READERS} Fetches of {FETCH_BYTES // MIB} MiB from {ADDRESSES} addresses, of which a byte is read each second"
-        ):
+        with self.attack(f"{READERS} Fetches of {FETCH_BYTES // MIB} MiB from {ADDRESSES} addresses, hardly read"):
             for client in clients:
                 client.send(fetchRequest("large", 0, maxBytes=FETCH_BYTES))
             end = time.monotonic() + SECONDS

@@ -17,7 +17,7 @@ from ..interfaces import ILease, IWaiter
 from .link import CLOSING, Link, LinkState
 from .pauses import UNSENT, Pause
 
-_MIN_SLICE_BYTES = 4 << 10
+_MIN_SLICE_BYTES = 1 << 10
 _MAX_SLICE_BYTES = 64 << 10
 """How much is handed over at a time, depending on how long the protocol works on it."""
 

@@ -6,6 +6,7 @@ Memory beyond the pool for frames that are not large.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from zope.interface import classImplements
 
@@ -35,7 +36,7 @@ class _ReservedLease:
     Memory for a frame beyond the pool, charged to it.
     """
 
-    def __init__(self, charge: ILease, released: Callable[[], None]) -> None:
+    def __init__(self, charge: ILease, released: Callable[[_ReservedLease], None]) -> None:
         self.buffer: memoryview | None = memoryview(bytearray(charge.sizeBytes))
         self.sizeBytes = charge.sizeBytes
         self.purpose = charge.purpose
@@ -46,7 +47,7 @@ class _ReservedLease:
         # Raises if it has been released before.
         self._charge.release()
         self.buffer = None
-        self._released()
+        self._released(self)
 
 
 classImplements(_ReservedLease, ILease)
@@ -82,7 +83,9 @@ class Reserve:
         self._sizeBytes = self.freeBytes = min(pool.sizeBytes // RESERVED_SHARE, MAX_RESERVED_BYTES)
         self._holderBytes = max(self._sizeBytes // _HOLDER_SHARE, SMALL_FRAME_BYTES)
         self._heldBytes: dict[str, int] = {}
-        self._hasUnbounded = False
+        # Whose small frame was let through last of those whose answers nothing bounds.
+        self._unbounded: _ReservedLease | None = None
+        self._unboundedHolder = ""
 
     def couldServe(self, sizeBytes: int) -> bool:
         """
@@ -112,18 +115,24 @@ class Reserve:
         charge = self._pool.charge(sizeBytes, FRAMES)
         self.freeBytes -= sizeBytes
         self._heldBytes[holder] = self._heldBytes.get(holder, 0) + sizeBytes
-        self._hasUnbounded = self._hasUnbounded or isUnbounded
-        return _ReservedLease(charge, lambda: self._released(holder, sizeBytes, isUnbounded))
+        lease = _ReservedLease(charge, partial(self._released, holder))
+        if isUnbounded:
+            self._unbounded, self._unboundedHolder = lease, holder
+        return lease
 
     def _mayGoBeyond(self, waiter: IWaiter) -> bool:
         if self._sizeBytes <= _FEW_SMALL_FRAMES * SMALL_FRAME_BYTES or self._isStalling(waiter.holder):
             return False
-        return waiter.hasBoundedAnswers or not (self._hasUnbounded or self._isFarOverdrawn())
+        if waiter.hasBoundedAnswers:
+            return True
+        # Who does not read what that led to keeps nobody from it.
+        isTaken = self._unbounded is not None and not self._isStalling(self._unboundedHolder)
+        return not (isTaken or self._isFarOverdrawn())
 
-    def _released(self, holder: str, sizeBytes: int, isUnbounded: bool) -> None:
-        self.freeBytes += sizeBytes
-        self._heldBytes[holder] -= sizeBytes
+    def _released(self, holder: str, lease: _ReservedLease) -> None:
+        self.freeBytes += lease.sizeBytes
+        self._heldBytes[holder] -= lease.sizeBytes
         if not self._heldBytes[holder]:
             del self._heldBytes[holder]
-        if isUnbounded:
-            self._hasUnbounded = False
+        if lease is self._unbounded:
+            self._unbounded = None

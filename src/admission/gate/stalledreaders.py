@@ -17,10 +17,16 @@ STALL_GRACE_SECONDS = 1.0
 """For how long a peer may take nothing while memory is short."""
 
 OVERDRAWN_GRACE_SECONDS = 0.1
-"""The same while the pool is far overdrawn, and what makes its holder one that does not read its answers."""
+"""
+The same while the pool is overdrawn by half of what it may be, and what makes its holder one that does not read its
+answers.
+"""
 
 MAX_OVERDRAFT_BYTES = 32 << 20
-"""By how much a pool of at least that size may be overdrawn, besides the largest write of who writes."""
+"""
+By how much a pool of at least that size may be overdrawn, besides the largest write of who writes; if that overdraws it
+further, those whose answers nothing bounds write nothing more until it is less.
+"""
 
 STALLER_SECONDS = 60.0
 """For how long a holder is last while memory is short, since one of its connections was cut off."""
@@ -122,9 +128,9 @@ class StalledReaders:
     @property
     def isFarOverdrawn(self) -> bool:
         """
-        Whether the pool is overdrawn by half of what it may be.
+        Whether the pool is overdrawn by as much as it may be.
         """
-        return -self._pool.availableBytes > self._maxOverdraftBytes // 2
+        return -self._pool.availableBytes > self._maxOverdraftBytes
 
     def isStalling(self, holder: str) -> bool:
         """
@@ -141,11 +147,8 @@ class StalledReaders:
         Look at them in a while, if memory is short.
         """
         if self._isAwaited() or (len(self._readers) > 1 and self._pool.isOutOfMemory()):
-            seconds = self._graceSeconds
             if self._timer is None:
-                self._timer = self._clock.callLater(seconds, self._relieve)
-            elif self._timer.getTime() > self._clock.seconds() + seconds:
-                self._timer.reset(seconds)
+                self._timer = self._clock.callLater(OVERDRAWN_GRACE_SECONDS, self._relieve)
 
     def close(self) -> None:
         """
@@ -155,10 +158,6 @@ class StalledReaders:
             self._timer.cancel()
             self._timer = None
 
-    @property
-    def _graceSeconds(self) -> float:
-        return OVERDRAWN_GRACE_SECONDS if self.isFarOverdrawn else STALL_GRACE_SECONDS
-
     def _relieve(self) -> None:
         """
         Memory has been short for a while.  Close the connections that hold most
@@ -167,9 +166,13 @@ class StalledReaders:
         they grow without bound.
         """
         self._timer = None
-        graceSeconds = self._graceSeconds
-        stalled = self._heaviestLast(reader for reader in self._readers if reader.stalledSeconds() >= graceSeconds)
-        self._cutOff(stalled, 1 - self._pool.availableBytes, spared=0 if self._isAwaited() else 1)
+        missingBytes = 1 - self._pool.availableBytes
+        isOverdrawn = missingBytes > self._maxOverdraftBytes // 2 + 1
+        graceSeconds = OVERDRAWN_GRACE_SECONDS if isOverdrawn else STALL_GRACE_SECONDS
+        stalled = [reader for reader in self._readers if reader.stalledSeconds() >= graceSeconds]
+        spared = 0 if self._isAwaited() else 1
+        if len(stalled) > spared and missingBytes > 0:
+            self._cutOff(self._heaviestLast(stalled), missingBytes, spared)
         self._looked()
 
     def _heaviestLast(self, readers: Iterable[StalledReader]) -> list[StalledReader]:

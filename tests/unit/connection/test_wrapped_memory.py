@@ -47,7 +47,7 @@ class SliceTests(SynchronousTestCase):
         protocol, transport = self.server.connect()
         transport.peerSends(stream)
         self.server.settle()
-        self.assertEqual([sizeBytes // KIB for _, sizeBytes in self.slices], [4, 8, 16, 32, 4, 64, 64, 8])
+        self.assertEqual([sizeBytes // KIB for _, sizeBytes in self.slices], [1, 2, 4, 8, 16, 32, 1, 64, 64, 8])
         self.assertEqual(protocol.received, stream)
 
     def test_slow(self) -> None:
@@ -61,7 +61,7 @@ class SliceTests(SynchronousTestCase):
             transport.peerSends(bytes(200 * KIB))
         self.server.settle()
         sizes = [sizeBytes // KIB for _, sizeBytes in self.slices]
-        self.assertEqual((sizes[0], max(sizes[1:])), (64, 4))
+        self.assertEqual((sizes[0], max(sizes[1:])), (64, 1))
         owners = [owner for owner, _ in self.slices[:20]]
         self.assertGreaterEqual(min(owners.count(0), owners.count(1)), 7)
         self.assertEqual([len(protocol.received) for protocol in self.server.protocols], [300 * KIB, 200 * KIB])
