@@ -3,8 +3,9 @@ A client of good manners in a process of its own, and what it notices.
 
 C{python -m tests.kit.goodclient PORT PID TOPIC PACE BYTES [PASSWORD]} asks the
 broker, whose process is PID, for Metadata, to store a record of BYTES and to
-fetch it, by turns, every PACE seconds; given a password, it logs in.  For each line on standard input it tells on standard
-output, as JSON, what has happened since the one before.
+fetch it, by turns, every PACE seconds; given a password, it logs in.  For each
+line on standard input it tells on standard output, as JSON, what has happened
+since the one before.
 """
 
 from __future__ import annotations

@@ -204,10 +204,10 @@ class InboundBuffer:
         self._deliver(self._take())
         self._endTurn()
         workedSeconds = self._clock.seconds() - begunSeconds
-        if workedSeconds > TURN_SECONDS:
-            self._sliceBytes = _MIN_SLICE_BYTES
+        if workedSeconds > TURN_SECONDS / 2:
+            self._sliceBytes = max(self._sliceBytes // 2, _MIN_SLICE_BYTES)
             self._gate.turns.beginNoMore()
-        elif self._sliceBytes < _MAX_SLICE_BYTES and workedSeconds < TURN_SECONDS / 4:
+        elif self._sliceBytes < _MAX_SLICE_BYTES and workedSeconds < TURN_SECONDS / 8:
             self._sliceBytes *= 2
 
     def _take(self) -> bytes:

@@ -146,9 +146,9 @@ class StalledReaders:
         """
         Look at them in a while, if memory is short.
         """
-        if self._isAwaited() or (len(self._readers) > 1 and self._pool.isOutOfMemory()):
-            if self._timer is None:
-                self._timer = self._clock.callLater(OVERDRAWN_GRACE_SECONDS, self._relieve)
+        isShort = self._isAwaited() or (len(self._readers) > 1 and self._pool.isOutOfMemory())
+        if isShort and self._timer is None:
+            self._timer = self._clock.callLater(OVERDRAWN_GRACE_SECONDS, self._relieve)
 
     def close(self) -> None:
         """
