@@ -15,6 +15,8 @@ from twisted.internet.endpoints import HostnameEndpoint, clientFromString
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.python.usage import UsageError
 
+from admission.boundedfile import readBounded
+
 from ..brokeroptions import parseHostPort
 from ..client.sasl import Credentials
 from ..kafkarequest import Address
@@ -204,9 +206,11 @@ def parseLogin(text: str) -> Credentials:
         raise UsageError(f"--upstream-login {text}: write MECHANISM:USER:FILE, as in SCRAM-SHA-256:gateway:password")
     mechanism, username, path = parts
     try:
-        password = Path(path).read_text("utf-8").rstrip("\r\n")
+        password = readBounded(path).decode("utf-8").rstrip("\r\n")
         return Credentials(mechanism, username, password)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise UsageError(f"--upstream-login {text}: {path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
         raise UsageError(f"--upstream-login {text}: {error}") from error
 
 
