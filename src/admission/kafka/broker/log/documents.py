@@ -133,7 +133,7 @@ class Documents:
             disk.makeDirectory(directory)
             self._load()
         except OSError as error:
-            raise LogFailed(f"{directory} cannot be read: {explain(error)}") from error
+            raise LogFailed(f"{error.filename or directory} cannot be read: {explain(error)}") from error
 
     def put(self, table: str, key: bytes, value: bytes) -> None:
         values = self.tables.setdefault(table, {})
