@@ -36,8 +36,11 @@ OVERFLOW_CODE = 1
 FIRST_CODE = 2
 
 _TEXT_END = Struct("<HBB")
-MIN_SLOT_BYTES = 1 + _TEXT_END.size
-"""Any version has room for the end of a text."""
+MIN_SLOT_BYTES = 128
+"""
+Of any version, in bytes; all so far have slots of L{SLOT_BYTES}.  What reading costs goes by the number of slots, and
+not by the size of a file.
+"""
 
 _TEXT_END_OFFSET = SLOT_BYTES - _TEXT_END.size
 
