@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any, ClassVar
@@ -36,6 +37,7 @@ from ..interfaces import (
     PolicyContext,
     QuotaEntity,
 )
+from ..plaintext import escapeUnencodable
 from ..plugins import PolicyError, PolicyKind, PolicyOptionsMixin, buildPolicy, parseDescription
 from ..units import formatBytes, formatSeconds
 from .brokeroptions import BrokerOptions, ListenOptions, parseHostPort
@@ -145,6 +147,8 @@ class ServerOptions(ListenOptions, PolicyOptionsMixin):
         self["advertise"] = []
 
     def parseOptions(self, options: Sequence[str] | None = None) -> None:
+        # What is written is help, what twistd says of a mistake, and the log of a server that is no daemon.
+        escapeUnencodable(sys.stdout, sys.stderr)
         try:
             super().parseOptions(options)  # type: ignore[no-untyped-call]
         except UsageError:
