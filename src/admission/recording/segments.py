@@ -134,6 +134,13 @@ class SegmentWriter:
         """
         return self._own.overflows + self._foreign.overflows
 
+    @property
+    def isRemoved(self) -> bool:
+        """
+        Whether its file was deleted, so that nobody will read what is in it.
+        """
+        return not os.fstat(self._fileno).st_nlink
+
     def begin(self, header: Header) -> None:
         """
         Write the header; call this before L{append}.
@@ -174,7 +181,7 @@ class SegmentWriter:
         try:
             if self.recordCount:
                 os.ftruncate(self._fileno, usedBytes)
-            else:
+            elif not self.isRemoved:
                 os.unlink(self.path)
         finally:
             os.close(self._fileno)
