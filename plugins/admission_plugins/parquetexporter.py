@@ -26,16 +26,14 @@ from zope.interface import implementer
 from admission.interfaces import IMetricsExporter, ISensorRegistry, PolicyContext
 from admission.recording.events import Origin
 from admission.recording.segmentheader import PAGE_BYTES, Header
-from admission.recording.segments import SUFFIX, SegmentWriter, segmentPaths
+from admission.recording.segments import MAX_SEGMENT_BYTES, SUFFIX, SegmentWriter, segmentPaths
 from admission.units import formatBytes, parseBytes, parseSeconds
 
 from .sealreport import SEGMENTS, SEGMENTS_SHARE, SealReport
 
 SMALLEST_CAP_BYTES = 4 << 20
-LARGEST_SEGMENT_BYTES = 16 << 20
-
 SEGMENTS_IN_CAP = 32
-"""A segment's part of the bound, unless it would be larger than L{LARGEST_SEGMENT_BYTES}."""
+"""A segment's part of the bound, unless it would be larger than L{MAX_SEGMENT_BYTES}."""
 
 SEAL_SHARE = 16
 """Sealing begins at the latest when waiting segments take this part of the bound."""
@@ -402,7 +400,7 @@ class ParquetExporter:
         segments = os.path.join(self.directory, SEGMENTS)
         os.makedirs(segments, exist_ok=True)
         hasLeftovers = bool(segmentPaths(segments))
-        sizeBytes = min(self.capBytes // SEGMENTS_IN_CAP // PAGE_BYTES * PAGE_BYTES, LARGEST_SEGMENT_BYTES)
+        sizeBytes = min(self.capBytes // SEGMENTS_IN_CAP // PAGE_BYTES * PAGE_BYTES, MAX_SEGMENT_BYTES)
         self._origin = origin
         self._supply = SegmentSupply(
             segments, origin.bootId, sizeBytes, self.capBytes // SEGMENTS_SHARE, self._clock, deferToThread

@@ -24,7 +24,10 @@ from ..names import boundedName
 from .schema import OVERFLOW, ColumnType, Table
 
 SLOT_BYTES = 256
-"""Divides a page, so that no record is ever half on the disk."""
+"""
+Divides a page, so that no record is ever half on the disk.  No version has smaller ones: what reading costs goes by the
+number of slots, and not by the size of a file.
+"""
 
 TEXT_NUMBER = 255
 """The table number of records that define a code."""
@@ -36,12 +39,6 @@ OVERFLOW_CODE = 1
 FIRST_CODE = 2
 
 _TEXT_END = Struct("<HBB")
-MIN_SLOT_BYTES = 128
-"""
-Of any version, in bytes; all so far have slots of L{SLOT_BYTES}.  What reading costs goes by the number of slots, and
-not by the size of a file.
-"""
-
 _TEXT_END_OFFSET = SLOT_BYTES - _TEXT_END.size
 
 _NOT_KNOWN = {

@@ -13,7 +13,7 @@ from typing import Any
 from attrs import asdict, field, frozen
 
 from .events import Origin
-from .recordlayout import MIN_SLOT_BYTES, SLOT_BYTES, Layout, microseconds
+from .recordlayout import SLOT_BYTES, Layout, microseconds
 from .schema import VERSION
 from .tables import TABLES
 
@@ -103,7 +103,7 @@ class Header:
         """
         @raise ValueError: if nothing can be read with it.
         """
-        if type(self.slotBytes) is not int or not MIN_SLOT_BYTES <= self.slotBytes <= PAGE_BYTES:
+        if type(self.slotBytes) is not int or not SLOT_BYTES <= self.slotBytes <= PAGE_BYTES:
             raise ValueError(f"no slots have {self.slotBytes!r} bytes")
         for seconds in (self.monotonicSeconds, self.wallSeconds):
             if type(seconds) not in (int, float):

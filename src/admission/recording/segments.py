@@ -44,8 +44,8 @@ UNFINISHED_SUFFIX = ".new"
 
 SMALLEST_SEGMENT_BYTES = 16 * PAGE_BYTES
 
-MAX_SEGMENT_BYTES = 32 << 20
-"""A segment is read whole, and what becomes of it takes several times its size."""
+MAX_SEGMENT_BYTES = 16 << 20
+"""A segment is read whole, and what becomes of it may take thirty times its size."""
 
 MAX_TEXTS = 1024
 MAX_FOREIGN_TEXTS = 4096
@@ -98,7 +98,7 @@ class SegmentWriter:
         @raise OSError: if there is no space, or the file exists.
         """
         if not SMALLEST_SEGMENT_BYTES <= sizeBytes <= MAX_SEGMENT_BYTES or sizeBytes % PAGE_BYTES:
-            raise ValueError(f"a segment takes from 16 to 8192 pages of {PAGE_BYTES} bytes; {sizeBytes} are not that")
+            raise ValueError(f"a segment takes from 16 to 4096 pages of {PAGE_BYTES} bytes; {sizeBytes} are not that")
         self.path = path
         self.sizeBytes = sizeBytes
         self.recordCount = 0

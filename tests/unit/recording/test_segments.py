@@ -66,7 +66,7 @@ class HeaderTests(SegmentTestCase):
             {"slotBytes": -256},
             {"slotBytes": 2},
             {"slotBytes": 5},
-            {"slotBytes": 127},
+            {"slotBytes": 255},
             {"slotBytes": 1e3},
             {"slotBytes": None},
             {"slotBytes": 2**40},
@@ -322,7 +322,7 @@ class ReadingTests(SegmentTestCase):
         self.writer().append(KafkaRequestEvent(1, 100.0))
         os.truncate(self.path, 3 << 30)
         damaged = self.assertRaises(DamagedSegment, Segment.load, self.path)
-        self.assertEqual(str(damaged), "this is no segment: it has more than 32MiB")
+        self.assertEqual(str(damaged), "this is no segment: it has more than 16MiB")
         os.unlink(self.path)
         os.mkfifo(self.path)
         damaged = self.assertRaises(DamagedSegment, Segment.load, self.path)
