@@ -18,9 +18,8 @@ from .units import formatBytes
 
 MAX_CONFIG_BYTES: Final = 1 << 20
 """
-The largest file unless its reader says otherwise, in bytes.  A file with every property has a hundredth of that, the
-certificates of all public authorities a quarter; properties of that size, in lines as short as can be, are read in a
-second and a half.
+The largest file unless its reader says otherwise, in bytes; a quarter of that has the certificates of all public
+authorities.
 """
 
 
