@@ -24,7 +24,7 @@ from twisted import plugins
 from twisted.logger import Logger
 from twisted.plugin import IPlugin, getCache, getPlugins
 from twisted.python.modules import getModule
-from twisted.python.reflect import ObjectNotFound, namedAny
+from twisted.python.reflect import ObjectNotFound, namedAny, safe_str
 from twisted.python.usage import Options, UsageError
 from zope.interface import alsoProvides, implementer
 from zope.interface.interface import InterfaceClass
@@ -457,7 +457,7 @@ def _faultOf(interface: type[IPolicyFactory], policy: Any) -> str:
 
 
 def _withKind(error: BaseException) -> str:
-    return str(error) if isinstance(error, PolicyError) else f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, PolicyError) else f"{type(error).__name__}: {safe_str(error)}"
 
 
 def _inWords(thing: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
@@ -79,6 +80,11 @@ class ListenTests(OptionsTestCase):
         """An endpoint that cannot be made is refused with what is wrong and an example."""
         for text in ("", "tcp", "carrier:pigeon", "tcp:1:no=2", "tcp:nosuchservice", "ssl:1:privateKey=/no/key"):
             self.assertMistake(["--listen", text], f"--listen {text}", "tcp:9092:interface=127.0.0.1")
+        pipe = self.mktemp()
+        os.mkfifo(pipe)
+        for path in ("/dev/zero", pipe):
+            for name in ("privateKey", "certKey", "extraCertChain", "dhParameters"):
+                self.assertMistake(["--listen", f"ssl:1:{name}={path}"], f"{name}={path}: ", "it is not a regular file")
         self.assertMistake(["--status", "tcp"], "--status tcp: it takes other arguments; write an endpoint")
         self.assertMistake(["--status", "tcp:1:backlog=x"], "--status tcp:1:backlog=x: 'x' is not a number; write")
 

@@ -20,7 +20,7 @@ from admission.boundedfile import readBounded
 from ..brokeroptions import parseHostPort
 from ..client.sasl import Credentials
 from ..kafkarequest import Address
-from ..options import Listener, ServerOptions, endpointOf
+from ..options import Listener, ServerOptions, checkFiles, endpointOf
 from .gateway import EndpointMaker
 from .gatewaysettings import GatewaySettings, loadGatewaySettings
 from .nodes import NodePorts
@@ -185,6 +185,7 @@ def _checkEndpoint(upstream: Upstream) -> None:
     endpointFor = upstream.endpoints(reactor, 1.0)
     for host, port in upstream.addresses:
         try:
+            checkFiles(f"tls{upstream.options or ''}")
             endpointFor(host, port)
         except Exception as error:
             # Each kind of endpoint has its own way to refuse its arguments.
