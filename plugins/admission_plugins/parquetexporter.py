@@ -32,6 +32,7 @@ from admission.units import formatBytes, parseBytes, parseSeconds
 from .sealreport import SEGMENTS, SEGMENTS_SHARE, SealReport
 
 SMALLEST_CAP_BYTES = 4 << 20
+
 SEGMENTS_IN_CAP = 32
 """A segment's part of the bound, unless it would be larger than L{MAX_SEGMENT_BYTES}."""
 

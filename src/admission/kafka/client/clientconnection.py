@@ -67,7 +67,8 @@ class ConnectionSettings:
     @ivar connectTimeoutSeconds: how long connecting may take, negotiating and
         logging in included.
     @ivar maxResponseBytes: the largest response to read.
-    @ivar maxElements: how many array elements it may have, at all depths together; each takes up to two kilobytes.
+    @ivar maxElements: how many array elements it may have, at all depths together; each takes some hundred
+        bytes beside its own.
     """
 
     clientId: str | None = "admission"
