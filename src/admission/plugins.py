@@ -24,7 +24,7 @@ from twisted import plugins
 from twisted.logger import Logger
 from twisted.plugin import IPlugin, getCache, getPlugins
 from twisted.python.modules import getModule
-from twisted.python.reflect import ObjectNotFound, namedAny
+from twisted.python.reflect import ObjectNotFound, namedAny, safe_str
 from twisted.python.usage import Options, UsageError
 from zope.interface import alsoProvides, implementer
 from zope.interface.interface import InterfaceClass
@@ -44,7 +44,7 @@ from .interfaces import (
     IWaitOrderFactory,
     PolicyContext,
 )
-from .plaintext import table
+from .plaintext import printable, table
 
 ENTRY_POINT_GROUP = "admission.policies"
 """Where distributions that cannot ship a drop-in name their factories."""
@@ -365,10 +365,13 @@ def _optionMethods(kind: PolicyKind) -> dict[str, Callable[..., None]]:
             self[option] = description
 
     def listAll(self: PolicyOptionsMixin) -> None:
+        installed, leftOut = _findAll(kind.interface)
         rows = [("Name", "Format", "Provided by"), ("====", "======", "===========")]
-        rows += [(each.name, each.format, each.providedBy) for each in listFactories(kind.interface)]
+        rows += [(each.name, each.format, each.providedBy) for each in installed]
         sys.stdout.write(f"Usage: --{option} NAME[:ARGUMENTS]\nFor detailed help: --help-{option}-type NAME\n\n")
         sys.stdout.write(table(rows, indent="  "))
+        # What cannot be loaded may be of any kind.
+        sys.stdout.writelines(f"\n{printable(sentence)}\n" for sentence in leftOut)
         raise SystemExit(0)
 
     def explain(self: PolicyOptionsMixin, name: str) -> None:
@@ -454,7 +457,7 @@ def _faultOf(interface: type[IPolicyFactory], policy: Any) -> str:
 
 
 def _withKind(error: BaseException) -> str:
-    return str(error) if isinstance(error, PolicyError) else f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, PolicyError) else f"{type(error).__name__}: {safe_str(error)}"
 
 
 def _inWords(thing: Any) -> str:
@@ -477,7 +480,10 @@ def _findAll(interface: type[IPolicyFactory]) -> tuple[list[InstalledFactory], l
         try:
             factory: Any = load()
             if interface.providedBy(factory) and id(factory) not in found:
-                found[id(factory)] = InstalledFactory(factory.name, factory.format, factory.help, factory, providedBy)
+                texts = factory.name, factory.format, factory.help
+                if not all(isinstance(each, str) for each in texts):
+                    raise PolicyError("its name, format and help are not all texts")
+                found[id(factory)] = InstalledFactory(*texts, factory, providedBy)
         except (Exception, SystemExit) as error:
             leftOut.append(f"{providedBy} cannot be used and is left out: {_withKind(error)}")
     return sorted(found.values(), key=lambda installed: installed.name), leftOut

@@ -601,6 +601,28 @@ class PolicyOptionsTests(InstalledTestCase):
             ),
         )
 
+    def test_listBroken(self) -> None:
+        """What cannot be used is named with the reason, each in a line, whatever kind it was meant to be."""
+        nameless = echoFactory("nameless")
+        nameless.format = None  # type: ignore[assignment]
+        self.entryPoints(
+            FakeEntryPoint("bad", ImportError("no module\nnamed acme")),
+            FakeEntryPoint("good", echoFactory()),
+            FakeEntryPoint("worse", nameless),
+        )
+        for option, count in (("--help-speaker", 2), ("--help-plug", 1)):
+            self.output.truncate(0)
+            self.output.seek(0)
+            self.assertEqual(self.assertRaises(SystemExit, self.parse, option).code, 0)
+            listed = self.output.getvalue()
+            reasons = [
+                "entry point bad (bad.policies:factory) cannot be used and is left out: ImportError: no module\\nnamed "
+                "acme\n",
+                "entry point worse (worse.policies:factory) cannot be used and is left out: its name, format and help "
+                "are not all texts\n",
+            ]
+            self.assertTrue(listed.endswith("\n" + "\n".join(reasons[:count])), listed)
+
     def test_explain(self) -> None:
         """C{--help-plug-type} shows the long help of one and exits with success."""
         self.assertEqual(self.assertRaises(SystemExit, self.parse, "--help-plug-type", "slow").code, 0)

@@ -27,6 +27,7 @@ from twisted.web.server import Site
 
 from ..clock import wallSeconds
 from ..metrics.registry import SensorRegistry
+from ..names import canonicalAddress
 from .document import StatusDocument
 from .history import History
 from .pageresource import Refused
@@ -356,7 +357,7 @@ def isLocal(address: Any) -> bool:
     all.
     """
     host = getattr(address, "host", None)
-    return host is None or ip_address(host.partition("%")[0]).is_loopback
+    return host is None or ip_address(canonicalAddress(host)).is_loopback
 
 
 def _isAddress(text: str) -> bool:

@@ -270,6 +270,7 @@ class PortTests(StatusTestCase):
             IPv4Address("TCP", "127.0.0.1", 9090),
             IPv4Address("TCP", "127.8.8.8", 9090),
             IPv6Address("TCP", "::1", 9090),
+            IPv6Address("TCP", "::ffff:127.0.0.1", 9090),
             UNIXAddress("/run/status"),
         ):
             self.assertEqual(self.warnings(address), [])

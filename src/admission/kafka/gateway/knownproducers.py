@@ -16,10 +16,15 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
+from admission.boundedfile import readBounded
+
 from ..broker.log.flushing import DeferToThread
 
 MAX_PRODUCERS: Final = 100_000
 """How many are remembered; those that were used longest ago are forgotten first."""
+
+MAX_FILE_BYTES: Final = 64 << 20
+"""The largest file that is read, in bytes: of as many producers, each of a user of its own with a name of 500 bytes."""
 
 SAVED_SECONDS: Final = 60.0
 """How often what has changed is written to the disk."""
@@ -125,8 +130,7 @@ class KnownProducers:
 
     def _load(self) -> None:
         try:
-            with open(self._path, "rb") as file:
-                content = file.read()
+            content = readBounded(self._path, MAX_FILE_BYTES)
         except FileNotFoundError:
             return
         except OSError as error:

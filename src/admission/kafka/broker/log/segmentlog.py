@@ -185,7 +185,7 @@ class SegmentLog:
         except OSError as error:
             self._openFiles.closeAll()
             self._lock.release()
-            raise LogFailed(f"{path} cannot be read: {explain(error)}") from error
+            raise LogFailed(f"{error.filename or path} cannot be read: {explain(error)}") from error
         except BaseException:
             self._openFiles.closeAll()
             self._lock.release()
