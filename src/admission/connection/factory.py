@@ -403,7 +403,8 @@ class AdmittedFactory(protocol.ServerFactory):
         @param isStranger: whether it calls L{introduced} later.
         """
         self.connections[connection] = None
-        self._perAddress[connection.host] = self._perAddress.get(connection.host, 0) + 1
+        if connection.link.proxyHeader is None:
+            self._perAddress[connection.host] = self._perAddress.get(connection.host, 0) + 1
         if isStranger:
             heldBytes = connection.link.openBytes
             self._strangers[connection] = (self.clock.seconds(), heldBytes)
@@ -412,6 +413,24 @@ class AdmittedFactory(protocol.ServerFactory):
         self._makeRoom()
         if connection.isTLS and self._isShort():
             self.gate.pressure.begin()
+
+    def peerKnown(self, connection: Any) -> bool:
+        """
+        Called by a connection whose peer was not known when it was connected, once it is: until now it counted for no
+        address.
+
+        @return: whether it stays; if not, there are too many of its address, and it is being closed.
+        """
+        host = connection.host
+        reason = self._tooManyFrom(host)
+        self._perAddress[host] = self._perAddress.get(host, 0) + 1
+        if reason is None:
+            return True
+        self.refusedConnections += 1
+        connection.link.explain(reason)
+        self._refusalLog.refused(host, connection.peer, reason)
+        connection.abortConnection()
+        return False
 
     def introduced(self, connection: Any) -> None:
         """
@@ -433,11 +452,12 @@ class AdmittedFactory(protocol.ServerFactory):
         self.goneConnections += 1
         self.introduced(connection)
         self._leavingBytes -= self._leaving.pop(connection, 0)
-        remaining = self._perAddress[connection.host] - 1
-        if remaining:
-            self._perAddress[connection.host] = remaining
-        else:
-            del self._perAddress[connection.host]
+        if connection.link.proxyHeader is None:
+            remaining = self._perAddress[connection.host] - 1
+            if remaining:
+                self._perAddress[connection.host] = remaining
+            else:
+                del self._perAddress[connection.host]
         if not self.connections:
             self._unusedAges.close()
             emptied, self._emptied = self._emptied, []
@@ -465,6 +485,10 @@ class AdmittedFactory(protocol.ServerFactory):
         if isFull and (len(self._leaving) >= MAX_LEAVING or not self._giveWay()):
             self.fullSeconds = self.clock.seconds()
             return f"there are {len(self.connections)} connections already ({limits.settingOf('maxConnections')})"
+        return self._tooManyFrom(host)
+
+    def _tooManyFrom(self, host: str) -> str | None:
+        limits = self.limits
         if host and self._perAddress.get(host, 0) >= limits.maxConnectionsPerAddress:
             return (
                 f"there are {limits.maxConnectionsPerAddress} connections from its address already "
@@ -538,7 +562,7 @@ class AdmittedFactory(protocol.ServerFactory):
             return
         horizon = now - UNUSED_SECONDS
         unused = [each for each in self.connections if not each.link.pauses.reasons and each.link.isIdle(horizon)]
-        unused.sort(key=lambda each: (-self._perAddress[each.host], each.link.lastActiveSeconds))
+        unused.sort(key=lambda each: (-self._perAddress.get(each.host, 0), each.link.lastActiveSeconds))
         for connection in unused:
             if excessBytes <= 0:
                 break

@@ -10,11 +10,11 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
-from twisted.internet.interfaces import IAddress, IHalfCloseableProtocol, IHandshakeListener
+from twisted.internet.interfaces import IAddress, IHalfCloseableProtocol, IHandshakeListener, ISSLTransport
 from twisted.internet.protocol import connectionDone
 from twisted.protocols.policies import ProtocolWrapper
 from twisted.python.failure import Failure
-from zope.interface import directlyProvides, implementer, providedBy
+from zope.interface import alsoProvides, directlyProvides, implementer, providedBy
 
 from ..clock import wholeMicroseconds
 from ..interfaces import CONNECTION, RECEIVED, SENT, Request, Usage
@@ -55,10 +55,13 @@ class WrappedConnection(Linked, ProtocolWrapper):
     peer = host = ""
     _hostAddress: IAddress
     _peerAddress: IAddress
+    _isHandshakeListener = False
+    _isHalfCloseable = False
     _isHalfClosing = False
     _isFull = False
     _largestUnsentBytes = 0
     _isIntroduced = False
+    _isNaming = False
 
     def __init__(self, factory: AdmittedFactory) -> None:
         """
@@ -109,19 +112,21 @@ class WrappedConnection(Linked, ProtocolWrapper):
         """
         factory, clock = self.factory, self.factory.clock
         self.transport = transport
-        # Kept, since a socket that is closed cannot tell any more, and the protocol may be handed what came before.
-        self._hostAddress, self._peerAddress = transport.getHost(), transport.getPeer()
+        # Before it is connected: from then on Twisted's own wrappers provide whatever we do, and call us for it.
+        self._isHandshakeListener = IHandshakeListener.providedBy(self.wrappedProtocol)
+        self._isHalfCloseable = IHalfCloseableProtocol.providedBy(self.wrappedProtocol)
         self.connected = 1
         self._producer = WrappedProducer(clock, self._failed)
         link = self.link = Link(self, factory, transport, WrittenQueue)
-        self.peer, self.host = link.peer, link.host
+        self._namePeer()
         self._provide()
         self._received = ByteQuota(factory.control, clock, partial(self._asked, RECEIVED), self._holdReceived)
         self._sent = ByteQuota(factory.control, clock, partial(self._asked, SENT), self._holdSent)
         self._incoming = InboundBuffer(link, factory.gate, clock, self._deliver, self._holder)
         self._opening = Deadline(clock, partial(link.resume, Pause.OPENING))
-        factory.connected(self, isStranger=link.handshake is not None)
-        if self._mayOpen():
+        isKnown = link.proxyHeader is None
+        factory.connected(self, isStranger=link.handshake is not None or not isKnown)
+        if not isKnown or self._mayOpen():
             self._isIntroduced = True
             self.wrappedProtocol.makeConnection(self)
 
@@ -135,6 +140,10 @@ class WrappedConnection(Linked, ProtocolWrapper):
         link.lastActiveSeconds = self.factory.clock.seconds()
         if link.handshake is not None:
             self._handshakeOver()
+        if link.proxyHeader is not None:
+            link.peerKnown()
+            if link.state >= CLOSING:
+                return
         self._incoming.add(data)
         # Only now: it may have told who it is from.
         self.factory.requestBytes += len(data)
@@ -148,7 +157,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
         From now on it can be muted; the protocol may want to know as well.
         """
         self._handshakeOver()
-        if self._isIntroduced and IHandshakeListener.providedBy(self.wrappedProtocol):
+        if self._isIntroduced and self._isHandshakeListener:
             self.wrappedProtocol.handshakeCompleted()
         self.link.settle()
 
@@ -304,6 +313,9 @@ class WrappedConnection(Linked, ProtocolWrapper):
             self.cutOff("TLS was to begin, and there was more from before it, in one direction or the other")
             return
         self.transport.startTLS(*args, **kwargs)
+        if not ISSLTransport.providedBy(self.transport):
+            # Twisted's own wrappers go on saying what was under them when they were connected.
+            alsoProvides(self.transport, ISSLTransport)
         self._provide()
         link.tlsStarted()
 
@@ -325,6 +337,13 @@ class WrappedConnection(Linked, ProtocolWrapper):
         if self.link.responses.isTaken:
             self._incoming.releaseLease()
             self._closeWhenSent()
+
+    def peerKnown(self) -> None:
+        self._namePeer()
+        if self.link.handshake is None:
+            self.factory.introduced(self)
+        if self.factory.peerKnown(self):
+            self._mayOpen()
 
     def peerHungUp(self, isReset: bool) -> None:
         link = self.link
@@ -360,6 +379,11 @@ class WrappedConnection(Linked, ProtocolWrapper):
         self.link.cutOff(reason)
 
     # Deciding
+
+    def _namePeer(self) -> None:
+        # Kept, since a socket that is closed cannot tell any more, and the protocol may be handed what came before.
+        self._hostAddress, self._peerAddress = self.transport.getHost(), self.transport.getPeer()
+        self.peer, self.host = self.link.peer, self.link.host
 
     def _handshakeOver(self) -> None:
         self.link.handshakeCompleted()
@@ -404,7 +428,9 @@ class WrappedConnection(Linked, ProtocolWrapper):
         The principal and the client id, if anybody knows them.
         """
         name: tuple[str, str] | None = None
-        if self.factory.nameOf is not None and self._isIntroduced and not self.isLost:
+        # Twisted's own wrappers look up with us what they do not have, and so they may ask us who it is.
+        if self.factory.nameOf is not None and self._isIntroduced and not (self.isLost or self._isNaming):
+            self._isNaming = True
             try:
                 name = self.factory.nameOf(self.wrappedProtocol)
                 if not (name is None or (isinstance(name, tuple) and len(name) == 2)):
@@ -414,6 +440,8 @@ class WrappedConnection(Linked, ProtocolWrapper):
             except Exception:
                 name = None
                 self._failed()
+            finally:
+                self._isNaming = False
         return name
 
     def _deliver(self, data: bytes) -> None:
@@ -471,7 +499,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
             self.transport.loseWriteConnection()
 
     def _provide(self) -> None:
-        interfaces = [IHalfCloseableProtocol] if IHalfCloseableProtocol.providedBy(self.wrappedProtocol) else []
+        interfaces = [IHalfCloseableProtocol] if self._isHalfCloseable else []
         directlyProvides(self, providedBy(self.transport), *interfaces)
 
     def __repr__(self) -> str:

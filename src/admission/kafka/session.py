@@ -196,7 +196,7 @@ class KafkaSession(AdmittedProtocol):
         self.finish()
         self.close(reason)
 
-    def connectionMade(self) -> None:
+    def opened(self) -> None:
         """
         Connections may be limited, too.
         """

@@ -287,6 +287,17 @@ class QuotaTests(SynchronousTestCase):
             [error] = self.flushLoggedErrors(TypeError, ZeroDivisionError)
             self.assertIn(words, str(error.value))
 
+    def test_nameThatAsksUs(self) -> None:
+        """A C{nameOf} that asks one of Twisted's wrappers, which asks us, fails once, and not again within itself."""
+        server = wrapped(self, quota=limiting(), nameOf=lambda protocol: (protocol.principal, protocol.clientId))
+        inner = ThrottlingFactory(server.inner)  # type: ignore[no-untyped-call]
+        server.factory.wrappedFactory = inner
+        _, transport = server.connect()
+        transport.peerSends(b"x")
+        server.settle()
+        self.assertTrue(transport.isLost)
+        self.assertEqual(len(self.flushLoggedErrors(TypeError)), 1)
+
     def test_producer(self) -> None:
         """A producer writes as fast as the quota allows, whether it pushes or is pulled."""
         for isStreaming in (True, False):
