@@ -45,6 +45,7 @@ from .interfaces import (
     PolicyContext,
 )
 from .plaintext import table
+from .policyfailure import FAILURES, raiseInterrupt
 
 ENTRY_POINT_GROUP = "admission.policies"
 """Where distributions that cannot ship a drop-in name their factories."""
@@ -289,7 +290,8 @@ def buildPolicy(interface: type[IPolicyFactory], description: str, context: Poli
         policy = build()
     except ValueError as error:
         raise PolicyError(f"{description!r}: {error}") from error
-    except Exception as error:
+    except FAILURES as error:
+        raiseInterrupt()
         raise PolicyError(f"{description!r}: {function} raised {_withKind(error)}") from error
     fault = _faultOf(interface, policy)
     if fault:
@@ -411,7 +413,8 @@ def _bind(
         else:
             build = factory.build
         signature = inspect.signature(build)
-    except Exception as error:
+    except FAILURES as error:
+        raiseInterrupt()
         raise PolicyError(
             f"{description!r}: {installed.providedBy} cannot load its implementation: {_withKind(error)}"
         ) from error
@@ -478,7 +481,8 @@ def _findAll(interface: type[IPolicyFactory]) -> tuple[list[InstalledFactory], l
             factory: Any = load()
             if interface.providedBy(factory) and id(factory) not in found:
                 found[id(factory)] = InstalledFactory(factory.name, factory.format, factory.help, factory, providedBy)
-        except (Exception, SystemExit) as error:
+        except FAILURES as error:
+            raiseInterrupt()
             leftOut.append(f"{providedBy} cannot be used and is left out: {_withKind(error)}")
     return sorted(found.values(), key=lambda installed: installed.name), leftOut
 

@@ -493,13 +493,14 @@ class BuildPolicyTests(InstalledTestCase):
         """What an implementation raises, other than its refusal of an argument, is named and chained."""
         for raising, words in (
             (lambda context: {}["size"], "raised KeyError: 'size'"),
+            (lambda context: sys.exit("no"), "raised SystemExit: no"),
             (lambda context: Unfinished(), "raised TypeError: Can't instantiate abstract class Unfinished "),
         ):
             self.patch(sys.modules[__name__], "buildNothing", raising)
             self.install(IQuotaPolicyFactory, "buildNothing")
             error = self.assertRaises(PolicyError, buildPolicy, IQuotaPolicyFactory, "odd", CONTEXT)
             self.assertIn(f"'odd': {__name__}.buildNothing {words}", str(error))
-            self.assertIsInstance(error.__cause__, (KeyError, TypeError))
+            self.assertIsInstance(error.__cause__, (KeyError, SystemExit, TypeError))
 
     def install(self, kind: type[IPolicyFactory], build: str) -> None:
         """Have one policy installed, C{odd}, which this function of this module builds."""

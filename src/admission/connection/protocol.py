@@ -17,6 +17,7 @@ from zope.interface import implementer
 
 from ..gate.slowbodies import MIN_BODY_SECONDS
 from ..interfaces import ILease, IWaiter
+from ..policyfailure import FAILURES
 from ..request import ServerRequest
 from ..tlsfailure import whyTlsFailed
 from .deadline import Deadline
@@ -495,7 +496,7 @@ class AdmittedProtocol(Linked, Protocol):
                 self._begin(lease)
         except FrameRefused as refusal:
             self._frameRefused(str(refusal))
-        except Exception:
+        except FAILURES:
             self.factory.log.failure("reading from {peer} failed", peer=self.peer)
             self.close("what it sent could not be read")
         finally:
@@ -623,7 +624,7 @@ class AdmittedProtocol(Linked, Protocol):
         try:
             self.requestReceived(request)
             return
-        except Exception:
+        except FAILURES:
             self.factory.log.failure("a request of {peer} failed", peer=self.peer)
         # Only now: what the exception knows of would keep the buffer from being used again.
         self.finish()

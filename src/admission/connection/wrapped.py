@@ -19,6 +19,7 @@ from zope.interface import alsoProvides, directlyProvides, implementer, provided
 from ..clock import wholeMicroseconds
 from ..interfaces import CONNECTION, RECEIVED, SENT, Request, Usage
 from ..names import boundedName
+from ..policyfailure import FAILURES
 from ..units import formatBytes
 from .bytequota import ByteQuota
 from .deadline import Deadline
@@ -437,7 +438,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
                     raise TypeError(f"nameOf must return (principal, clientId) or None, not {name!r}")
                 if name is not None:
                     name = boundedName(name[0]), boundedName(name[1])
-            except Exception:
+            except FAILURES:
                 name = None
                 self._failed()
             finally:
@@ -447,7 +448,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
     def _deliver(self, data: bytes) -> None:
         try:
             self.wrappedProtocol.dataReceived(data)
-        except Exception:
+        except FAILURES:
             self._failed()
 
     def _failed(self) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from ..clock import wholeMicroseconds
+from ..connection.factory import AdmittedFactory
 from ..connection.protocol import AdmittedProtocol
 from ..gate.slowbodies import MIN_BODY_SECONDS
 from ..interfaces import CONNECTION, Decision, Refusal, Request, Usage
@@ -78,6 +79,14 @@ class KnownApi(Protocol):
 
     @property
     def largestFrameBytes(self) -> int | None: ...
+
+
+class SessionFactory(AdmittedFactory):
+    """
+    The connections of a server that speaks Kafka.
+    """
+
+    asksPolicies = True
 
 
 class KafkaSession(AdmittedProtocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -202,10 +203,10 @@ class PassingTests(SynchronousTestCase):
         server = wrapped(self)
 
         def fail(protocol: Foreign, data: bytes) -> None:
-            raise ZeroDivisionError
+            raise error
 
         server.behave = fail
-        for isLater in (False, True):
+        for isLater, error in product((False, True), (ZeroDivisionError, SystemExit)):
             protocol, transport = server.connect()
             if isLater:
                 protocol.transport.pauseProducing()
@@ -216,7 +217,7 @@ class PassingTests(SynchronousTestCase):
                 protocol.transport.resumeProducing()
                 server.settle()
             self.assertEqual((len(protocol.lost), transport.isLost), (1, True))
-            self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+            self.assertEqual(len(self.flushLoggedErrors(error)), 1)
 
     def test_notBytes(self) -> None:
         """Text is refused as Twisted's transports refuse it."""
