@@ -60,7 +60,6 @@ class WrappedConnection(Linked, ProtocolWrapper):
     _isHalfCloseable = False
     _isHalfClosing = False
     _isFull = False
-    _largestUnsentBytes = 0
     _isIntroduced = False
     _isNaming = False
 
@@ -89,6 +88,13 @@ class WrappedConnection(Linked, ProtocolWrapper):
         What the client calls itself; its address as long as nobody knows.
         """
         return (self._name() or ("", self.factory.clientIdAt(self.host)))[1]
+
+    @property
+    def holder(self) -> str:
+        """
+        Whose memory it was when it last asked for some.
+        """
+        return self._incoming.holder or self.host
 
     @property
     def throttledUntilSeconds(self) -> float:
@@ -123,7 +129,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
         self._provide()
         self._received = ByteQuota(factory.control, clock, partial(self._asked, RECEIVED), self._holdReceived)
         self._sent = ByteQuota(factory.control, clock, partial(self._asked, SENT), self._holdSent)
-        self._incoming = InboundBuffer(link, factory.gate, clock, self._deliver, self._holder)
+        self._incoming = InboundBuffer(link, factory.gate, clock, self._deliver, self._received.ask, self._holder)
         self._opening = Deadline(clock, partial(link.resume, Pause.OPENING))
         isKnown = link.proxyHeader is None
         factory.connected(self, isStranger=link.handshake is not None or not isKnown)
@@ -133,7 +139,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
 
     def dataReceived(self, data: bytes) -> None:
         """
-        Hand C{data} over, or hold it; and count it.
+        Hand C{data} over, or hold it.
         """
         link = self.link
         if link.state >= CLOSING:
@@ -146,10 +152,6 @@ class WrappedConnection(Linked, ProtocolWrapper):
             if link.state >= CLOSING:
                 return
         self._incoming.add(data)
-        # Only now: it may have told who it is from.
-        self.factory.requestBytes += len(data)
-        self._received.count(len(data), Usage(requestBytes=len(data)))
-        self._noteDebt()
         if self._incoming.heldBytes > MAX_HELD_BYTES:
             self.cutOff(f"{self._incoming.heldBytes} bytes have come although it is not read ({link.pauses!r})")
 
@@ -222,11 +224,10 @@ class WrappedConnection(Linked, ProtocolWrapper):
         link.lastActiveSeconds = self.factory.clock.seconds()
         responses = link.responses
         # The largest write is accepted whatever its size, and so is what belongs to it: it has been made already.
-        if responses.heldBytes - self._largestUnsentBytes >= self.factory.maxUnsentBytes:
+        if responses.heldBytes - responses.largestBytes >= self.factory.maxUnsentBytes:
             self._tooMuchWritten()
             return
         responses.write(parts, sizeBytes)
-        self._largestUnsentBytes = max(self._largestUnsentBytes, sizeBytes) if responses.heldBytes else 0
         self._producer.wrote()
         self.factory.responseBytes += sizeBytes
         self._sent.count(sizeBytes, Usage(responseBytes=sizeBytes))
@@ -332,7 +333,6 @@ class WrappedConnection(Linked, ProtocolWrapper):
         if isBlocked:
             self._producer.hold(Pause.UNSENT)
             return
-        self._largestUnsentBytes = 0
         self._producer.release(Pause.UNSENT)
         # The producer may have filled the transport again.
         if self.link.responses.isTaken:
@@ -450,6 +450,10 @@ class WrappedConnection(Linked, ProtocolWrapper):
             self.wrappedProtocol.dataReceived(data)
         except FAILURES:
             self._failed()
+        # Only now: it may have told who it is from.
+        self.factory.requestBytes += len(data)
+        self._received.count(len(data), Usage(requestBytes=len(data)))
+        self._noteDebt()
 
     def _failed(self) -> None:
         self.factory.log.failure("the protocol of {peer} failed", peer=self.peer)
