@@ -15,7 +15,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from ..interfaces import ILease, IWaiter
-from ..policyfailure import FAILURES
+from ..policyfailure import FAILURES, raiseInterrupt
 from ..request import ServerRequest
 from ..tlsfailure import whyTlsFailed
 from .deadline import Deadline
@@ -627,6 +627,7 @@ class AdmittedProtocol(Linked, Protocol):
             self.requestReceived(request)
             return
         except FAILURES:
+            raiseInterrupt()
             self.factory.log.failure("a request of {peer} failed", peer=self.peer)
         # Only now: what the exception knows of would keep the buffer from being used again.
         self.finish()
