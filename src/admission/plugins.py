@@ -11,6 +11,7 @@ so it imports nothing heavy and never touches the reactor.
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -60,6 +61,12 @@ _BUILT: Final[dict[type[IPolicyFactory], Any]] = {
 """What factories of each kind build; kinds of others are not listed, and what theirs build is not checked."""
 
 _log = Logger()
+
+_named: dict[Any, Sequence[EntryPoint]] = {}
+"""
+The entry points of our group, by where Python looked for them and when that last changed; for one such state.  Reading
+them of all distributions takes several milliseconds, and each policy that is built asks for them.
+"""
 
 _loaded: dict[tuple[str, str], Any] = {}
 """
@@ -501,9 +508,20 @@ def _dropins(interface: type[IPolicyFactory]) -> Iterator[tuple[str, Callable[[]
 
 
 def _entryPoints() -> Iterator[tuple[str, Callable[[], Any]]]:
-    for entry in entry_points(group=ENTRY_POINT_GROUP):
+    state = tuple((path, _changedNanoseconds(path)) for path in sys.path)
+    if state not in _named:
+        _named.clear()
+        _named[state] = tuple(entry_points(group=ENTRY_POINT_GROUP))
+    for entry in _named[state]:
         distribution = f" of {entry.dist.name}" if entry.dist is not None else ""
         yield f"entry point {entry.name} ({entry.value}){distribution}", partial(_load, entry)
+
+
+def _changedNanoseconds(path: str) -> int | None:
+    try:
+        return os.stat(path or os.curdir).st_mtime_ns
+    except OSError:
+        return None
 
 
 def _load(entry: EntryPoint) -> Any:

@@ -18,7 +18,7 @@ from twisted.internet.task import deferLater
 from twisted.internet.threads import deferToThread
 from twisted.logger import capturedLogs
 from twisted.protocols.policies import ThrottlingFactory, TimeoutFactory, TrafficLoggingFactory
-from twisted.protocols.tls import TLSMemoryBIOFactory
+from twisted.protocols.tls import TLSMemoryBIOFactory, TLSMemoryBIOProtocol
 from twisted.trial.unittest import SkipTest, TestCase
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Site
@@ -185,6 +185,8 @@ class PassingTests(WrapSocketTestCase):
             await self.echoes(await self.connect(kind, self.listen(kind, self.wrap())))
         tls = TLSMemoryBIOFactory(AUTHORITY.server().options(), False, Factory.forProtocol(self.make), self.reactor)  # type: ignore[arg-type]
         await self.echoes(await self.connect("tls", self.listen("tcp", self.wrap(tls))))
+        # Autobahn looks for the class.
+        self.assertIsInstance(self.protocols[-1].transport, TLSMemoryBIOProtocol)
 
     async def test_endpoints(self) -> None:
         """A wrapped factory listens wherever an endpoint says."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
+from weakref import WeakSet
 
 from twisted.internet.interfaces import IAddress, IProtocolFactory, IProtocolNegotiationFactory, IReactorTime
 from twisted.internet.protocol import Protocol
@@ -32,6 +33,7 @@ from ..interfaces import (
 from ..memorylimit import memoryLimitBytes
 from ..metrics.registry import SensorRegistry
 from ..plugins import PolicyError, buildPolicy, parseDescription
+from ..units import roundedBytes
 from .factory import AdmittedFactory, ConnectionLimits, RefusedProtocol
 from .hangup import HangUpWatch
 from .wrapped import WrappedConnection
@@ -42,7 +44,13 @@ MAX_DELAY_SECONDS = 20.0
 POOL_SHARE = 4
 """The default pool is this fraction of the memory that the process may use."""
 
+POOLS_SHARE = 2
+"""The pools of all servers of a process should not have more than this fraction of it between them."""
+
 _log = Logger()
+
+_serving: WeakSet[WrappedFactory] = WeakSet()
+"""The wrapped factories of this process that listen or have connections."""
 
 NameOf = Callable[[Any], tuple[str, str] | None]
 """
@@ -111,6 +119,10 @@ class WrappedFactory(AdmittedFactory):
         """
         if not self._sweeping.running:
             self.start()
+        if self not in _serving:
+            if _serving:
+                warnOfPools(self, _serving, memoryLimitBytes())
+            _serving.add(self)
 
     def stopFactory(self) -> None:
         """
@@ -169,9 +181,44 @@ class WrappedFactory(AdmittedFactory):
 
     def _restIfOver(self) -> None:
         if not (self.numPorts or self.connections):
+            _serving.discard(self)
             self.stop()
             self.gate.close()
             self.hangUpWatch.close()
+
+
+def warnOfPools(factory: WrappedFactory, others: Iterable[WrappedFactory], limitBytes: int) -> None:
+    """
+    Log that the pools of several servers may hold more than half of the memory between them, if C{factory} makes it so.
+    A pool that alone is larger than the memory was meant to be no bound.
+
+    @param others: those that serve already.
+    @param limitBytes: what the process may use.
+    """
+    before = [each for each in others if each.gate.pool.sizeBytes <= limitBytes]
+    serving = [*before, factory]
+    totalBytes = _poolBytes(serving)
+    maxBytes = limitBytes // POOLS_SHARE
+    if not (maxBytes < totalBytes and factory.gate.pool.sizeBytes <= limitBytes and _poolBytes(before) <= maxBytes):
+        return
+    _log.warn(
+        "the pools of {count} servers may hold {total} together, and the process {limit}: {pools}; give each less, as "
+        "in wrapFactory(pool='bounded:64MiB'), or all the same, as in wrapFactory(pool=first.gate.pool)",
+        count=len(serving),
+        total=roundedBytes(totalBytes),
+        limit=roundedBytes(limitBytes),
+        pools=", ".join(
+            f"{type(each.wrappedFactory).__name__} {roundedBytes(each.gate.pool.sizeBytes)}" for each in serving
+        ),
+    )
+
+
+def _poolBytes(factories: Iterable[WrappedFactory]) -> int:
+    """
+    The size of the pools of several servers together; nothing if they all have one.
+    """
+    pools = {id(each.gate.pool): each.gate.pool.sizeBytes for each in factories}
+    return sum(pools.values()) if len(pools) > 1 else 0
 
 
 def wrapFactory(

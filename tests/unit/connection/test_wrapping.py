@@ -6,6 +6,7 @@ from collections.abc import Callable
 from itertools import product
 from random import Random
 from typing import Any
+from weakref import WeakSet
 
 from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import (
@@ -25,9 +26,10 @@ from twisted.protocols.policies import ThrottlingFactory
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import directlyProvides, implementer
 
+from admission.connection import wrapping
 from admission.connection.factory import HANDSHAKE_BYTES, TLS_CONNECTION_BYTES, ConnectionLimits, RefusedProtocol
 from admission.connection.wrapped import MAX_HELD_BYTES
-from admission.connection.wrapping import WrappedFactory, wrapFactory
+from admission.connection.wrapping import WrappedFactory, warnOfPools, wrapFactory
 from admission.interfaces import (
     CONNECTIONS,
     Usage,
@@ -124,6 +126,51 @@ class PassingTests(SynchronousTestCase):
         self.assertTrue(IProtocolNegotiationFactory.providedBy(negotiating))
         self.assertEqual(negotiating.acceptableProtocols(), [b"h2"])
         self.assertFalse(IProtocolNegotiationFactory.providedBy(wrapFactory(Factory(), reactor=object())))
+
+    def test_poolsOfAProcess(self) -> None:
+        """
+        Servers whose pools may hold more than half of the memory between them are named in the log, once, with what to
+        do; not if they share one, and not for a pool that is no bound.
+        """
+        gib = 1 << 30
+        one, other, third = (wrapFactory(Factory(), pool=f"bounded:{gib}", reactor=object()) for _ in range(3))
+        sharing = wrapFactory(Factory(), pool=one.gate.pool, reactor=object())
+        unbounded = wrapFactory(Factory(), pool="unbounded", reactor=object())
+        told: list[list[str]] = []
+        for factory, others, limitBytes in (
+            (one, (), gib),
+            (sharing, (one,), gib),
+            (unbounded, (one,), gib),
+            (one, (unbounded,), gib),
+            (other, (one,), 4 * gib),
+            (other, (one, sharing, unbounded), 3 * gib),
+            (third, (one, other), 3 * gib),
+            (third, (one, other), 4 * gib),
+        ):
+            with capturedLogs() as events:
+                warnOfPools(factory, others, limitBytes)
+            told.append([formatEvent(event) or "" for event in events])
+        self.assertEqual([len(each) for each in told], [0, 0, 0, 0, 0, 1, 0, 1])
+        self.assertIn(
+            "the pools of 3 servers may hold 3 GiB together, and the process 4 GiB: Factory 1 GiB, ", told[7][0]
+        )
+        self.assertIn("wrapFactory(pool=first.gate.pool)", told[7][0])
+
+    def test_poolsOfThoseThatServe(self) -> None:
+        """Those count that listen or have connections."""
+        told: list[tuple[Any, set[Any]]] = []
+        self.patch(wrapping, "_serving", WeakSet())
+        self.patch(wrapping, "warnOfPools", lambda factory, others, limitBytes: told.append((factory, set(others))))
+        one, other = (wrapFactory(Factory(), pool="unbounded", clock=Clock(), reactor=object()) for _ in range(2))
+        one.doStart()
+        other.doStart()
+        other.doStop()
+        other.doStart()
+        one.doStop()
+        other.doStop()
+        one.doStart()
+        one.doStop()
+        self.assertEqual(told, [(other, {one}), (other, {one})])
 
     def test_halfClosesOnce(self) -> None:
         """The transport is told once, also if a producer leaves after that."""
