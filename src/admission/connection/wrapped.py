@@ -44,13 +44,15 @@ class WrappedConnection(Linked, ProtocolWrapper):
 
     @ivar factory: the L{WrappedFactory <admission.connection.wrapping.WrappedFactory>} that made it, whose C{nameOf}
         and C{maxUnsentBytes} it goes by.
-    @ivar wrappedProtocol: the protocol; L{None} when the connection is gone.
+    @ivar builtFor: what the wrapped factory is told of the peer.
+    @ivar wrappedProtocol: the protocol; L{None} until the connection was admitted, and when it is gone.
     @ivar peer: who is at the other end, in words; known once connected.
     @ivar host: the peer's address without its port.
     """
 
     factory: Any
     transport: Any
+    builtFor: IAddress | None
     wrappedProtocol: Any
 
     peer = host = ""
@@ -65,7 +67,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
 
     def __init__(self, factory: AdmittedFactory) -> None:
         """
-        @param factory: who then sets C{wrappedProtocol}.
+        @param factory: who then sets C{builtFor}.
         """
         super().__init__(factory, None)  # type: ignore[arg-type]
 
@@ -119,14 +121,10 @@ class WrappedConnection(Linked, ProtocolWrapper):
         """
         factory, clock = self.factory, self.factory.clock
         self.transport = transport
-        # Before it is connected: from then on Twisted's own wrappers provide whatever we do, and call us for it.
-        self._isHandshakeListener = IHandshakeListener.providedBy(self.wrappedProtocol)
-        self._isHalfCloseable = IHalfCloseableProtocol.providedBy(self.wrappedProtocol)
         self.connected = 1
         self._producer = WrappedProducer(clock, self._failed)
         link = self.link = Link(self, factory, transport, WrittenQueue)
         self._namePeer()
-        self._provide()
         self._received = ByteQuota(factory.control, clock, partial(self._asked, RECEIVED), self._holdReceived)
         self._sent = ByteQuota(factory.control, clock, partial(self._asked, SENT), self._holdSent)
         self._incoming = InboundBuffer(link, factory.gate, clock, self._deliver, self._received.ask, self._holder)
@@ -134,8 +132,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
         isKnown = link.proxyHeader is None
         factory.connected(self, isStranger=link.handshake is not None or not isKnown)
         if not isKnown or self._mayOpen():
-            self._isIntroduced = True
-            self.wrappedProtocol.makeConnection(self)
+            self._introduce()
 
     def dataReceived(self, data: bytes) -> None:
         """
@@ -389,6 +386,24 @@ class WrappedConnection(Linked, ProtocolWrapper):
     def _handshakeOver(self) -> None:
         self.link.handshakeCompleted()
         self.factory.introduced(self)
+
+    def _introduce(self) -> None:
+        # Only now: a factory that counts its protocols would go on counting those of who is refused.
+        try:
+            wrapped = self.factory.wrappedFactory.buildProtocol(self.builtFor)
+        except FAILURES:
+            self._failed()
+            return
+        if wrapped is None:
+            self.abortConnection()
+            return
+        self.wrappedProtocol = wrapped
+        # Before it is connected: from then on Twisted's own wrappers provide whatever we do, and call us for it.
+        self._isHandshakeListener = IHandshakeListener.providedBy(wrapped)
+        self._isHalfCloseable = IHalfCloseableProtocol.providedBy(wrapped)
+        self._provide()
+        self._isIntroduced = True
+        wrapped.makeConnection(self)
 
     def _mayOpen(self) -> bool:
         control = self.factory.control

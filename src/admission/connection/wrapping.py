@@ -34,7 +34,7 @@ from ..memorylimit import memoryLimitBytes
 from ..metrics.registry import SensorRegistry
 from ..plugins import PolicyError, buildPolicy, parseDescription
 from ..units import roundedBytes
-from .factory import AdmittedFactory, ConnectionLimits, RefusedProtocol
+from .factory import AdmittedFactory, ConnectionLimits
 from .hangup import HangUpWatch
 from .wrapped import WrappedConnection
 
@@ -136,14 +136,12 @@ class WrappedFactory(AdmittedFactory):
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol:
         """
-        A protocol of the wrapped factory, wrapped; or one that closes the
-        connection, if there are too many or the wrapped factory wants none.
+        A connection, for which the wrapped factory makes a protocol once it is admitted; or a protocol that closes it,
+        if there are too many.
         """
         built: Any = super().buildProtocol(addr)
         if isinstance(built, WrappedConnection):
-            built.wrappedProtocol = self.wrappedFactory.buildProtocol(addr)
-            if built.wrappedProtocol is None:
-                return RefusedProtocol()
+            built.builtFor = addr
         protocol: Protocol = built
         return protocol
 

@@ -28,6 +28,7 @@ from admission.connection.factory import ConnectionLimits
 from admission.connection.pauses import Pause
 from admission.connection.wrapping import MAX_DELAY_SECONDS, wrapFactory
 from admission.interfaces import (
+    ADMITTED,
     CONNECTION,
     DEFAULT,
     NOTHING,
@@ -451,10 +452,25 @@ class ConnectionTests(SynchronousTestCase):
         server = wrapped(self, quota=policy)
         for isTLS in (False, True):
             with capturedLogs() as events:
-                protocol, transport = server.connect(isTLS)
-            self.assertEqual((transport.isLost, protocol.lost, protocol.transport), (True, [], None))
+                transport = server.open(isTLS)
+            self.assertEqual((transport.isLost, server.protocols), (True, []))
             self.assertEqual([event["reason"] for event in events], ["ScriptedQuota: not today"])
         self.assertEqual(policy.recorded, [])
+
+    def test_refusedAreNotCountedInside(self) -> None:
+        """A wrapped factory that counts its protocols counts none of those that a policy refuses."""
+        policy = limiting(decision=Decision(False, 1.0, "not today"))
+        server = wrapped(self, quota=policy)
+        counting = ThrottlingFactory(server.inner, maxConnectionCount=1)  # type: ignore[no-untyped-call]
+        server.factory.wrappedFactory = counting
+        server.open()
+        self.assertEqual((server.protocols, counting.connectionCount), ([], 0))
+        policy.decision = ADMITTED
+        _, transport = server.connect()
+        self.assertEqual((transport.isLost, counting.connectionCount), (False, 1))
+        transport.peerCloses()
+        server.settle()
+        self.assertEqual(counting.connectionCount, 0)
 
     def test_connectionIsCounted(self) -> None:
         """A connection is counted once, by its address."""

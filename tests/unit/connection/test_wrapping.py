@@ -27,7 +27,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import directlyProvides, implementer
 
 from admission.connection import wrapping
-from admission.connection.factory import HANDSHAKE_BYTES, TLS_CONNECTION_BYTES, ConnectionLimits, RefusedProtocol
+from admission.connection.factory import HANDSHAKE_BYTES, TLS_CONNECTION_BYTES, ConnectionLimits
 from admission.connection.wrapped import MAX_HELD_BYTES
 from admission.connection.wrapping import WrappedFactory, warnOfPools, wrapFactory
 from admission.interfaces import (
@@ -234,13 +234,15 @@ class PassingTests(SynchronousTestCase):
 
     def test_refusing(self) -> None:
         """
-        Where the wrapped factory makes no protocol the connection is closed,
-        also inside TLS, where there must be a protocol.
+        Where the wrapped factory makes no protocol, or fails to, the connection is closed, also inside TLS, where
+        there must be a protocol.
         """
-        factory = wrapFactory(Factory(), clock=Clock(), reactor=object())
-        factory.wrappedFactory.buildProtocol = lambda addr: None
-        self.assertIsInstance(factory.buildProtocol(None), RefusedProtocol)
-        self.assertEqual(len(factory.connections), 0)
+        server = wrapped(self)
+        for isTLS, build in product((False, True), (lambda addr: None, lambda addr: 1 / 0)):
+            server.inner.buildProtocol = build  # type: ignore[method-assign, assignment]
+            self.assertTrue(server.open(isTLS).isLost)
+        self.assertEqual((len(server.factory.connections), server.used()), (0, {}))
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 2)
 
     def test_failing(self) -> None:
         """
