@@ -56,8 +56,8 @@ class InboundBuffer:
     ) -> None:
         """
         @param deliver: hands over; does not raise.
-        @param askAgain: asks whether what waited may be handed over now; pauses the link if not.  Other connections of
-            the same client were served meanwhile.
+        @param askAgain: pauses the link if nothing may be handed over, since other connections of the same client were
+            served meanwhile.
         @param holderNow: tells whose memory it would be; does not raise, and
             may close the connection.  Asked only when memory is.
         """
@@ -152,7 +152,6 @@ class InboundBuffer:
     def turnGranted(self) -> None:
         self._hasTurn = True
         self._link.pauses.discard(Pause.SERVER_FULL)
-        self._askAgain()
         self._serve()
         if self._hasTurn:
             self._endTurn()
@@ -163,6 +162,8 @@ class InboundBuffer:
         link = self._link
         link.isServing = True
         try:
+            if self._held and not self._reasons:
+                self._askAgain()
             while self._held and not self._reasons and self._hasMemory() and self._mayBegin():
                 self._deliverSlice()
         except FAILURES:
@@ -186,8 +187,6 @@ class InboundBuffer:
         self._serving = None
         if UNSENT not in self._reasons:
             self.releaseLease()
-        if self._held:
-            self._askAgain()
         self._serve()
 
     def _mayBegin(self) -> bool:

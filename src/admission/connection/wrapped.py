@@ -127,7 +127,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
         self._namePeer()
         self._received = ByteQuota(factory.control, clock, partial(self._asked, RECEIVED), self._holdReceived)
         self._sent = ByteQuota(factory.control, clock, partial(self._asked, SENT), self._holdSent)
-        self._incoming = InboundBuffer(link, factory.gate, clock, self._deliver, self._received.ask, self._holder)
+        self._incoming = InboundBuffer(link, factory.gate, clock, self._deliver, self._received.askAgain, self._holder)
         self._opening = Deadline(clock, partial(link.resume, Pause.OPENING))
         isKnown = link.proxyHeader is None
         factory.connected(self, isStranger=link.handshake is not None or not isKnown)

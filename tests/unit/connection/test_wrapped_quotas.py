@@ -113,6 +113,34 @@ class QuotaTests(SynchronousTestCase):
         server.settle()
         self.assertEqual((len(protocol.received), transport.isReading), (5001, True))
 
+    def test_sliceBySlice(self) -> None:
+        """What has come is charged as it is handed over, and the rest waits until that is paid for."""
+        server = wrapped(self, quota=BUCKET)
+        protocol, transport = server.connect()
+        transport.peerSends(bytes(10_000))
+        server.settle()
+        self.assertEqual(len(protocol.received), 4096)
+        server.clock.advance(3)
+        self.assertEqual(len(protocol.received), 4096)
+        server.clock.advance(1)
+        server.settle()
+        self.assertEqual(len(protocol.received), 10_000)
+
+    def test_oneOfADebtor(self) -> None:
+        """Of a client's connections that wait for the same debt, one is served when it is paid, and owes anew for all."""
+        server = wrapped(self, quota="client-bytes:produce=1000:algorithm=bucket")
+        transports = [server.connect()[1] for _ in range(8)]
+        for _ in range(2):
+            for transport in transports:
+                transport.peerSends(bytes(3000))
+                server.settle()
+        receivedBytes = []
+        for _ in range(240):
+            server.clock.advance(0.1)
+            server.settle()
+            receivedBytes.append(sum(len(protocol.received) for protocol in server.protocols))
+        self.assertEqual(sorted(set(receivedBytes)), [24_000, 27_000])
+
     def test_writesAreNotStopped(self) -> None:
         """Who has sent too much is still answered, by writes and by a producer."""
         server = wrapped(self, quota="client-bytes:produce=1000:algorithm=bucket")
