@@ -175,6 +175,17 @@ class SiteTests(StatusTestCase):
         self.assertEqual(gone, [0, 5])
         self.assertFalse(honest.isAborted)
 
+    def test_addressesBehindABalancer(self) -> None:
+        """The address of a client counts that a load balancer tells of later."""
+        connected = []
+        for host in ("192.0.2.1", *["192.0.2.2"] * (MAX_CONNECTIONS - 1)):
+            _, transport = self.connect("192.0.2.250")
+            transport.peerAddr = IPv4Address("TCP", host, 50_000)
+            connected.append(transport)
+            self.clock.advance(0.001)
+        self.connect("192.0.2.250")
+        self.assertEqual([each.isAborted for each in connected[:3]], [False, True, False])
+
     def test_whoHasAsked(self) -> None:
         """Of one address, who has asked nothing gives way before who is being answered."""
         channel, asked = self.send(b"GET /sensors HTTP/1.1\r\n\r\n")
