@@ -36,6 +36,7 @@ HANDSHAKE_BYTES = 64 << 10
 What it is charged for until its handshake is over, because OpenSSL frees most of
 its buffers only then.  Measured (a thousand connections of each kind): 51 KiB
 for one that is silent, 63 with half a greeting, 31 when the handshake is over.
+Likewise until the header of a load balancer has come, which may be as large.
 """
 
 STRANGERS_SHARE = 4
@@ -432,6 +433,10 @@ class AdmittedFactory(protocol.ServerFactory):
         @return: whether it stays; if not, there are too many of its address, and it is being closed.
         """
         host = connection.host
+        if connection in self._strangers:
+            since, heldBytes = self._strangers[connection]
+            self._strangers[connection] = since, connection.link.openBytes
+            self._strangerBytes += connection.link.openBytes - heldBytes
         reason = self._tooManyFrom(host)
         self._perAddress[host] = self._perAddress.get(host, 0) + 1
         if reason is None:

@@ -348,6 +348,7 @@ class Link:
             self.proxyHeader.close()
             self.proxyHeader = None
             self._namePeer()
+            self._chargeOpen()
             self._owner.peerKnown()
 
     # What the gate calls
@@ -493,7 +494,7 @@ class Link:
 
     def _chargeOpen(self) -> None:
         charge = self._openCharge
-        if self.handshake is not None:
+        if self.handshake is not None or self.proxyHeader is not None:
             costBytes = HANDSHAKE_BYTES
         else:
             costBytes = TLS_CONNECTION_BYTES if self.isTLS else PLAIN_CONNECTION_BYTES

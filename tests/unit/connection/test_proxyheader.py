@@ -9,11 +9,11 @@ from twisted.logger import capturedLogs
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.connection.factory import ConnectionLimits
+from admission.connection.factory import HANDSHAKE_BYTES, STRANGERS_SHARE, UNUSED_SECONDS, ConnectionLimits
 from admission.connection.link import PLAIN_CONNECTION_BYTES
 from admission.connection.pauses import Pause
 from admission.control import AdmissionControl
-from admission.interfaces import CONNECTION, CONNECTIONS, Decision, Request, Usage
+from admission.interfaces import CONNECTION, CONNECTIONS, RESPONSES, Decision, Request, Usage
 from admission.status.clients import clientsOf
 from admission.testing.faketransport import FakeTransport
 from admission.testing.scriptedquota import ScriptedQuota
@@ -207,17 +207,40 @@ class LimitTests(ProxyHeaderTestCase):
             server.settle()
             self.assertEqual([each.isLost for each in (*silent, known)], [True, False, False, False])
 
-    def test_unusedGiveWay(self) -> None:
-        """While memory is short, connections without a header are among those that give way."""
+    def test_charge(self) -> None:
+        """Until its header has come a connection is charged for as much as that may be."""
+        for server in self.both():
+            transport = balanced(server)
+            self.assertEqual(server.factory.gate.pool.usedBytesByPurpose[CONNECTIONS], HANDSHAKE_BYTES)
+            self.send(server, transport, versionOne(ONE))
+            self.assertEqual(server.factory.gate.pool.usedBytesByPurpose[CONNECTIONS], PLAIN_CONNECTION_BYTES)
+
+    def test_strangers(self) -> None:
+        """Those whose header has come, and no request, hold what they are charged for then."""
         server = self.admitted()
-        transports = [balanced(server) for _ in range(server.pool.sizeBytes // PLAIN_CONNECTION_BYTES // 4 - 1)]
-        transports += [self.client(server, ONE) for _ in range(server.pool.sizeBytes // PLAIN_CONNECTION_BYTES // 2)]
-        charge = server.pool.charge(server.pool.availableBytes, "responses")
+        quarter = server.pool.sizeBytes // STRANGERS_SHARE
+        known = [self.client(server, ONE) for _ in range(quarter // PLAIN_CONNECTION_BYTES)]
+        server.clock.advance(2.0)
         server.settle()
-        server.clock.advance(6.0)
+        self.assertFalse(any(each.isLost for each in known))
+        balanced(server)
         server.settle()
-        self.assertLessEqual(server.pool.usedBytesByPurpose[CONNECTIONS], server.pool.sizeBytes // 2)
-        self.assertTrue(any(each.isLost for each in transports))
+        self.assertEqual(sum(each.isLost for each in known), HANDSHAKE_BYTES // PLAIN_CONNECTION_BYTES)
+
+    def test_unusedGiveWay(self) -> None:
+        """While memory is short, those of a crowded address give way before those whose header has not come."""
+        server = self.admitted()
+        silent = [balanced(server) for _ in range(3)]
+        many = [self.client(server, ONE) for _ in range(64)]
+        for each in many:
+            self.send(server, each, framed(b"one"))
+        charge = server.pool.charge(server.pool.availableBytes, RESPONSES)
+        server.gate.pressure.begin()
+        for _ in range(3):
+            server.clock.advance(UNUSED_SECONDS)
+            server.settle()
+        # Until connections hold half of the memory.
+        self.assertEqual([sum(each.isLost for each in some) for some in (silent, many)], [0, 24])
         charge.release()
 
     def test_quotaOfConnections(self) -> None:
