@@ -606,7 +606,7 @@ class BodyTests(ProtocolTestCase):
         self.assertFalse(self.transport.isLost)
 
     def test_nearlyThere(self) -> None:
-        """If others wait for memory, a body that came up to its last byte and no further gives way after two seconds."""
+        """If others wait for memory, a body that came up to its last byte and no further gives way in two seconds."""
         self.transport.peerSends(pack(">i", MIB) + bytes(MIB - 1))
         self.server.settle()
         self.clock.advance(10)

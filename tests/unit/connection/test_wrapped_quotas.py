@@ -127,7 +127,7 @@ class QuotaTests(SynchronousTestCase):
         self.assertEqual(len(protocol.received), 10_000)
 
     def test_oneOfADebtor(self) -> None:
-        """Of a client's connections that wait for the same debt, one is served when it is paid, and owes anew for all."""
+        """Of connections that wait for the same debt, one is served when it is paid, and owes anew for all."""
         server = wrapped(self, quota="client-bytes:produce=1000:algorithm=bucket")
         transports = [server.connect()[1] for _ in range(8)]
         for _ in range(2):
