@@ -11,6 +11,7 @@ so it imports nothing heavy and never touches the reactor.
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -45,6 +46,7 @@ from .interfaces import (
     PolicyContext,
 )
 from .plaintext import printable, table
+from .policyfailure import FAILURES, raiseInterrupt
 
 ENTRY_POINT_GROUP = "admission.policies"
 """Where distributions that cannot ship a drop-in name their factories."""
@@ -59,6 +61,12 @@ _BUILT: Final[dict[type[IPolicyFactory], Any]] = {
 """What factories of each kind build; kinds of others are not listed, and what theirs build is not checked."""
 
 _log = Logger()
+
+_named: dict[Any, Sequence[EntryPoint]] = {}
+"""
+The entry points of our group, by where Python looked for them and when that last changed; for one such state.  Reading
+them of all distributions takes several milliseconds, and each policy that is built asks for them.
+"""
 
 _loaded: dict[tuple[str, str], Any] = {}
 """
@@ -289,7 +297,8 @@ def buildPolicy(interface: type[IPolicyFactory], description: str, context: Poli
         policy = build()
     except ValueError as error:
         raise PolicyError(f"{description!r}: {error}") from error
-    except Exception as error:
+    except FAILURES as error:
+        raiseInterrupt()
         raise PolicyError(f"{description!r}: {function} raised {_withKind(error)}") from error
     fault = _faultOf(interface, policy)
     if fault:
@@ -414,7 +423,8 @@ def _bind(
         else:
             build = factory.build
         signature = inspect.signature(build)
-    except Exception as error:
+    except FAILURES as error:
+        raiseInterrupt()
         raise PolicyError(
             f"{description!r}: {installed.providedBy} cannot load its implementation: {_withKind(error)}"
         ) from error
@@ -484,7 +494,8 @@ def _findAll(interface: type[IPolicyFactory]) -> tuple[list[InstalledFactory], l
                 if not all(isinstance(each, str) for each in texts):
                     raise PolicyError("its name, format and help are not all texts")
                 found[id(factory)] = InstalledFactory(*texts, factory, providedBy)
-        except (Exception, SystemExit) as error:
+        except FAILURES as error:
+            raiseInterrupt()
             leftOut.append(f"{providedBy} cannot be used and is left out: {_withKind(error)}")
     return sorted(found.values(), key=lambda installed: installed.name), leftOut
 
@@ -503,9 +514,20 @@ def _dropins(interface: type[IPolicyFactory]) -> Iterator[tuple[str, Callable[[]
 
 
 def _entryPoints() -> Iterator[tuple[str, Callable[[], Any]]]:
-    for entry in entry_points(group=ENTRY_POINT_GROUP):
+    state = tuple((path, _changedNanoseconds(path)) for path in sys.path)
+    if state not in _named:
+        _named.clear()
+        _named[state] = tuple(entry_points(group=ENTRY_POINT_GROUP))
+    for entry in _named[state]:
         distribution = f" of {entry.dist.name}" if entry.dist is not None else ""
         yield f"entry point {entry.name} ({entry.value}){distribution}", partial(_load, entry)
+
+
+def _changedNanoseconds(path: str) -> int | None:
+    try:
+        return os.stat(path or os.curdir).st_mtime_ns
+    except OSError:
+        return None
 
 
 def _load(entry: EntryPoint) -> Any:

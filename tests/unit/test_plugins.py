@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import textwrap
 from importlib import metadata
@@ -223,6 +224,7 @@ class InstalledTestCase(SynchronousTestCase):
             return entries
 
         self.patch(plugins, "entry_points", find)
+        self.patch(plugins, "_named", {})
         self.patch(plugins, "_loaded", {})
 
     def dropin(self, name: str, source: str) -> None:
@@ -275,7 +277,28 @@ class ListFactoriesTests(InstalledTestCase):
         )
         self.patch(sys, "path", [str(directory), *sys.path])
         self.patch(plugins, "entry_points", metadata.entry_points)
+        self.patch(plugins, "_named", {})
         self.assertIn(("installed", "entry point echo (tests.unit.test_plugins:INSTALLED) of acme"), self.names())
+
+    def test_readOnce(self) -> None:
+        """What distributions name is read again only when something was installed or removed."""
+        directory = Path(self.mktemp()).absolute()
+        directory.mkdir()
+        os.utime(directory, (1.0, 1.0))
+        self.patch(sys, "path", [str(directory), *sys.path])
+        reads: list[str] = []
+
+        def find(group: str) -> tuple[FakeEntryPoint, ...]:
+            reads.append(group)
+            return (FakeEntryPoint("acme", echoFactory()),)
+
+        self.patch(plugins, "entry_points", find)
+        for _ in range(3):
+            self.assertIn("echo", [name for name, _ in self.names()])
+        self.assertEqual(len(reads), 1)
+        os.utime(directory, (2.0, 2.0))
+        self.names()
+        self.assertEqual(len(reads), 2)
 
     def test_sameObjectTwice(self) -> None:
         """One factory found in two ways is one factory."""
@@ -332,6 +355,7 @@ class ListFactoriesTests(InstalledTestCase):
         self.patch(sys, "path", [str(directory), *sys.path])
         self.addCleanup(lambda: [sys.modules.pop(name, None) for name in ("acme_echo", "acme_echo.unbounded2")])
         self.patch(plugins, "entry_points", metadata.entry_points)
+        self.patch(plugins, "_named", {})
         for _ in range(3):
             pool = buildPolicy(IMemoryPoolFactory, "unbounded2", PolicyContext(Clock(), lambda: 0.0))
             self.assertTrue(IMemoryPool.providedBy(pool))
@@ -493,13 +517,14 @@ class BuildPolicyTests(InstalledTestCase):
         """What an implementation raises, other than its refusal of an argument, is named and chained."""
         for raising, words in (
             (lambda context: {}["size"], "raised KeyError: 'size'"),
+            (lambda context: sys.exit("no"), "raised SystemExit: no"),
             (lambda context: Unfinished(), "raised TypeError: Can't instantiate abstract class Unfinished "),
         ):
             self.patch(sys.modules[__name__], "buildNothing", raising)
             self.install(IQuotaPolicyFactory, "buildNothing")
             error = self.assertRaises(PolicyError, buildPolicy, IQuotaPolicyFactory, "odd", CONTEXT)
             self.assertIn(f"'odd': {__name__}.buildNothing {words}", str(error))
-            self.assertIsInstance(error.__cause__, (KeyError, TypeError))
+            self.assertIsInstance(error.__cause__, (KeyError, SystemExit, TypeError))
 
     def install(self, kind: type[IPolicyFactory], build: str) -> None:
         """Have one policy installed, C{odd}, which this function of this module builds."""

@@ -20,6 +20,7 @@ from ..clock import wholeMicroseconds
 from ..control import AdmissionControl
 from ..interfaces import DEFAULT, QuotaEntity
 from ..names import canonicalAddress
+from ..policyfailure import FAILURES
 from ..quotas.limits import UNLIMITED, kindOf
 from .broker.log.interface import LONGEST_KEY_BYTES, CommitCallback, ITable, LogRefusal
 
@@ -191,7 +192,7 @@ class QuotaLimits:
             hasChanged = True
             try:
                 enforced[entity] = self._enforce(entity, limits, self._dynamic.get(entity, {}), by)
-            except Exception:
+            except FAILURES:
                 # A policy that was built with these limits just now refuses them.
                 self._log.failure("limits of {entity} stay as they were", entity=describeEntity(entity))
         self._restoreEstablished({entity: names for entity, names in enforced.items() if names})
@@ -300,7 +301,7 @@ class QuotaLimits:
                     enforced[entity] = self._enforce(entity, self._static.get(entity, {}), stored, by)
             except LogRefusal as refusal:
                 verdicts[index] = refusal
-            except Exception as refusal:
+            except FAILURES as refusal:
                 if not isinstance(refusal, ValueError):
                     self._log.failure("limits of {entity} cannot be put in force", entity=describeEntity(entity))
                 verdicts[index] = LimitRefused(str(refusal))

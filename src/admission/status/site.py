@@ -122,7 +122,6 @@ class StatusChannel(HTTPChannel):
     """
     A connection for one request without a body.
 
-    @ivar host: the address of the client.
     @ivar isAnswering: whether its request is there.
     @ivar progressSeconds: when it was opened, its request was there, or a part of
         its answer was taken, whichever came last.
@@ -134,13 +133,19 @@ class StatusChannel(HTTPChannel):
 
     site: StatusSite
     transport: Any
-    host = ""
     isAnswering = False
     progressSeconds = 0.0
     _deadline: IDelayedCall | None = None
 
+    @property
+    def host(self) -> str:
+        """
+        The address of the client, without its port; behind a load balancer it is another once something was received.
+        """
+        host: str = getattr(self.transport.getPeer(), "host", "")
+        return host
+
     def connectionMade(self) -> None:
-        self.host = getattr(self.transport.getPeer(), "host", "")
         self.progressSeconds = self.site.reactor.seconds()
         self._deadline = self.site.reactor.callLater(REQUEST_SECONDS, self.abort)
         self.site.opened(self)

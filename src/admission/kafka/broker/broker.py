@@ -15,6 +15,7 @@ from twisted.logger import Logger
 
 from admission.interfaces import IPurgatory
 from admission.names import boundedName
+from admission.policyfailure import FAILURES
 from admission.timeslices import SLICE_SECONDS, Steps, TimeSlices
 
 from ..brokersettings import Settings
@@ -188,7 +189,7 @@ class Broker(Server[Settings]):
             self.changed = partition
             try:
                 self.purgatory.checkAndComplete(partition)
-            except Exception:
+            except FAILURES:
                 self._log.failure(
                     "the purgatory failed; who waits for records of {partition} waits until its time is over",
                     partition=f"{partition.topicName}-{partition.index}",

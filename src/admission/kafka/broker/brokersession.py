@@ -159,7 +159,6 @@ class BrokerSession(KafkaSession):
         """
         if self.needsLogin:
             self._loginCall = self.factory.clock.callLater(self.broker.settings.loginTimeoutSeconds, self._loginOverdue)
-        super().connectionMade()
 
     def throttleOver(self) -> None:
         """
