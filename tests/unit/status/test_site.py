@@ -354,7 +354,7 @@ class AnyServerTests(StatusTestCase):
     def test_byAddress(self) -> None:
         """Who has not said who it is has its address for a client id, so a question about the address is about that."""
         _, transport = self.server.connect()
-        transport.peerSends(bytes(1000))
+        transport.peerSends(bytes(15 * 1024))
         self.server.settle()
         self.clock.advance(0)
         answer = self.get("/explain?ip=192.0.2.1").document
@@ -366,13 +366,13 @@ class AnyServerTests(StatusTestCase):
     def test_throttled(self) -> None:
         """Its peers that are throttled are shown and counted, also when they have hung up, and so are its bytes."""
         protocol, transport = self.server.connect()
-        transport.peerSends(bytes(1000))
+        transport.peerSends(bytes(15 * 1024))
         self.server.settle()
         protocol.transport.write(bytes(300))
         self.clock.advance(0)
         self.assertIn("admission_clients_throttled 1.0", self.metrics())
         self.assertLessEqual(
-            {"admission_request_bytes_total 1000.0", "admission_response_bytes_total 300.0"}, set(self.metrics())
+            {"admission_request_bytes_total 15360.0", "admission_response_bytes_total 300.0"}, set(self.metrics())
         )
         transport.abortConnection()
         self.server.settle()
@@ -383,7 +383,7 @@ class AnyServerTests(StatusTestCase):
         self.assertGreater(client["delaySeconds"], 1.0)
         self.assertIsNotNone(client["policy"])
         self.assertEqual([each.policy for _, each in self.server.factory.debts.items()], [client["policy"]])
-        self.assertEqual(document["traffic"], {"inBytes": 1000, "outBytes": 300})
+        self.assertEqual(document["traffic"], {"inBytes": 15 * 1024, "outBytes": 300})
 
     def test_top(self) -> None:
         """The terminal shows as much of it as there is."""
