@@ -16,7 +16,8 @@ from admission.kafka.wire.codec import Rows
 from admission.timeslices import Steps
 
 from ..broker import Answer, Broker, Waiting
-from ..groups.groupstate import CONSUMER_PROTOCOL_TYPE, Group, Offset
+from ..groups.groupstate import Group, Offset
+from ..groups.subscriptions import CONSUMER_PROTOCOL_TYPE
 from ..log.interface import LogRefusal, Partition
 from .groupapi import memberRequest, refusalOf
 from .topicapi import partitionIn
@@ -94,11 +95,12 @@ def offsetDelete(broker: Broker, request: KafkaRequest) -> Steps[Answer | Waitin
         return {"error_code": ErrorCode.group_id_not_found}
     if group.members and group.protocolType != CONSUMER_PROTOCOL_TYPE:
         return {"error_code": ErrorCode.non_empty_group}
-    subscribed = group.subscribedTopics()
     topics = []
     partitions = []
     for topic in entity.topics:
         answers = []
+        yield None
+        isRead = group.isRead(topic.name)
         for each in topic.partitions:
             yield None
             errorCode = ErrorCode.none
@@ -107,7 +109,7 @@ def offsetDelete(broker: Broker, request: KafkaRequest) -> Steps[Answer | Waitin
             except LogRefusal as refusal:
                 errorCode = ErrorCode(refusal.errorCode)
             else:
-                if topic.name in subscribed:
+                if isRead:
                     errorCode = ErrorCode.group_subscribed_to_topic
                 elif partition in group.offsets:
                     partitions.append(partition)

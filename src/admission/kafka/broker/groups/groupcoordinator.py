@@ -34,7 +34,6 @@ from .member import (
     MemberRequest,
     Participant,
     SyncResult,
-    sizeOfProtocols,
 )
 from .rebalancer import NEW_MEMBER_SECONDS, Rebalancer
 
@@ -337,7 +336,7 @@ class GroupCoordinator:
             hasPlace = memberId in group.joined or len(group.joined) < limits.maxMembers
         else:
             hasPlace = member is not None or len(group.members) < limits.maxMembers
-        growthBytes = sizeOfProtocols(request.protocols) - (0 if member is None else sizeOfProtocols(member.protocols))
+        growthBytes = group.growthBytes(member, request)
         hostBytes = totals.hostBytes.get(request.host, 0)
         isAllowed = limits.allow(group.sizeBytes, totals.sizeBytes, growthBytes)
         return hasPlace and isAllowed and limits.allowHost(hostBytes, growthBytes)
@@ -392,7 +391,7 @@ class GroupCoordinator:
             return waiting
         if group.state is State.STABLE and isSame and memberId != group.leaderId:
             return succeed(group.joinResult(member))
-        group.update(member, request.sessionSeconds, request.rebalanceSeconds, request.protocols)
+        group.update(member, request)
         return self._rebalanceFor(group, member, "joined again" if isSame else "has changed its protocols")
 
     def _addMember(self, group: Group, memberId: str, request: JoinRequest) -> Deferred[JoinResult]:
@@ -407,6 +406,7 @@ class GroupCoordinator:
             sessionSeconds=request.sessionSeconds,
             rebalanceSeconds=request.rebalanceSeconds,
             protocols=request.protocols,
+            subscription=request.subscription,
         )
         if group.state is State.PREPARING and not group.generation:
             group.hasGrown = True
@@ -425,8 +425,7 @@ class GroupCoordinator:
         formerId = member.memberId
         self._rebalancer.answer(member, GroupRefusal(ErrorCode.fenced_instance_id, formerId))
         group.rename(member, f"{request.instanceId}-{uuid4()}")
-        group.update(member, request.sessionSeconds, request.rebalanceSeconds, request.protocols)
-        member.clientId, member.host = request.clientId, request.host
+        group.update(member, request)
         self._connections.heard(member, request.connection)
         member.session.start(NEW_MEMBER_SECONDS if member.isNew else member.sessionSeconds)
         if group.state is not State.STABLE or group.protocolName != group.selectProtocol():

@@ -7,33 +7,30 @@ they have committed.  Nothing here waits, writes or sends.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Mapping, Sized
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from attrs import define, evolve, field, frozen
-from kio.schema.consumer_protocol_subscription.v0.data import ConsumerProtocolSubscription
 from kio.schema.errors import ErrorCode
-from kio.serial import entity_reader
 
-from admission.kafka.wire.guard import countElementsOf
-from admission.kafka.wire.primitives import MalformedRequest
 from admission.operations import DelayedOperation
 
 from ..log.interface import Partition
-from .member import GroupRefusal, JoinResult, Member, MemberMetadata, Participant, Protocols
-
-CONSUMER_PROTOCOL_TYPE: Final = "consumer"
-"""The protocol type of consumers; other programs may form groups, too."""
+from .member import (
+    GroupRefusal,
+    JoinRequest,
+    JoinResult,
+    Member,
+    MemberMetadata,
+    Participant,
+    Protocols,
+    sizeOfProtocols,
+)
+from .subscriptions import Subscription
 
 _GROUP_BYTES: Final = 2000
 _OFFSET_BYTES: Final = 500
-
-_MAX_TOPICS: Final = 100_000
-_VERSION_BYTES: Final = 2
-
-# Later versions only add to the first.
-_readSubscription: Final[Callable[[bytes, int], tuple[Any, int]]] = entity_reader(ConsumerProtocolSubscription)
 
 
 @frozen(kw_only=True)
@@ -153,6 +150,19 @@ class Offset(NamedTuple):
         return _OFFSET_BYTES + 2 * len(self.metadata)
 
 
+@define(eq=False)
+class _Readers:
+    """
+    The members of a group that read the same topics, and so share one set of names.
+
+    @ivar host: who was the first, and pays for it.
+    """
+
+    subscription: Subscription
+    host: str
+    count: int = 0
+
+
 def _counted(things: Sized) -> str:
     return f"<{len(things)}>"
 
@@ -204,6 +214,7 @@ class Group:
     sizeBytes: int = field(init=False, default=0)
     # How many members support each protocol.
     _supporters: Counter[str] = field(init=False, factory=Counter, repr=False)
+    _readers: dict[Subscription, _Readers] = field(init=False, factory=dict, repr=False)
 
     def __attrs_post_init__(self) -> None:
         self._grow(_GROUP_BYTES + len(self.groupId))
@@ -269,7 +280,8 @@ class Group:
         if self.leaderId is None:
             self.leaderId = member.memberId
         self._count(member.protocols, 1)
-        self._growFor(member, member.sizeBytes)
+        self._growFor(member.host, member.sizeBytes)
+        self._subscribe(member, member.subscription)
 
     def remove(self, member: Member) -> None:
         """
@@ -283,7 +295,8 @@ class Group:
         if self.leaderId == member.memberId:
             self.leaderId = next(iter(self.members), None)
         self._count(member.protocols, -1)
-        self._growFor(member, -member.sizeBytes)
+        self._growFor(member.host, -member.sizeBytes)
+        self._unsubscribe(member)
 
     def rename(self, member: Member, memberId: str) -> None:
         """
@@ -300,19 +313,33 @@ class Group:
             self.unsynced.add(memberId)
         if self.leaderId == formerId:
             self.leaderId = memberId
-        self._growFor(member, len(memberId) - len(formerId))
+        self._growFor(member.host, len(memberId) - len(formerId))
 
-    def update(self, member: Member, sessionSeconds: float, rebalanceSeconds: float, protocols: Protocols) -> None:
+    def update(self, member: Member, request: JoinRequest) -> None:
         """
         Take over what a member that joins again says now.
         """
-        self._growFor(member, -member.sizeBytes)
+        self._growFor(member.host, -member.sizeBytes)
         self._count(member.protocols, -1)
-        member.sessionSeconds = sessionSeconds
-        member.rebalanceSeconds = rebalanceSeconds
-        member.protocols = protocols
-        self._count(protocols, 1)
-        self._growFor(member, member.sizeBytes)
+        member.clientId, member.host = request.clientId, request.host
+        member.sessionSeconds = request.sessionSeconds
+        member.rebalanceSeconds = request.rebalanceSeconds
+        member.protocols = request.protocols
+        self._count(member.protocols, 1)
+        self._growFor(member.host, member.sizeBytes)
+        if member.subscription != request.subscription:
+            self._unsubscribe(member)
+            self._subscribe(member, request.subscription)
+
+    def growthBytes(self, member: Member | None, request: JoinRequest) -> int:
+        """
+        About how much more memory a member would take.
+
+        @param member: what the group knows of it; L{None} if it is new.
+        """
+        isShared = request.subscription in self._readers
+        addedBytes = sizeOfProtocols(request.protocols) + (0 if isShared else request.subscription.sizeBytes)
+        return addedBytes - (0 if member is None else sizeOfProtocols(member.protocols))
 
     def addPending(self, participant: Participant) -> None:
         """
@@ -392,7 +419,7 @@ class Group:
         """
         for member in self.members.values():
             assignment = assignments.get(member.memberId, b"")
-            self._growFor(member, len(assignment) - len(member.assignment))
+            self._growFor(member.host, len(assignment) - len(member.assignment))
             member.assignment = assignment
 
     def joinResult(self, member: Member) -> JoinResult:
@@ -416,15 +443,11 @@ class Group:
         ]
         return evolve(result, members=metadata)
 
-    def subscribedTopics(self) -> set[str]:
+    def isRead(self, topicName: str) -> bool:
         """
-        The topics that any member of this generation reads, as far as they say
-        so like Kafka's consumers.
+        Whether any member reads a topic, as far as they say so like Kafka's consumers.
         """
-        topics: set[str] = set()
-        for member in self.members.values():
-            topics.update(_topicsIn(member.metadata(self.protocolName)))
-        return topics
+        return any(topicName in subscription.topics for subscription in self._readers)
 
     # Offsets and size
 
@@ -446,6 +469,8 @@ class Group:
         self.totals.pendingCount -= len(self.pending)
         for member in self.members.values():
             self.totals.hold(member.host, -member.sizeBytes)
+        for readers in self._readers.values():
+            self.totals.hold(readers.host, -readers.subscription.sizeBytes)
         self._grow(-self.sizeBytes)
 
     def _count(self, protocols: Protocols, change: int) -> None:
@@ -454,21 +479,25 @@ class Group:
             if not self._supporters[name]:
                 del self._supporters[name]
 
-    def _growFor(self, member: Member, sizeBytes: int) -> None:
-        self.totals.hold(member.host, sizeBytes)
+    def _subscribe(self, member: Member, subscription: Subscription) -> None:
+        readers = self._readers.get(subscription)
+        if readers is None:
+            readers = self._readers[subscription] = _Readers(subscription, member.host)
+            self._growFor(member.host, subscription.sizeBytes)
+        readers.count += 1
+        member.subscription = readers.subscription
+
+    def _unsubscribe(self, member: Member) -> None:
+        readers = self._readers[member.subscription]
+        readers.count -= 1
+        if not readers.count:
+            del self._readers[member.subscription]
+            self._growFor(readers.host, -readers.subscription.sizeBytes)
+
+    def _growFor(self, host: str, sizeBytes: int) -> None:
+        self.totals.hold(host, sizeBytes)
         self._grow(sizeBytes)
 
     def _grow(self, sizeBytes: int) -> None:
         self.sizeBytes += sizeBytes
         self.totals.sizeBytes += sizeBytes
-
-
-def _topicsIn(metadata: bytes) -> tuple[str, ...]:
-    subscription = metadata[_VERSION_BYTES:]
-    try:
-        countElementsOf(ConsumerProtocolSubscription, "a subscription", subscription, _MAX_TOPICS)
-        topics: tuple[str, ...] = _readSubscription(subscription, 0)[0].topics
-    except (MalformedRequest, ValueError):
-        # Metadata that cannot be understood names no topics.
-        return ()
-    return topics

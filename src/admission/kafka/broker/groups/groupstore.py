@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 from ..log.interface import CommitCallback, ILog, LogFailed, LogRefusal, Partition
 from .groupstate import Group, GroupTotals, Offset
 from .member import Member
+from .subscriptions import CONSUMER_PROTOCOL_TYPE, NO_TOPICS, Subscription, subscriptionIn
 
 _VERSION: Final = 1
 _NUMBER: Final = struct.Struct(">Q")
@@ -222,10 +223,13 @@ def _decodeGroup(number: int, value: bytes, totals: GroupTotals) -> StoredGroup:
         leaderId=fields["leader"],
         isStored=True,
     )
-    return StoredGroup(group, [_decodeMember(each) for each in fields["members"]], fields["isAssigned"])
+    isConsumers = group.protocolType == CONSUMER_PROTOCOL_TYPE
+    members = [_decodeMember(each, isConsumers) for each in fields["members"]]
+    return StoredGroup(group, members, fields["isAssigned"])
 
 
-def _decodeMember(fields: Mapping[str, Any]) -> Member:
+def _decodeMember(fields: Mapping[str, Any], isConsumer: bool) -> Member:
+    protocols = tuple((name, b64decode(metadata, validate=True)) for name, metadata in fields["protocols"])
     return Member(
         memberId=fields["id"],
         instanceId=fields["instance"],
@@ -233,10 +237,22 @@ def _decodeMember(fields: Mapping[str, Any]) -> Member:
         host=fields["host"],
         sessionSeconds=float(fields["sessionSeconds"]),
         rebalanceSeconds=float(fields["rebalanceSeconds"]),
-        protocols=tuple((name, b64decode(metadata, validate=True)) for name, metadata in fields["protocols"]),
+        protocols=protocols,
+        subscription=_subscriptionIn([metadata for _, metadata in protocols]) if isConsumer else NO_TOPICS,
         assignment=b64decode(fields["assignment"], validate=True),
         isNew=False,
     )
+
+
+def _subscriptionIn(metadata: Iterable[bytes]) -> Subscription:
+    # Nobody is served before the start is over.
+    steps = subscriptionIn(metadata)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            subscription: Subscription = end.value
+            return subscription
 
 
 def _encodeOffset(offset: Offset) -> bytes:

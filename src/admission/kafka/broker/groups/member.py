@@ -16,6 +16,8 @@ from twisted.internet.defer import Deferred
 from admission.interfaces import IPurgatory
 from admission.operations import DelayedOperation
 
+from .subscriptions import NO_TOPICS, Subscription
+
 Protocols = tuple[tuple[str, bytes], ...]
 """The protocols that a member supports, its favourite first: the name of each, and the member's metadata in it."""
 
@@ -54,6 +56,7 @@ class JoinRequest:
         hashed.
     @ivar sessionSeconds: how long the member may be silent.
     @ivar rebalanceSeconds: how long the others wait for it to join.
+    @ivar subscription: the topics that the protocols name.
     @ivar mustKnowItsId: whether a new member has to come back with the id that
         it is given before it counts (KIP-394).
     @ivar maySkipAssignment: whether the client understands that it leads
@@ -70,6 +73,7 @@ class JoinRequest:
     rebalanceSeconds: float
     protocolType: str
     protocols: Protocols
+    subscription: Subscription = NO_TOPICS
     mustKnowItsId: bool = False
     maySkipAssignment: bool = False
 
@@ -167,6 +171,7 @@ class Member(Participant):
     A member of a group.
 
     @ivar rebalanceSeconds: how long the others wait for it to join.
+    @ivar subscription: the topics that it reads; what they take is counted by its group.
     @ivar assignment: what its leader assigned to it.
     @ivar isNew: whether it has never been part of a generation.
     @ivar waiting: the answer to its JoinGroup or SyncGroup request while that
@@ -178,6 +183,7 @@ class Member(Participant):
     host: str
     rebalanceSeconds: float
     protocols: Protocols
+    subscription: Subscription = NO_TOPICS
     assignment: bytes = b""
     isNew: bool = True
     waiting: Deferred[Any] | None = field(default=None, repr=False)

@@ -6,8 +6,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.kafka.broker.groups.groupstate import Group, GroupLimits, GroupTotals, Offset, State
 from admission.kafka.broker.groups.member import Participant
+from admission.kafka.broker.groups.subscriptions import NO_TOPICS, Subscription
 from admission.kafka.broker.log.interface import Partition
-from tests.unit.kafka.broker.groups.groupsfixture import memberNamed
+from tests.unit.kafka.broker.groups.groupsfixture import memberNamed, requestToJoin
 
 
 class GroupTests(SynchronousTestCase):
@@ -59,7 +60,7 @@ class GroupTests(SynchronousTestCase):
         self.assertFalse(self.group.supports("connect", (("range", b""),)))
         self.group.remove(self.group.members["b"])
         self.assertTrue(self.group.supports("consumer", (("special", b""),)))
-        self.group.update(special, 10.0, 20.0, (("range", b""),))
+        self.group.update(special, requestToJoin(protocols=(("range", b""),)))
         self.assertFalse(self.group.supports("consumer", (("special", b""),)))
         self.assertEqual(dict(self.group._supporters), {"range": 1})
 
@@ -107,7 +108,7 @@ class GroupTests(SynchronousTestCase):
         self.group.add(member)
         self.group.addPending(pending)
         full = self.group.sizeBytes
-        self.group.update(member, 10.0, 20.0, (("range", bytes(1001)),))
+        self.group.update(member, requestToJoin(protocols=(("range", bytes(1001)),)))
         self.assertEqual(self.group.sizeBytes, full + 1000)
         self.group.assign({"a": bytes(500)})
         self.assertEqual(self.group.sizeBytes, full + 1500)
@@ -125,6 +126,32 @@ class GroupTests(SynchronousTestCase):
         self.group.addPending(pending)
         self.group.leaveTotals()
         self.assertEqual((self.totals.sizeBytes, self.totals.pendingCount), (other.sizeBytes, 0))
+
+    def test_readTheSame(self) -> None:
+        """Members that read the same topics share their names, which the first of them pays for while any is there."""
+        empty = self.group.sizeBytes
+        members = [memberNamed(each, host=each) for each in ("192.0.2.1", "192.0.2.2")]
+        for member in members:
+            member.subscription = Subscription(frozenset(("events", "others")), 5000)
+            self.group.add(member)
+        self.assertIs(members[0].subscription, members[1].subscription)
+        self.assertEqual(self.group.sizeBytes, empty + sum(member.sizeBytes for member in members) + 5000)
+        self.assertEqual((self.group.isRead("events"), self.group.isRead("more")), (True, False))
+        self.group.remove(members[0])
+        heldBytes = dict(self.totals.hostBytes)
+        self.assertEqual(heldBytes, {"192.0.2.1": 5000, "192.0.2.2": members[1].sizeBytes})
+        self.group.update(members[1], requestToJoin(host="192.0.2.2", subscription=NO_TOPICS))
+        self.assertEqual(self.totals.hostBytes, {"192.0.2.2": members[1].sizeBytes})
+        self.assertFalse(self.group.isRead("events"))
+
+    def test_otherAddress(self) -> None:
+        """A member that is back from another address and with another client id counts there."""
+        empty, member = self.group.sizeBytes, memberNamed("a", instanceId="static", host="192.0.2.1")
+        self.group.add(member)
+        self.group.update(member, requestToJoin(host="192.0.2.2", clientId="renamed"))
+        self.assertEqual(self.totals.hostBytes, {"192.0.2.2": member.sizeBytes})
+        self.group.remove(member)
+        self.assertEqual((self.totals.hostBytes, self.group.sizeBytes), ({}, empty))
 
 
 class LimitsTests(SynchronousTestCase):

@@ -12,6 +12,7 @@ from admission.kafka.broker.groups.groupstate import GroupTotals, Offset, State
 from admission.kafka.broker.groups.groupstore import GroupStore
 from admission.kafka.broker.groups.member import GroupRefusal
 from admission.kafka.broker.log.interface import LogFailed
+from tests.kit.subscriptions import subscription
 from tests.unit.kafka.broker.groups.groupsfixture import OffsetsTestCase
 
 
@@ -24,6 +25,14 @@ class StoreTests(OffsetsTestCase):
         self.rig.kill()
         offset = self.rig.group().offsets[self.second]
         self.assertEqual(offset, Offset(2**62, -1, "größer", self.rig.wallSeconds()))
+
+    def test_subscriptions(self) -> None:
+        """What members read is known after a restart, too."""
+        self.rig.wait()
+        self.stable(self.consumer(protocols=(("range", subscription("events")),)))
+        self.assertFalse(self.rig.group().isRead("events"))
+        self.rig.kill()
+        self.assertTrue(self.rig.group().isRead("events"))
 
     def test_beyondTheEnd(self) -> None:
         """
