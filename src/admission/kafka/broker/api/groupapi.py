@@ -46,6 +46,7 @@ def joinGroup(broker: Broker, request: KafkaRequest) -> Steps[Waiting]:
         instanceId=getattr(entity, "group_instance_id", None),
         clientId=request.clientId,
         host=request.host,
+        holder=request.connection.holder,
         connection=request.connection,
         sessionSeconds=sessionSeconds,
         rebalanceSeconds=rebalanceSeconds if rebalanceSeconds > 0 else sessionSeconds,
@@ -135,6 +136,7 @@ def memberRequest(request: KafkaRequest, generation: int) -> MemberRequest:
         generation=generation,
         memberId=entity.member_id,
         instanceId=getattr(entity, "group_instance_id", None),
+        holder=request.connection.holder,
         connection=request.connection,
     )
 

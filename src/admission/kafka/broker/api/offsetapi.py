@@ -49,7 +49,9 @@ def offsetCommit(broker: Broker, request: KafkaRequest) -> Steps[Waiting]:
                     errorCode = ErrorCode.offset_metadata_too_large
                 else:
                     leaderEpoch = getattr(each, "committed_leader_epoch", -1)
-                    offsets[partition] = Offset(each.committed_offset, leaderEpoch, metadata, broker.wallSeconds())
+                    offsets[partition] = Offset(
+                        each.committed_offset, leaderEpoch, metadata, broker.wallSeconds(), request.connection.holder
+                    )
             verdicts[-1][1].append((each.partition_index, errorCode))
 
     def answered(errorCode: ErrorCode) -> Answer:

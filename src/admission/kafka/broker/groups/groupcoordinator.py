@@ -23,6 +23,7 @@ from twisted.logger import Logger
 
 from admission.interfaces import IPurgatory
 
+from ..holdings import Holdings
 from ..log.interface import CommitCallback, ILog, Partition
 from .groupstate import Group, GroupLimits, GroupTotals, Offset, State
 from .groupstore import GroupStore, StoredGroup
@@ -34,8 +35,12 @@ from .member import (
     MemberRequest,
     Participant,
     SyncResult,
+    sizeOfBytes,
 )
 from .rebalancer import NEW_MEMBER_SECONDS, Rebalancer
+
+_SILENT_SECONDS = 60.0
+"""How long nothing is said of a limit after it was said that somebody has come to it."""
 
 
 class GroupCoordinator:
@@ -76,7 +81,8 @@ class GroupCoordinator:
         self._answers = self._rebalancer.answers
         self._connections = self._rebalancer.connections
         self._checkCall: IDelayedCall | None = None
-        self._isFull = False
+        # When a refusal for lack of room is logged again, by the setting that is the limit.
+        self._silentUntilSeconds: dict[str, float] = {}
         self._isDraining = False
 
     def start(self) -> None:
@@ -120,7 +126,7 @@ class GroupCoordinator:
         """
         About how much memory all groups take.
         """
-        return self._totals.sizeBytes
+        return self._totals.memoryBytes.total
 
     @property
     def all(self) -> Collection[Group]:
@@ -169,7 +175,7 @@ class GroupCoordinator:
             if group is None:
                 if request.memberId:
                     raise GroupRefusal(ErrorCode.unknown_member_id, request.memberId)
-                group = self._create(request.groupId)
+                group = self._create(request.groupId, request.holder)
             try:
                 return self._join(group, request)
             except GroupRefusal:
@@ -248,8 +254,10 @@ class GroupCoordinator:
         growthBytes = sum(offset.sizeBytes for offset in offsets.values())
         if group is not None:
             growthBytes -= sum(group.offsets[each].sizeBytes for each in offsets if each in group.offsets)
-        self._checkFits(group, growthBytes, ErrorCode.invalid_commit_offset_size)
-        return self._commit(self._create(request.groupId) if group is None else group, offsets)
+        self._checkFits(group, request.holder, growthBytes, ErrorCode.invalid_commit_offset_size)
+        if group is None:
+            group = self._create(request.groupId, request.holder)
+        return self._commit(group, request.holder, offsets, growthBytes)
 
     # Requests of administrators
 
@@ -329,26 +337,25 @@ class GroupCoordinator:
         @param memberId: the id that the group knows the client by; empty if it
             does not.
         """
-        limits, totals = self.limits, self._totals
+        limits = self.limits
         member = group.members.get(memberId)
         # Who was told an id and has not come back with it has no place: clients may ask for any number of ids.
         if group.state is State.PREPARING:
             hasPlace = memberId in group.joined or len(group.joined) < limits.maxMembers
         else:
             hasPlace = member is not None or len(group.members) < limits.maxMembers
-        growthBytes = group.growthBytes(member, request)
-        hostBytes = totals.hostBytes.get(request.host, 0)
-        isAllowed = limits.allow(group.sizeBytes, totals.sizeBytes, growthBytes)
-        return hasPlace and isAllowed and limits.allowHost(hostBytes, growthBytes)
+        return hasPlace and self._fits(group, request.holder, group.growthBytes(member, request))
 
     def _addPending(self, group: Group, memberId: str, request: JoinRequest) -> None:
         """
         Expect a new member to come back with its id.  It counts only then: many
         clients ask again and again without ever having been answered.
         """
-        if self._totals.pendingCount >= self.limits.maxPending:
+        pending, holder = self._totals.pending, request.holder
+        if not pending.allow(holder, 1, self.limits.maxPending):
+            self._lacksRoom("max.pending.members", holder, pending, self.limits.maxPending)
             raise GroupRefusal(ErrorCode.coordinator_not_available)
-        participant = Participant(memberId=memberId, sessionSeconds=request.sessionSeconds)
+        participant = Participant(memberId=memberId, sessionSeconds=request.sessionSeconds, holder=holder)
         self._rebalancer.enroll(group, participant, partial(self._pendingExpired, group, participant))
         self._connections.heard(participant, request.connection)
         group.addPending(participant)
@@ -403,6 +410,7 @@ class GroupCoordinator:
             instanceId=request.instanceId,
             clientId=request.clientId,
             host=request.host,
+            holder=request.holder,
             sessionSeconds=request.sessionSeconds,
             rebalanceSeconds=request.rebalanceSeconds,
             protocols=request.protocols,
@@ -476,7 +484,8 @@ class GroupCoordinator:
         isLeader = member.memberId == group.leaderId
         if isLeader:
             assignments = {memberId: each for memberId, each in assignments.items() if memberId in group.members}
-            self._checkFits(group, sum(map(len, assignments.values())), ErrorCode.group_max_size_reached)
+            growthBytes = sum(map(sizeOfBytes, assignments.values()))
+            self._checkFits(group, member.holder, growthBytes, ErrorCode.group_max_size_reached)
         waiting = self._rebalancer.park(group, member)
         group.unsynced.discard(member.memberId)
         self._rebalancer.checkPhase(group)
@@ -517,9 +526,13 @@ class GroupCoordinator:
         self._connections.heard(member, request.connection)
         member.session.start(member.sessionSeconds)
 
-    def _commit(self, group: Group, offsets: Mapping[Partition, Offset]) -> Deferred[None]:
+    def _commit(
+        self, group: Group, holder: str, offsets: Mapping[Partition, Offset], growthBytes: int
+    ) -> Deferred[None]:
         group.wallSeconds = self._wallSeconds()
         group.uncommittedCount += 1
+        # Of all that is committed in a turn, each must fit beside the others.
+        group.grow(holder, growthBytes)
         if not group.isStored:
             # Or the stored offsets would belong to no group.
             self._store.save(group, lambda error: None)
@@ -527,8 +540,9 @@ class GroupCoordinator:
 
         def committed(error: Exception | None) -> None:
             group.uncommittedCount -= 1
-            if error is None and group.state is not State.DEAD:
-                for partition, offset in offsets.items():
+            if group.state is not State.DEAD:
+                group.grow(holder, -growthBytes)
+                for partition, offset in offsets.items() if error is None else ():
                     if not partition.deleted:
                         group.setOffset(partition, offset)
             _fire(waiting, error)
@@ -540,21 +554,44 @@ class GroupCoordinator:
         if self._isDraining:
             raise GroupRefusal(ErrorCode.not_coordinator, memberId)
 
-    def _checkFits(self, group: Group | None, growthBytes: int, errorCode: ErrorCode) -> None:
-        sizeBytes = 0 if group is None else group.sizeBytes
-        if not self.limits.allow(sizeBytes, self._totals.sizeBytes, growthBytes):
+    def _checkFits(self, group: Group | None, holder: str, growthBytes: int, errorCode: ErrorCode) -> None:
+        if not self._fits(group, holder, growthBytes):
             raise GroupRefusal(errorCode)
+
+    def _fits(self, group: Group | None, holder: str, growthBytes: int) -> bool:
+        limits, memoryBytes = self.limits, self._totals.memoryBytes
+        fits = limits.allow(0 if group is None else group.sizeBytes, memoryBytes, holder, growthBytes)
+        if not fits and not memoryBytes.allow(holder, growthBytes, limits.maxBytes):
+            self._lacksRoom("max.groups.bytes", holder, memoryBytes, limits.maxBytes)
+        return fits
+
+    def _lacksRoom(self, limitName: str, holder: str, holdings: Holdings, capacity: int) -> None:
+        """
+        Note that a holder gets no more, once in a while.
+        """
+        now = self._clock.seconds()
+        if now < self._silentUntilSeconds.get(limitName, now):
+            return
+        self._silentUntilSeconds[limitName] = now + _SILENT_SECONDS
+        self._log.warn(
+            "groups of {holder!r:.300} are refused: it has {held} of the {capacity} of {limitName}, others have"
+            " {others}, and nobody may have more than is left",
+            holder=holder,
+            held=holdings.of(holder),
+            capacity=capacity,
+            limitName=limitName,
+            others=holdings.total - holdings.of(holder),
+        )
 
     # Groups that come and go
 
-    def _create(self, groupId: str) -> Group:
-        isFull = len(self._groups) >= self.limits.maxGroups
-        if isFull and not self._isFull:
-            self._log.warn("there are {count} groups, and no more are allowed (max.groups)", count=len(self._groups))
-        self._isFull = isFull
-        if isFull:
+    def _create(self, groupId: str, holder: str) -> Group:
+        groups, maxGroups = self._totals.groups, self.limits.maxGroups
+        if not groups.allow(holder, 1, maxGroups):
+            self._lacksRoom("max.groups", holder, groups, maxGroups)
             raise GroupRefusal(ErrorCode.policy_violation)
-        group = self._groups[groupId] = Group(groupId, self._store.nextNumber(), self._totals, self._wallSeconds())
+        number = self._store.nextNumber()
+        group = self._groups[groupId] = Group(groupId, number, self._totals, self._wallSeconds(), holder)
         return group
 
     def _restore(self, stored: StoredGroup) -> None:

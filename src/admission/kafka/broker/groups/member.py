@@ -21,7 +21,7 @@ from .subscriptions import NO_TOPICS, Subscription
 Protocols = tuple[tuple[str, bytes], ...]
 """The protocols that a member supports, its favourite first: the name of each, and the member's metadata in it."""
 
-_PARTICIPANT_BYTES = 1000
+_PARTICIPANT_BYTES = 1250
 _PROTOCOL_BYTES = 200
 
 _LATE_SECONDS = 0.1
@@ -52,6 +52,7 @@ class JoinRequest:
 
     @ivar memberId: empty if the client has none yet.
     @ivar instanceId: of a static member, the name that outlives its processes.
+    @ivar holder: for whom it is: the principal, or the address.
     @ivar connection: the connection that it came by; any object that can be
         hashed.
     @ivar sessionSeconds: how long the member may be silent.
@@ -68,6 +69,7 @@ class JoinRequest:
     instanceId: str | None = None
     clientId: str = ""
     host: str = ""
+    holder: str = ""
     connection: Any = None
     sessionSeconds: float
     rebalanceSeconds: float
@@ -116,12 +118,14 @@ class MemberRequest:
     begin with.
 
     @ivar generation: the generation that the member believes to be in.
+    @ivar holder: for whom it is: the principal, or the address.
     """
 
     groupId: str
     generation: int
     memberId: str
     instanceId: str | None = None
+    holder: str = ""
     connection: Any = None
 
 
@@ -141,12 +145,14 @@ class Participant:
     A client with a member id, which has to be heard of within its session.
     One that is no L{Member} was told its id and has yet to join with it.
 
+    @ivar holder: who is charged for it: the principal, or the address.
     @ivar connection: the connection that it was heard of by last.
     @ivar session: its session.
     """
 
     memberId: str
     sessionSeconds: float
+    holder: str = ""
     connection: Any = field(default=None, repr=False)
     session: Session = field(init=False, repr=False)
 
@@ -162,7 +168,7 @@ class Participant:
         """
         About how much memory it takes.
         """
-        return _PARTICIPANT_BYTES + len(self.memberId)
+        return _PARTICIPANT_BYTES + sizeOfText(self.memberId)
 
 
 @define(eq=False, kw_only=True)
@@ -199,8 +205,8 @@ class Member(Participant):
 
     @property
     def sizeBytes(self) -> int:
-        texts = len(self.memberId) + len(self.instanceId or "") + len(self.clientId)
-        return _PARTICIPANT_BYTES + texts + sizeOfProtocols(self.protocols) + len(self.assignment)
+        texts = sizeOfText(self.memberId) + sizeOfText(self.instanceId or "") + sizeOfText(self.clientId)
+        return _PARTICIPANT_BYTES + texts + sizeOfProtocols(self.protocols) + sizeOfBytes(self.assignment)
 
     def metadata(self, protocolName: str | None) -> bytes:
         """
@@ -213,7 +219,21 @@ def sizeOfProtocols(protocols: Protocols) -> int:
     """
     About how much memory they take, in bytes.
     """
-    return sum(_PROTOCOL_BYTES + len(name) + len(metadata) for name, metadata in protocols)
+    return sum(_PROTOCOL_BYTES + sizeOfText(name) + sizeOfBytes(metadata) for name, metadata in protocols)
+
+
+def sizeOfText(text: str) -> int:
+    """
+    About how much memory a text takes, in bytes: here, and as UTF-8 in a table of the log.
+    """
+    return (2 if text.isascii() else 8) * len(text)
+
+
+def sizeOfBytes(content: bytes) -> int:
+    """
+    About how much memory C{content} takes, in bytes: here, and as base64 in a table of the log.
+    """
+    return len(content) * 7 // 3
 
 
 class Session(DelayedOperation):

@@ -81,8 +81,7 @@ def _read(metadata: bytes, topics: set[str]) -> Steps[None]:
             position = begin + _LENGTH.unpack_from(metadata, position)[0]
             if not begin <= position <= len(metadata):
                 return
-            # One text for all members and the log.
-            found.add(sys.intern(metadata[begin:position].decode()))
+            found.add(metadata[begin:position].decode())
         except (struct.error, UnicodeDecodeError):
             return
     topics |= found

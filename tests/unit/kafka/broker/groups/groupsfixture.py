@@ -32,14 +32,15 @@ STEP_SECONDS = 0.25
 RANGE: Protocols = (("range", b"all"),)
 
 
-def memberNamed(memberId: str, *protocolNames: str, instanceId: str | None = None, host: str = "") -> Member:
+def memberNamed(memberId: str, *protocolNames: str, instanceId: str | None = None, holder: str = "") -> Member:
     """A member that speaks some protocols, in which it says its own name."""
     protocols: Protocols = tuple((name, memberId.encode()) for name in protocolNames or ("range",))
     return Member(
         memberId=memberId,
         instanceId=instanceId,
         clientId="",
-        host=host,
+        host="",
+        holder=holder,
         sessionSeconds=10.0,
         rebalanceSeconds=20.0,
         protocols=protocols,
@@ -204,6 +205,7 @@ class Consumer:
             generation=self.generation,
             memberId=self.memberId,
             instanceId=self.request.instanceId,
+            holder=self.request.holder,
             connection=self.request.connection,
         )
 
@@ -235,7 +237,7 @@ class Consumer:
         committing = maybeDeferred(
             self.case.groups.commit,
             self.memberRequest(),
-            {partition: Offset(offset, -1, metadata, self.case.wallSeconds())},
+            {partition: Offset(offset, -1, metadata, self.case.wallSeconds(), self.request.holder)},
         )
         outcomes: list[ErrorCode] = []
         committing.addCallbacks(

@@ -21,10 +21,11 @@ class StoreTests(OffsetsTestCase):
 
     def test_offsets(self) -> None:
         """Offsets come back with all that belongs to them."""
-        self.simple(self.second, 2**62, metadata="größer")
-        self.rig.kill()
-        offset = self.rig.group().offsets[self.second]
-        self.assertEqual(offset, Offset(2**62, -1, "größer", self.rig.wallSeconds()))
+        for metadata in ("größer", "\0", ""):
+            self.consumer(holder="someone").commit(self.second, 2**62, metadata)
+            self.rig.kill()
+            offset = self.rig.group().offsets[self.second]
+            self.assertEqual(offset, Offset(2**62, -1, metadata, self.rig.wallSeconds(), "someone"))
 
     def test_subscriptions(self) -> None:
         """What members read is known after a restart, too."""
@@ -81,10 +82,10 @@ class StoreTests(OffsetsTestCase):
         for name in ("groups", "offsets"):
             table = self.rig.log.tables[name]
             ((key, value),) = table.current.items()
-            table.current[key] = b"\x02" + value[1:]
+            table.current[key] = bytes((value[0] + 1,)) + value[1:]
             store = GroupStore(self.rig.log)  # type: ignore[arg-type]
             failure = self.assertRaises(LogFailed, store.load, GroupTotals())
-            self.assertIn("format 2", str(failure))
+            self.assertIn(f"format {value[0] + 1}", str(failure))
             table.current[key] = value
 
     def test_damaged(self) -> None:

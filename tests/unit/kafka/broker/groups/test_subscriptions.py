@@ -69,7 +69,6 @@ class SubscriptionTests(SynchronousTestCase):
                 keptBytes, mostBytes = tracemalloc.get_traced_memory()
             finally:
                 tracemalloc.stop()
-            # Where texts are interned is a table of the interpreter.
-            self.assertLess(abs(found.sizeBytes - keptBytes), found.sizeBytes // 2)
+            self.assertLess(abs(found.sizeBytes - keptBytes), found.sizeBytes // 10)
             self.assertLessEqual(mostBytes, decodingBytes(metadata))
             del found

@@ -1,0 +1,56 @@
+# -*- test-case-name: tests.unit.kafka.broker.test_holdings -*-
+"""
+Shares of what is bounded, so that nobody has all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+
+class Holdings:
+    """
+    How much of something each holder has, and whether it may have more: as much as it leaves free, and one.  That is
+    the dynamic threshold of Choudhury and Hahne (1998) for buffers.
+
+    So a holder that is alone has half at most, n holders that all want more come to 1/(n + 1) each, and as much is left
+    for one that has nothing yet.  Nothing is set aside for holders that are not there.
+
+    @ivar total: how much all have together.
+    """
+
+    __slots__ = ("_held", "total")
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._held: dict[str, int] = {}
+
+    def of(self, holder: str) -> int:
+        """
+        How much C{holder} has.
+        """
+        return self._held.get(holder, 0)
+
+    def __iter__(self) -> Iterator[tuple[str, int]]:
+        """
+        Every holder that has something, with how much.
+        """
+        return iter(self._held.items())
+
+    def add(self, holder: str, amount: int) -> None:
+        """
+        C{holder} has that much more, or less.  Whether it may is not asked.
+        """
+        held = self._held.pop(holder, 0) + amount
+        if held:
+            self._held[holder] = held
+        self.total += amount
+
+    def allow(self, holder: str, amount: int, capacity: int) -> bool:
+        """
+        Whether C{holder} may have more.  One that wants no more than it has always may.
+
+        @param amount: how much more.
+        @param capacity: how much there is in all.
+        """
+        return amount <= 0 or self._held.get(holder, 0) + amount <= capacity - self.total - amount + 1
