@@ -377,6 +377,7 @@ class ILog(Interface):
         batch: RecordBatch,
         owner: str = "",
         isUrgent: bool = False,
+        holder: str = "",
     ) -> AppendResult:
         """
         Append a batch.  It cannot be read before it is
@@ -388,12 +389,22 @@ class ILog(Interface):
             producer, the batch must continue that producer's sequence.
         @param owner: who appends; remembered with the producer's state.
         @param isUrgent: whether somebody will wait for the disk to have it.
+        @param holder: for whom: a principal, or an address.  Nobody has all the
+            files that may wait to be flushed.
         @raise UnknownTopic: if the topic has been deleted.
         @raise OutOfOrderSequence: if batches are missing before this one.
         @raise InvalidProducerEpoch: if the producer has been replaced.
         @raise LogFailed: if the storage fails.  If that was in writing, everything appended
             since the last commit is lost as well, the callbacks are
             told, and nothing can be appended for the rest of this turn.
+        """
+
+    def whenRoom(holder: str, partitionCount: int, timeoutSeconds: float) -> Deferred[None] | None:
+        """
+        Whether some partitions may be appended to for a holder, whether their files wait to be flushed already or not.
+
+        @return: L{None} if they may.  Otherwise fires after a flush, when they may, if no others came first, or after
+            C{timeoutSeconds}.
         """
 
     def deleteRecords(partition: Partition, offset: int) -> None:

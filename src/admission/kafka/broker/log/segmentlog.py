@@ -64,6 +64,9 @@ _PRODUCER_IDS: Final = 1000
 _KEPT_BYTES: Final = 64 << 10
 """Batches below this size are copied and written at the end of the turn; larger ones are written at once."""
 
+_UNAWAITED_AT_ONCE: Final = 200
+"""How many partitions that nobody waits for are flushed in one round: those who come meanwhile wait for its end."""
+
 _OWNERS: Final = "owners"
 _OWNER_KEY: Final = struct.Struct(">q")
 _OWNER_BYTES: Final = 200
@@ -152,9 +155,11 @@ class SegmentLog:
         self._disk = disk = LocalDisk() if disk is None else disk
         self._listeners: list[PartitionsListener] = []
         self._flushWaiters: deque[tuple[int, CommitCallback]] = deque()
+        self._roomWaiters: deque[Deferred[None]] = deque()
         # All of these are used as ordered sets. Partitions that await a commit, and those of them that somebody will
         # wait for; those with unflushed bytes, and those of them that somebody waits for; those to tell listeners of.
-        self._appended: dict[PartitionLog, None] = {}
+        # The first have for whom they were appended to.
+        self._appended: dict[PartitionLog, str] = {}
         self._appendedUrgently: dict[PartitionLog, None] = {}
         self._dirty: dict[PartitionLog, None] = {}
         self._urgent: dict[PartitionLog, None] = {}
@@ -269,6 +274,7 @@ class SegmentLog:
         batch: RecordBatch,
         owner: str = "",
         isUrgent: bool = False,
+        holder: str = "",
     ) -> AppendResult:
         stored = self._stored(partition)
         producerId = batch.producerId
@@ -286,7 +292,7 @@ class SegmentLog:
         try:
             self._commits.check()
             if stored not in self._appended:
-                self._prepare(stored, len(buffer))
+                self._prepare(stored, len(buffer), holder)
         except LogFailed:
             if producerId >= 0:
                 self._producers.refused(producer, batch.producerEpoch, firstSequence)
@@ -295,7 +301,7 @@ class SegmentLog:
         assignOffset(buffer, baseOffset, self.leaderEpoch)
         isKept = len(buffer) < _KEPT_BYTES
         stored.append(bytes(buffer) if isKept else buffer, batch)
-        self._appended[stored] = None
+        self._appended.setdefault(stored, holder)
         if isUrgent:
             self._appendedUrgently[stored] = None
         if producerId >= 0:
@@ -310,6 +316,18 @@ class SegmentLog:
 
     def whenCommitted(self, callback: CommitCallback) -> None:
         self._commits.whenCommitted(callback)
+
+    def whenRoom(self, holder: str, partitionCount: int, timeoutSeconds: float) -> Deferred[None] | None:
+        if (
+            self._isClosed
+            or self._failure is not None
+            or self._openFiles.hasRoom(None, holder, partitionCount - 1 + len(self._appended))
+        ):
+            return None
+        self._flusher.everything()
+        waiting: Deferred[None] = Deferred()
+        self._roomWaiters.append(waiting)
+        return waiting.addTimeout(timeoutSeconds, self._clock, onTimeoutCancel=lambda *_: None)
 
     def whenFlushed(self, callback: CommitCallback) -> None:
         self._commits.whenCommitted(partial(self._awaitFlush, callback))
@@ -576,7 +594,7 @@ class SegmentLog:
             )
         return stored
 
-    def _prepare(self, partition: PartitionLog, sizeBytes: int) -> None:
+    def _prepare(self, partition: PartitionLog, sizeBytes: int, holder: str) -> None:
         """
         @raise LogFailed: if the partition cannot be written to.
         """
@@ -585,10 +603,17 @@ class SegmentLog:
             segment = partition.prepare(self._files, sizeBytes, self._wallSeconds(), producers)
         except OSError as error:
             raise LogFailed(explain(error)) from error
-        if not self._openFiles.hasRoom(segment, len(self._appended)):
+        files = self._openFiles
+        if not files.hasRoom(segment, holder, len(self._appended)):
+            # Only then it is known for whom the others of this turn are.
+            self._commits.commit()
+        if not files.hasRoom(segment, holder):
             # Refused here, or it would take along everything else of this turn.
             self._flusher.everything()
-            raise LogFailed("too many files wait to be flushed (log.max.open.files); try again")
+            raise LogFailed(
+                f"{files.unflushed.of(holder)} files that were written for the same client wait to be flushed, and no"
+                " more may (log.max.open.files); try again"
+            )
 
     def _urge(self, partition: PartitionLog) -> None:
         """
@@ -638,8 +663,13 @@ class SegmentLog:
 
     def _write(self) -> None:
         now = self._wallSeconds()
-        for partition in self._appended:
-            partition.write(self._files, now)
+        files = self._openFiles
+        try:
+            for partition, holder in self._appended.items():
+                files.holder = holder
+                partition.write(self._files, now)
+        finally:
+            files.holder = ""
         if self._documents.hasChanges:
             self._documents.write()
 
@@ -648,7 +678,7 @@ class SegmentLog:
         for partition in self._appended:
             partition.settle(leaderEpoch)
         self._changed.update(dict.fromkeys(self._appended))
-        self._dirty.update(self._appended)
+        self._dirty.update(dict.fromkeys(self._appended))
         self._urgent.update(self._appendedUrgently)
         self._appended.clear()
         self._appendedUrgently.clear()
@@ -656,7 +686,7 @@ class SegmentLog:
         self._producers.settle()
         self._commitCount += 1
         self._flusher.written()
-        if self._openFiles.isHalfFull:
+        if self._openFiles.isFilling:
             # Before others have to be refused.
             self._flusher.everything()
 
@@ -694,7 +724,13 @@ class SegmentLog:
 
     def _beginFlush(self, isEverything: bool) -> Round:
         self._flushingCount = self._commitCount
-        partitions = list(self._dirty if isEverything else self._urgent)
+        partitions = list(self._urgent)
+        if isEverything:
+            others = [each for each in self._dirty if each not in self._urgent]
+            atOnce = len(others) if self._isClosed else _UNAWAITED_AT_ONCE
+            partitions += others[:atOnce]
+            if len(others) > atOnce:
+                self._flusher.everything()
         self._urgent.clear()
         files: list[LogFile] = []
         checkpoints: list[tuple[Segment, Checkpoint]] = []
@@ -727,11 +763,13 @@ class SegmentLog:
         self._checkpoints += checkpoints
         self._writeCheckpoints()
         self._tellFlushed()
+        self._tellRoom()
 
     def _flushFailed(self) -> None:
         assert self._flusher.problem is not None
         self._commits.fail(self._flusher.problem)
         self._tellFlushed()
+        self._tellRoom()
 
     @property
     def _failure(self) -> LogFailed | None:
@@ -749,6 +787,19 @@ class SegmentLog:
                 callback(failure)
             except Exception:
                 self._log.failure("{callback} raised when it was told of a flush", callback=callback)
+
+    def _tellRoom(self) -> None:
+        """
+        Have those who wait for room go on, one in each turn, since each begins to work at once.
+        """
+        waiters, self._roomWaiters = self._roomWaiters, deque()
+
+        def tellNext() -> None:
+            if waiters:
+                waiters.popleft().callback(None)
+                self._clock.callLater(0, tellNext)
+
+        tellNext()
 
     def _awaitFlush(self, callback: CommitCallback, error: Exception | None) -> None:
         if error is None:

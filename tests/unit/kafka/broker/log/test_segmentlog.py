@@ -12,6 +12,7 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.logger import capturedLogs, formatEvent
 from zope.interface.verify import verifyObject
 
+from admission.kafka.broker.log import segmentlog
 from admission.kafka.broker.log.disk import LocalFile
 from admission.kafka.broker.log.interface import (
     ILog,
@@ -200,7 +201,7 @@ class OpenFilesTests(LogTestCase):
         accepted = 0
         for partition in partitions:
             try:
-                self.append(partition)
+                self.append(partition, holder=f"writer {partition.index}")
                 accepted += 1
             except LogFailed as refused:
                 self.assertIn("log.max.open.files", str(refused))
@@ -209,20 +210,86 @@ class OpenFilesTests(LogTestCase):
         self.assertEqual([partition.highWatermark for partition in partitions], [1] * 4 + [0] * 4)
         self.clock.turn()
         for partition in partitions[4:]:
-            self.append(partition)
+            self.append(partition, holder=f"writer {partition.index}")
         self.clock.turn()
         self.assertEqual([partition.highWatermark for partition in partitions], [1] * 8)
 
-    def test_halfFull(self) -> None:
-        """When half of them have unflushed bytes, a flush of everything begins, long before the interval is over."""
-        partitions = self.log.createTopic("events", 3, {}).partitions
+    def test_holders(self) -> None:
+        """Who writes to many leaves files to others, even to those that come in the same turn."""
+        partitions = self.log.createTopic("events", 8, {}).partitions
+        self.clock.advance(1.0)
+        accepted = 0
+        for partition in partitions[:6]:
+            try:
+                self.append(partition, holder="greedy")
+                accepted += 1
+            except LogFailed:
+                pass
+        self.assertEqual(accepted, 2)
+        self.assertIsNone(self.log.whenRoom("modest", 1, 60.0))
+        self.append(partitions[7], holder="modest")
+
+    def test_whenRoom(self) -> None:
+        """
+        Those who would write to more than they may are told after a flush, which begins at once, one in each turn;
+        those who do not want it any more are not.
+        """
+        partitions = self.log.createTopic("events", 8, {}).partitions
         self.clock.advance(1.0)
         for partition in partitions[:2]:
+            self.append(partition, holder="greedy")
+        self.clock.turn()
+        told: list[int] = []
+        waiting = [self.log.whenRoom("greedy", 1, 60.0) for _ in range(3)]
+        for number, each in enumerate(waiting):
+            assert each is not None
+            each.addCallbacks(lambda _, number: told.append(number), lambda _: None, callbackArgs=(number,))
+        assert waiting[1] is not None
+        waiting[1].cancel()
+        seen = []
+        for _ in range(8):
+            self.clock.turn()
+            seen.append(len(told))
+        self.assertEqual(told, [0, 2])
+        self.assertIn(1, seen)
+        self.assertIsNone(self.log.whenRoom("greedy", 1, 60.0))
+
+    def test_whenRoomOnClosing(self) -> None:
+        """When the log is closed nobody waits for room any more."""
+        partitions = self.log.createTopic("events", 8, {}).partitions
+        self.clock.advance(1.0)
+        for partition in partitions[:2]:
+            self.append(partition, holder="greedy")
+        self.clock.turn()
+        waiting = self.log.whenRoom("greedy", 1, 60.0)
+        assert waiting is not None
+        self.log.close()
+        self.clock.turn()
+        self.successResultOf(waiting)
+        self.assertIsNone(self.log.whenRoom("greedy", 1, 60.0))
+
+    def test_rounds(self) -> None:
+        """Of very many partitions that nobody waits for some are flushed in a round, so that others wait for less."""
+        self.patch(segmentlog, "_UNAWAITED_AT_ONCE", 1)
+        partitions = partitionsOf(self.log.createTopic("events", 2, {}))
+        self.clock.advance(1.0)
+        for partition in partitions:
             self.append(partition)
+        left = []
+        while not left or left[-1]:
+            self.clock.turn()
+            left.append(sum(each.isDirty for each in partitions))
+        self.assertIn(1, left)
+
+    def test_filling(self) -> None:
+        """When a fourth of them has unflushed bytes, a flush of everything begins, before the interval is over."""
+        partitions = self.log.createTopic("events", 3, {}).partitions
+        self.clock.advance(1.0)
+        self.append(partitions[0])
         self.clock.turn()
         self.clock.turn()
-        self.assertTrue(all(each.isDirty for each in partitionsOf(self.log.topic("events"))[:2]))
-        self.append(partitions[2])
+        self.assertTrue(partitionsOf(self.log.topic("events"))[0].isDirty)
+        self.append(partitions[1])
         self.clock.turn()
         self.clock.turn()
         self.assertFalse(any(each.isDirty for each in partitionsOf(self.log.topic("events"))))
