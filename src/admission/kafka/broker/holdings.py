@@ -6,6 +6,12 @@ Shares of what is bounded, so that nobody has all of it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
+
+from twisted.logger import Logger
+
+_SILENT_SECONDS: Final = 60.0
+"""How long nothing is said of a limit after it was said that somebody has come to it."""
 
 
 class Holdings:
@@ -54,3 +60,38 @@ class Holdings:
         @param capacity: how much there is in all.
         """
         return amount <= 0 or self._held.get(holder, 0) + amount <= capacity - self.total - amount + 1
+
+
+class RefusedShares:
+    """
+    Says in the log that a holder gets no more of something, once in a while for each limit: clients are told by a
+    number only, and may ask again at once.
+    """
+
+    _log = Logger()
+
+    def __init__(self) -> None:
+        # When a limit is spoken of again, in seconds of a monotonic clock.
+        self._silentUntil: dict[str, float] = {}
+
+    def note(self, limitName: str, capacity: int, holder: str, holdings: Holdings, now: float) -> None:
+        """
+        A holder was refused.
+
+        @param limitName: the setting that is the limit.
+        @param capacity: its value.
+        @param now: the time, in seconds of a monotonic clock.
+        """
+        if now < self._silentUntil.get(limitName, now):
+            return
+        self._silentUntil[limitName] = now + _SILENT_SECONDS
+        held = holdings.of(holder)
+        self._log.warn(
+            "{holder!r:.300} is refused more of {limitName}: it has {held} of {capacity}, others have {others}, and"
+            " nobody may have more than is left",
+            holder=holder,
+            limitName=limitName,
+            held=held,
+            capacity=capacity,
+            others=holdings.total - held,
+        )

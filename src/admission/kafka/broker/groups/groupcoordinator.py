@@ -23,7 +23,7 @@ from twisted.logger import Logger
 
 from admission.interfaces import IPurgatory
 
-from ..holdings import Holdings
+from ..holdings import Holdings, RefusedShares
 from ..log.interface import CommitCallback, ILog, Partition
 from .groupstate import Group, GroupLimits, GroupTotals, Offset, State
 from .groupstore import GroupStore, StoredGroup
@@ -38,9 +38,6 @@ from .member import (
     sizeOfBytes,
 )
 from .rebalancer import NEW_MEMBER_SECONDS, Rebalancer
-
-_SILENT_SECONDS = 60.0
-"""How long nothing is said of a limit after it was said that somebody has come to it."""
 
 
 class GroupCoordinator:
@@ -81,8 +78,7 @@ class GroupCoordinator:
         self._answers = self._rebalancer.answers
         self._connections = self._rebalancer.connections
         self._checkCall: IDelayedCall | None = None
-        # When a refusal for lack of room is logged again, by the setting that is the limit.
-        self._silentUntilSeconds: dict[str, float] = {}
+        self._refusedShares = RefusedShares()
         self._isDraining = False
 
     def start(self) -> None:
@@ -353,7 +349,7 @@ class GroupCoordinator:
         """
         pending, holder = self._totals.pending, request.holder
         if not pending.allow(holder, 1, self.limits.maxPending):
-            self._lacksRoom("max.pending.members", holder, pending, self.limits.maxPending)
+            self._lacksRoom("max.pending.members", self.limits.maxPending, holder, pending)
             raise GroupRefusal(ErrorCode.coordinator_not_available)
         participant = Participant(memberId=memberId, sessionSeconds=request.sessionSeconds, holder=holder)
         self._rebalancer.enroll(group, participant, partial(self._pendingExpired, group, participant))
@@ -562,33 +558,18 @@ class GroupCoordinator:
         limits, memoryBytes = self.limits, self._totals.memoryBytes
         fits = limits.allow(0 if group is None else group.sizeBytes, memoryBytes, holder, growthBytes)
         if not fits and not memoryBytes.allow(holder, growthBytes, limits.maxBytes):
-            self._lacksRoom("max.groups.bytes", holder, memoryBytes, limits.maxBytes)
+            self._lacksRoom("max.groups.bytes", limits.maxBytes, holder, memoryBytes)
         return fits
 
-    def _lacksRoom(self, limitName: str, holder: str, holdings: Holdings, capacity: int) -> None:
-        """
-        Note that a holder gets no more, once in a while.
-        """
-        now = self._clock.seconds()
-        if now < self._silentUntilSeconds.get(limitName, now):
-            return
-        self._silentUntilSeconds[limitName] = now + _SILENT_SECONDS
-        self._log.warn(
-            "groups of {holder!r:.300} are refused: it has {held} of the {capacity} of {limitName}, others have"
-            " {others}, and nobody may have more than is left",
-            holder=holder,
-            held=holdings.of(holder),
-            capacity=capacity,
-            limitName=limitName,
-            others=holdings.total - holdings.of(holder),
-        )
+    def _lacksRoom(self, limitName: str, capacity: int, holder: str, holdings: Holdings) -> None:
+        self._refusedShares.note(limitName, capacity, holder, holdings, self._clock.seconds())
 
     # Groups that come and go
 
     def _create(self, groupId: str, holder: str) -> Group:
         groups, maxGroups = self._totals.groups, self.limits.maxGroups
         if not groups.allow(holder, 1, maxGroups):
-            self._lacksRoom("max.groups", holder, groups, maxGroups)
+            self._lacksRoom("max.groups", maxGroups, holder, groups)
             raise GroupRefusal(ErrorCode.policy_violation)
         number = self._store.nextNumber()
         group = self._groups[groupId] = Group(groupId, number, self._totals, self._wallSeconds(), holder)

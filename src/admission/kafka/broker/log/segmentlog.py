@@ -186,6 +186,8 @@ class SegmentLog:
             limitsOf = self._limits.overriddenBy
             self._topics = Topics(self._documents, self._commitNow, partitionsPath, maxPartitions, limitsOf)
             self.topics: Mapping[str, Topic] = MappingProxyType(self._topics.byName)
+            self.topicHoldings = self._topics.topicHoldings
+            self.partitionHoldings = self._topics.partitionHoldings
             deleted = self._load(partitionsPath)
         except OSError as error:
             self._openFiles.closeAll()
@@ -226,9 +228,9 @@ class SegmentLog:
         return self._topics.getById(topicId)
 
     def createTopic(
-        self, name: str, partitionCount: int, configs: Mapping[str, str], validateOnly: bool = False
+        self, name: str, partitionCount: int, configs: Mapping[str, str], validateOnly: bool = False, holder: str = ""
     ) -> Topic:
-        return self._topics.create(name, partitionCount, configs, validateOnly)
+        return self._topics.create(name, partitionCount, configs, validateOnly, holder)
 
     def deleteTopic(self, name: str) -> None:
         partitions = partitionsOf(self._topics.delete(name))

@@ -484,8 +484,8 @@ class LimitsTests(GroupsTestCase):
         self.assertEqual(
             [each for each in said if each and "max.groups" in each],
             [
-                f"groups of {holder!r} are refused: it has {held} of the 2 of max.groups, others have {others}, and"
-                " nobody may have more than is left"
+                f"{holder!r} is refused more of max.groups: it has {held} of 2, others have {others}, and nobody may"
+                " have more than is left"
                 for holder, held, others in (("x", 1, 0), ("z", 0, 2))
             ],
         )
