@@ -61,6 +61,13 @@ class Holdings:
         """
         return amount <= 0 or self._held.get(holder, 0) + amount <= capacity - self.total - amount + 1
 
+    def isAboveMean(self, holder: str, capacity: int) -> bool:
+        """
+        Whether C{holder} has more than each would have if all that have something shared C{capacity} evenly.  If they
+        have more together, at least one has.
+        """
+        return self._held.get(holder, 0) * len(self._held) > capacity
+
 
 class RefusedShares:
     """

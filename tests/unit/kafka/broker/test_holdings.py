@@ -59,6 +59,12 @@ class HoldingsTests(SynchronousTestCase):
         self.holdings.add("a", 2 * CAPACITY)
         self.assertEqual([self.holdings.allow("a", each, CAPACITY) for each in (0, -1, 1)], [True, True, False])
 
+    def test_mean(self) -> None:
+        """Of several that have more than there is, one at least has more than the mean."""
+        for holder, held in (("a", 10), ("b", 3), ("c", 3)):
+            self.holdings.add(holder, held)
+        self.assertEqual([self.holdings.isAboveMean(each, 15) for each in "abcd"], [True, False, False, False])
+
     def test_gone(self) -> None:
         """Nothing is kept of a holder that has nothing."""
         self.holdings.add("a", 3)

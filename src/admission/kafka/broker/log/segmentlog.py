@@ -308,7 +308,7 @@ class SegmentLog:
             self._appendedUrgently[stored] = None
         if producerId >= 0:
             appended = (firstSequence, lastSequence, baseOffset)
-            self._producers.record(producer, batch.producerEpoch, appended, self._wallSeconds())
+            self._producers.record(producer, batch.producerEpoch, appended, self._wallSeconds(), holder)
             self._noteOwner(producerId, owner)
         self._commits.appended(len(buffer), isKept)
         return AppendResult(baseOffset, False)
@@ -385,9 +385,8 @@ class SegmentLog:
         return list(dict.fromkeys(problem for problem in problems if problem is not None))
 
     def producers(self) -> Iterator[tuple[str, int]]:
-        owners = self._owners
         for producerId in self._producers.ids():
-            yield owners.get(_OWNER_KEY.pack(producerId), b"").decode("utf-8", "surrogatepass"), producerId
+            yield self._ownerOf(producerId), producerId
 
     def allocateProducerId(self) -> int:
         if self._isClosed:
@@ -448,6 +447,9 @@ class SegmentLog:
         self._topics.setStart(partition)
         self._commits.appended(_COUNTER.size)
 
+    def _ownerOf(self, producerId: int) -> str:
+        return self._owners.get(_OWNER_KEY.pack(producerId), b"").decode("utf-8", "surrogatepass")
+
     @property
     def _owners(self) -> Mapping[bytes, bytes]:
         return self._documents.tables.get(_OWNERS, {})
@@ -499,7 +501,7 @@ class SegmentLog:
                 )
         if shownSeconds > startedSeconds:
             self._log.info("the log has been read in {seconds:.1f} s", seconds=self._clock.seconds() - startedSeconds)
-        self._producers.restore(states)
+        self._producers.restore(states, self._ownerOf)
 
         isNew = _CLUSTER_ID not in facts
         clusterId = facts.get(_CLUSTER_ID) or base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=")
