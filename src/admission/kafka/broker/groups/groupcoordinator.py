@@ -9,7 +9,7 @@ purgatory; the log stores what has to survive a restart.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from math import inf
 from typing import Any
@@ -22,6 +22,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from admission.interfaces import IPurgatory
+from admission.timeslices import SLICE_SECONDS
 
 from ..holdings import Holdings, RefusedShares
 from ..log.interface import CommitCallback, ILog, Partition
@@ -606,17 +607,43 @@ class GroupCoordinator:
 
     def _check(self) -> None:
         """
-        Remove groups and offsets that are not kept any longer.
+        Remove groups and offsets that are not kept any longer, in slices.
         """
-        self._checkCall = self._clock.callLater(self.limits.checkSeconds, self._check)
+        checks = self._checkAll()
+
+        def goOn() -> None:
+            began = self._clock.seconds()
+            for _ in checks:
+                if self._clock.seconds() - began >= SLICE_SECONDS:
+                    self._checkCall = self._clock.callLater(0, goOn)
+                    return
+            self._checkCall = self._clock.callLater(self.limits.checkSeconds, self._check)
+
+        goOn()
+
+    def _checkAll(self) -> Iterator[None]:
         for group in list(self._groups.values()):
-            deleted = [partition for partition in group.offsets if partition.deleted]
-            if deleted:
-                self.deleteOffsets(group, deleted).addErrback(lambda _: None)
-            if group.isVacant:
-                self._remove(group, "there is nothing in it", lambda error: None)
-            elif self._isExpired(group):
+            yield
+            for partition in [partition for partition in group.offsets if partition.deleted]:
+                self._deleteOffset(group, partition)
+                yield
+            # One after another: there may be very many of them.
+            for partition in list(group.offsets) if self._isExpired(group) else ():
+                self._deleteOffset(group, partition)
+                yield
+                if not self._isExpired(group):
+                    break
+            if group.state is State.DEAD:
+                continue
+            if self._isExpired(group):
                 self._remove(group, "it was not used for as long as offsets are kept", lambda error: None)
+            elif group.isVacant:
+                self._remove(group, "there is nothing in it", lambda error: None)
+
+    def _deleteOffset(self, group: Group, partition: Partition) -> None:
+        group.setOffset(partition, None)
+        # If it fails, it is there again after the next start.
+        self._store.deleteOffsets(group, (partition,), lambda error: None)
 
     def _isExpired(self, group: Group) -> bool:
         idleSeconds = self._wallSeconds() - group.wallSeconds

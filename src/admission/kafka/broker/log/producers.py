@@ -145,6 +145,12 @@ class ProducerStates:
         encoded = self._states.get(key)
         return None if encoded is None else decodeState(encoded)
 
+    def keys(self) -> list[ProducerKey]:
+        """
+        The keys of all producers, least recently used first.
+        """
+        return list(self._states)
+
     def ids(self) -> Iterator[int]:
         """
         The ids of all producers, each once, least recently used first.

@@ -72,6 +72,9 @@ _OWNER_KEY: Final = struct.Struct(">q")
 _OWNER_BYTES: Final = 200
 """The memory that it takes to know the owner of a producer id, about."""
 
+_OWNERS_IN_STEP: Final = 1000
+"""How many producer ids are looked at between two steps, in less than a millisecond."""
+
 _FACTS: Final = "facts"
 _COUNTER: Final = struct.Struct(">q")
 _CLUSTER_ID: Final = b"cluster id"
@@ -183,6 +186,8 @@ class SegmentLog:
             self._files = SegmentFiles(disk, self._openFiles)
             self._producers = ProducerStates(maxProducers)
             self._maxOwners = 2 * maxProducers + 1000
+            # While owners are forgotten: those that were remembered when that began, and those that have come since.
+            self._rememberedIds: set[int] | None = None
             limitsOf = self._limits.overriddenBy
             self._topics = Topics(self._documents, self._commitNow, partitionsPath, maxPartitions, limitsOf)
             self.topics: Mapping[str, Topic] = MappingProxyType(self._topics.byName)
@@ -417,19 +422,30 @@ class SegmentLog:
             closing.addCallback(self._release)
         return closer
 
-    def forgetOwners(self) -> None:
+    def forgetOwners(self) -> Iterator[None]:
         """
-        Drop the owners of producer ids that are not remembered any more.
+        Drop the owners of producer ids that are not remembered any more, some in each step.
 
         @raise LogFailed: if writing failed in this turn.
         """
-        remembered = {_OWNER_KEY.pack(producerId) for producerId in self._producers.ids()}
-        forgotten = [key for key in self._owners if key not in remembered]
-        if forgotten:
-            self._commits.check()
-            for key in forgotten:
-                self._documents.delete(_OWNERS, key)
-            self._commits.appended(len(forgotten) * _OWNER_KEY.size)
+        remembered = self._rememberedIds = set()
+        try:
+            for number, (_, producerId) in enumerate(self._producers.keys()):
+                if number % _OWNERS_IN_STEP == 0:
+                    yield
+                remembered.add(producerId)
+            keys = list(self._owners)
+            for begin in range(0, len(keys), _OWNERS_IN_STEP):
+                yield
+                some = keys[begin : begin + _OWNERS_IN_STEP]
+                forgotten = [key for key in some if _OWNER_KEY.unpack(key)[0] not in remembered]
+                if forgotten:
+                    self._commits.check()
+                    for key in forgotten:
+                        self._documents.delete(_OWNERS, key)
+                    self._commits.appended(len(forgotten) * _OWNER_KEY.size)
+        finally:
+            self._rememberedIds = None
 
     def keepSpare(self) -> None:
         """
@@ -634,9 +650,10 @@ class SegmentLog:
 
     def _noteOwner(self, producerId: int, owner: str) -> None:
         key, encoded = _OWNER_KEY.pack(producerId), owner.encode("utf-8", "surrogatepass")
-        if self._owners.get(key, b"") != encoded:
-            if len(self._owners) >= self._maxOwners:
-                self.forgetOwners()
+        if self._rememberedIds is not None:
+            self._rememberedIds.add(producerId)
+        # Where there are too many, that of a later batch is noted when a sweep has made room.
+        if self._owners.get(key, b"") != encoded and len(self._owners) < self._maxOwners:
             self._documents.put(_OWNERS, key, encoded)
 
     def _reserveProducerIds(self) -> None:

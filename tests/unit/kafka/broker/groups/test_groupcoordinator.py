@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -787,6 +788,8 @@ class RoomTests(OffsetsTestCase):
 class RetentionTests(OffsetsTestCase):
     """Offsets are kept as long as they are of use."""
 
+    ticks = count()
+
     def retained(self, seconds: float) -> None:
         """Let much time pass at once."""
         self.rig.clock.advance(seconds)
@@ -804,6 +807,26 @@ class RetentionTests(OffsetsTestCase):
         self.assertIsNone(self.rig.groups.get("readers"))
         self.assertEqual(self.rig.log.tables["groups"].committed, {})
         self.assertEqual(self.rig.log.tables["offsets"].committed, {})
+
+    def test_inSlices(self) -> None:
+        """However many groups and offsets are to be removed, others are served meanwhile."""
+        for number in range(5):
+            self.simple(self.first, 1, groupId=f"group {number}")
+            self.simple(self.second, 1, groupId=f"group {number}")
+        slices = []
+        callLater, seconds = self.rig.clock.callLater, self.rig.clock.seconds
+
+        def noted(delaySeconds: float, function: Any, *arguments: Any) -> Any:
+            if not delaySeconds and len(self.rig.groups.all):
+                slices.append(sum(len(group.offsets) for group in self.rig.groups.all))
+            return callLater(delaySeconds, function, *arguments)
+
+        self.patch(self.rig.clock, "callLater", noted)
+        # Every look at the clock takes longer than a slice.
+        self.patch(self.rig.clock, "seconds", lambda: seconds() + next(self.ticks) / 100)
+        self.rig.clock.advance(WEEK_SECONDS)
+        self.assertEqual(len(self.rig.groups.all), 0)
+        self.assertEqual(list(dict.fromkeys(slices)), list(range(10, -1, -1)))
 
     def test_simple(self) -> None:
         """A group without members is in use as long as a client commits."""

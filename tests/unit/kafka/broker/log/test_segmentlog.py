@@ -384,9 +384,9 @@ class IdempotenceTests(LogTestCase):
 class OwnerTests(LogTestCase):
     """The log remembers who owns a producer."""
 
-    def send(self, producerId: int, owner: str, index: int = 0) -> None:
-        """Append the first batch of a producer to a partition."""
-        buffer, batch = makeBatch(1, producerId=producerId, producerEpoch=0, baseSequence=0)
+    def send(self, producerId: int, owner: str, index: int = 0, sequence: int = 0) -> None:
+        """Append a batch of a producer to a partition, by default its first."""
+        buffer, batch = makeBatch(1, producerId=producerId, producerEpoch=0, baseSequence=sequence)
         self.log.append(self.partitions[index], buffer, batch, owner)
 
     def setUp(self) -> None:
@@ -435,8 +435,8 @@ class OwnerTests(LogTestCase):
 
     def test_bounded(self) -> None:
         """
-        Owners of producers that are not remembered any more are dropped by a sweep, or earlier if
-        there are too many.
+        Owners of producers that are not remembered any more are dropped by a sweep, a thousand in a turn; while there
+        are too many, that of a new producer is noted with a later batch.
         """
         self.reopenLog(maxProducers=10)
         self.partitions = self.log.topic("events").partitions
@@ -446,8 +446,30 @@ class OwnerTests(LogTestCase):
                 self.clock.turn()
         self.clock.turn()
         self.assertLess(len(self.log._owners), 1100)
+        before = len(self.log._owners)
+        steps = self.log.forgetOwners()
+        next(steps)
+        self.send(2999, "somebody", sequence=1)
+        counts = [len(self.log._owners) for _ in steps]
+        self.assertGreater(counts[0], before - 1001)
+        self.clock.turn()
         self.sweep()
-        self.assertEqual((len(self.log._owners), len(list(self.log.producers()))), (10, 10))
+        self.send(2999, "somebody", sequence=2)
+        self.clock.turn()
+        self.assertEqual((len(self.log._owners), len(list(self.log.producers()))), (1, 10))
+
+    def test_comesMeanwhile(self) -> None:
+        """The owner of a producer that comes back while owners are forgotten is kept."""
+        self.send(7, "alice")
+        self.clock.turn()
+        self.log._producers.forget([(self.partitions[0].number, 7)])
+        steps = self.log.forgetOwners()
+        next(steps)
+        self.send(7, "alice", sequence=1)
+        for _ in steps:
+            pass
+        self.clock.turn()
+        self.assertEqual(list(self.log.producers()), [("alice", 7)])
 
 
 class ProducerIdTests(LogTestCase):
