@@ -151,6 +151,8 @@ class SegmentLog:
         # How many commits there were, how many of them have everything on the disk that somebody waits for, and how
         # many will have when the present flush has ended.
         self._commitCount = self._flushedCount = self._flushingCount = 0
+        # Of those that were written when a flush of everything began and that nobody waits for, how many are left.
+        self._unawaitedCount = 0
         self.path = path
         self._clock = clock
         self._wallSeconds = wallSeconds
@@ -748,10 +750,15 @@ class SegmentLog:
         partitions = list(self._urgent)
         if isEverything:
             others = [each for each in self._dirty if each not in self._urgent]
-            atOnce = len(others) if self._isClosed else _UNAWAITED_AT_ONCE
+            self._unawaitedCount = min(self._unawaitedCount, len(others)) or len(others)
+            atOnce = len(others) if self._isClosed else min(_UNAWAITED_AT_ONCE, self._unawaitedCount)
             partitions += others[:atOnce]
-            if len(others) > atOnce:
+            self._unawaitedCount -= atOnce
+            if self._unawaitedCount > 0:
                 self._flusher.everything()
+            elif len(others) > atOnce:
+                # They were written meanwhile, and have their whole interval.
+                self._flusher.written()
         self._urgent.clear()
         files: list[LogFile] = []
         checkpoints: list[tuple[Segment, Checkpoint]] = []

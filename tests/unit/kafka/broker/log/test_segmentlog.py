@@ -281,6 +281,24 @@ class OpenFilesTests(LogTestCase):
             left.append(sum(each.isDirty for each in partitions))
         self.assertIn(1, left)
 
+    def test_writtenDuringRounds(self) -> None:
+        """What is written between the rounds of a flush of everything has its own interval, and is flushed after it."""
+        self.reopenLog(maxOpenFiles=1000)
+        self.patch(segmentlog, "_UNAWAITED_AT_ONCE", 1)
+        partitions = partitionsOf(self.log.createTopic("events", 3, {}))
+        self.clock.advance(1.0)
+        for partition in partitions[:2]:
+            self.append(partition)
+        self.clock.turn()
+        self.clock.advance(1.0)
+        self.assertEqual([each.isDirty for each in partitions[:2]], [False, True])
+        self.append(partitions[0])
+        for _ in range(5):
+            self.clock.turn()
+        self.assertEqual([each.isDirty for each in partitions[:2]], [True, False])
+        self.clock.advance(1.0)
+        self.assertEqual([each.isDirty for each in partitions[:2]], [False, False])
+
     def test_filling(self) -> None:
         """When a fourth of them has unflushed bytes, a flush of everything begins, before the interval is over."""
         partitions = self.log.createTopic("events", 3, {}).partitions
