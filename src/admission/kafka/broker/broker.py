@@ -26,6 +26,7 @@ from ..security.superusers import SuperUsers
 from ..server import Server
 from .groups.groupcoordinator import GroupCoordinator
 from .groups.groupstate import GroupLimits
+from .holdings import RefusedShares
 from .log.interface import ILog, Partition
 
 
@@ -83,6 +84,7 @@ class Broker(Server[Settings]):
     @ivar superUsers: who may change limits, topics and groups.
     @ivar groups: the groups of consumers; to be started and stopped with the
         broker.
+    @ivar refusedShares: tells the log who may not have more topics.
     @ivar waitingFetches: how many partitions each large Fetch has that waits for records, by what answers it at once.
     @ivar isDraining: whether L{drain} was called.
     @ivar changed: the partition whose watchers are being checked, because it has changed; L{None} while none are.
@@ -101,6 +103,7 @@ class Broker(Server[Settings]):
     logins: Logins = field(init=False)
     superUsers: SuperUsers = field(init=False)
     groups: GroupCoordinator = field(init=False)
+    refusedShares: RefusedShares = field(init=False, factory=RefusedShares)
     waitingFetches: dict[Callable[[], object], int] = field(init=False, factory=dict)
     isDraining: bool = field(init=False, default=False)
     changed: Partition | None = field(init=False, default=None)

@@ -512,13 +512,13 @@ class BrokerSession(KafkaSession):
         wantsFlush = produceapi.wantsFlush(self.broker, produced)
         if len(produced.partitions) > produceapi.MANY_PARTITIONS:
             # It goes on if the client leaves, as what is appended at once does.
-            steps = produceapi.appendInSteps(self.broker, produced, self.principal, wantsFlush)
+            steps = produceapi.appendInSteps(self.broker, produced, self.principal, self.holder, wantsFlush)
             self._chargeDecoded(request, len(produced.partitions))
             del produced
             appended = partial(self._appended, request, wantsFlush=wantsFlush, isCommitted=True)
             self._workOnFrame(request, steps, appended)
             return
-        results = produceapi.append(self.broker, produced, self.principal, wantsFlush)
+        results = produceapi.append(self.broker, produced, self.principal, self.holder, wantsFlush)
         # A slice that survives would keep the buffer from being reused.
         del produced
         self._appended(request, results, wantsFlush)

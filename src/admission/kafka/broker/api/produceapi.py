@@ -32,6 +32,9 @@ MANY_PARTITIONS = 64
 
 _PARTITIONS_AT_ONCE = 4
 
+_MAX_WAIT_SECONDS = 30.0
+"""How long a request waits at most for files to be flushed, whatever its client would wait: a disk may hang."""
+
 
 def wantsFlush(broker: Broker, request: ProduceRequest) -> bool:
     """
@@ -48,11 +51,14 @@ def wantsFlush(broker: Broker, request: ProduceRequest) -> bool:
     return False
 
 
-def append(broker: Broker, request: ProduceRequest, principal: str, isUrgent: bool) -> list[PartitionResult]:
+def append(
+    broker: Broker, request: ProduceRequest, principal: str, holder: str, isUrgent: bool
+) -> list[PartitionResult]:
     """
     Produce: append the batches that can be appended, on behalf of
     C{principal}.  Acknowledge them only when the log has committed them.
 
+    @param holder: the principal, or the address.
     @param isUrgent: whether the request will wait for the disk.
     """
     if request.acks not in _ACKS:
@@ -61,20 +67,28 @@ def append(broker: Broker, request: ProduceRequest, principal: str, isUrgent: bo
         )
     if request.transactionalId is not None:
         return refuseAll(request, ErrorCode.invalid_request, "this broker has no transactions")
-    return [_appendOne(broker, produced, principal, isUrgent) for produced in request.partitions]
+    return [_appendOne(broker, produced, principal, holder, isUrgent) for produced in request.partitions]
 
 
 def appendInSteps(
-    broker: Broker, request: ProduceRequest, principal: str, isUrgent: bool
+    broker: Broker, request: ProduceRequest, principal: str, holder: str, isUrgent: bool
 ) -> Steps[list[PartitionResult]]:
     """
     The same for a request to many partitions: each step appends to some and commits that, since the first batch of a
-    partition needs a directory and a file.  C{request} is not changed by others meanwhile.
+    partition needs a directory and a file.  While there is memory, it waits until its client may have more files
+    unflushed.  C{request} is not changed by others meanwhile.
     """
     results: list[PartitionResult] = []
+    seconds = broker.clock.seconds
+    deadlineSeconds = seconds() + min(request.timeoutMs / 1000, _MAX_WAIT_SECONDS)
     for begin in range(0, len(request.partitions), _PARTITIONS_AT_ONCE):
         some = evolve(request, partitions=request.partitions[begin : begin + _PARTITIONS_AT_ONCE])
-        appended = append(broker, some, principal, isUrgent)
+        leftSeconds = deadlineSeconds - seconds()
+        if leftSeconds > 0 and not broker.gate.pool.isOutOfMemory():
+            room = broker.log.whenRoom(holder, len(some.partitions), leftSeconds)
+            if room is not None:
+                yield room
+        appended = append(broker, some, principal, holder, isUrgent)
         try:
             broker.log.commit()
         except LogRefusal as refusal:
@@ -136,7 +150,9 @@ def refusedProducerId(request: KafkaRequest) -> Mapping[str, Any]:
     return {"error_code": ErrorCode.throttling_quota_exceeded.value, "producer_id": -1, "producer_epoch": -1}
 
 
-def _appendOne(broker: Broker, produced: ProducedPartition, principal: str, isUrgent: bool) -> PartitionResult:
+def _appendOne(
+    broker: Broker, produced: ProducedPartition, principal: str, holder: str, isUrgent: bool
+) -> PartitionResult:
     topicName, index, records = produced
     try:
         topic = broker.log.topic(topicName)
@@ -158,7 +174,7 @@ def _appendOne(broker: Broker, produced: ProducedPartition, principal: str, isUr
             batch = stampBatch(records, appendTimeMs)
         else:
             _checkTimestamp(broker, topic, batch)
-        result = broker.log.append(partition, records, batch, principal, isUrgent)
+        result = broker.log.append(partition, records, batch, principal, isUrgent, holder)
     except BatchRefused as refusal:
         return PartitionResult(topicName, index, refusal.errorCode.value, errorMessage=refusal.reason)
     except LogRefusal as refusal:
