@@ -188,7 +188,12 @@ class BareBroker(Preallocating):
         """
         header = parseRequestHeader(body)
         request = parseProduce(body, header.bodyOffset, header.apiVersion)
-        results = produceapi.append(self._broker, request, ANONYMOUS, False)
+        steps = produceapi.append(self._broker, request, ANONYMOUS, False)
+        try:
+            while True:
+                next(steps)
+        except StopIteration as end:
+            results = end.value
         self._broker.log.whenCommitted(partial(self.produced, header, results))
 
     def produced(self, header: RequestHeader, results: list[PartitionResult], error: Exception | None) -> None:

@@ -14,7 +14,7 @@ import cramjam
 from crc32c import crc32c
 
 from admission.kafka.client.errors import RecordsRefused
-from admission.kafka.client.recordsets import GZIP, LZ4, SNAPPY, ZSTD, PartitionRecords, decompress
+from admission.kafka.client.recordsets import PartitionRecords, decompress
 from admission.kafka.client.subscriptionstate import TopicPartition
 from admission.kafka.wire.batches import (
     HEADER_BYTES,
@@ -28,6 +28,7 @@ from admission.kafka.wire.batches import (
     readHeader,
     stampBatch,
 )
+from admission.kafka.wire.compression import GZIP, LZ4, SNAPPY, ZSTD
 
 from ..bounds import bounded
 

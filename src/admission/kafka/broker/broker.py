@@ -6,14 +6,14 @@ The broker, as its APIs use it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from attrs import Factory, define, field, frozen
 from twisted.cred.portal import Portal
 from twisted.internet.defer import Deferred, DeferredSemaphore
 from twisted.logger import Logger
 
-from admission.interfaces import IPurgatory
+from admission.interfaces import PARKED, IPurgatory
 from admission.names import boundedName
 from admission.timeslices import SLICE_SECONDS, Steps, TimeSlices
 
@@ -23,6 +23,7 @@ from ..quotalimits import QuotaLimits
 from ..security.login import Logins
 from ..security.superusers import SuperUsers
 from ..server import Server
+from ..wire.recordwalk import FoundRecord, RecordWalk
 from .groups.groupcoordinator import GroupCoordinator
 from .groups.groupstate import GroupLimits
 from .log.interface import ILog, Partition
@@ -58,6 +59,9 @@ Serve = Callable[["Broker", KafkaRequest], "Answer | Waiting | Steps[Answer | Wa
 
 MAX_LARGE_ANSWERS = 4
 """How many large answers are made at a time."""
+
+SMALL_WORK_BYTES: Final = 5 << 19
+"""What decompressing a batch may take without waiting for room: enough for zstd as Java's producers use it."""
 
 DRAINED = "broker drained"
 """
@@ -160,6 +164,27 @@ class Broker(Server[Settings]):
         self.purgatory.checkAndComplete(DRAINED)
         for topic in list(self.log.topics.values()):
             self._recordsChanged(topic.partitions)
+
+    def walkCompressed(
+        self, walk: RecordWalk, times: tuple[int, int], memoryBytes: int, heldBytes: int = 0
+    ) -> Steps[FoundRecord | None]:
+        """
+        Go over compressed records as L{RecordWalk.findOutside} does, charged for the memory that it takes.  If that is
+        much, it waits for room.
+
+        @param memoryBytes: what decompressing takes at most.
+        @param heldBytes: how much the request has been charged for already, as of
+            L{admission.gate.answerroom.AnswerRoom.whenRoom}.
+        """
+        if memoryBytes > SMALL_WORK_BYTES:
+            room = self.gate.answers.whenRoom(heldBytes)
+            if room is not None:
+                yield room
+        lease = self.gate.pool.charge(memoryBytes, PARKED)
+        try:
+            return (yield from walk.findOutside(*times))
+        finally:
+            lease.release()
 
     def mayWake(self, partition: Partition) -> bool:
         """
