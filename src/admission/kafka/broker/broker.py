@@ -61,7 +61,7 @@ MAX_LARGE_ANSWERS = 4
 """How many large answers are made at a time."""
 
 SMALL_WORK_BYTES: Final = 5 << 19
-"""What decompressing a batch may take without waiting for room: enough for zstd as Java's producers use it."""
+"""What going over a batch may take without waiting for room: enough for zstd as Java's producers use it."""
 
 DRAINED = "broker drained"
 """
@@ -165,14 +165,14 @@ class Broker(Server[Settings]):
         for topic in list(self.log.topics.values()):
             self._recordsChanged(topic.partitions)
 
-    def walkCompressed(
+    def goOver(
         self, walk: RecordWalk, times: tuple[int, int], memoryBytes: int, heldBytes: int = 0
     ) -> Steps[FoundRecord | None]:
         """
-        Go over compressed records as L{RecordWalk.findOutside} does, charged for the memory that it takes.  If that is
-        much, it waits for room.
+        Go over records as L{RecordWalk.findOutside} does, charged for the memory that it takes.  If that is much, it
+        waits for room.
 
-        @param memoryBytes: what decompressing takes at most.
+        @param memoryBytes: what the records and decompressing them take at most.
         @param heldBytes: how much the request has been charged for already, as of
             L{admission.gate.answerroom.AnswerRoom.whenRoom}.
         """

@@ -25,6 +25,7 @@ from admission.timeslices import Steps
 from ..broker import DRAINED, Answer, Body, Broker, Waiting
 from ..log.interface import LogRefusal, Partition, Topic
 from .refusals import Refused, repeated
+from .timelookup import maxTimestampOffset, offsetForTimestamp
 from .topicapi import partitionIn, topicById
 
 _NO_SESSION = 0
@@ -409,7 +410,7 @@ def listOffsets(broker: Broker, request: KafkaRequest) -> Steps[Answer]:
                 answer["error_code"] = epochError(broker, each)
                 if answer["error_code"]:
                     continue
-                offset, timestampMs = _offsetFor(broker, partition, each.timestamp)
+                offset, timestampMs = yield from _offsetFor(broker, partition, each.timestamp)
                 answer |= {"offset": offset, "timestamp": timestampMs}
                 answer["leader_epoch"] = broker.log.leaderEpoch if offset >= 0 else -1
             except LogRefusal as refusal:
@@ -449,7 +450,7 @@ def offsetForLeaderEpoch(broker: Broker, request: KafkaRequest) -> Steps[Answer]
     return {"topics": topics}
 
 
-def _offsetFor(broker: Broker, partition: Partition, timestampMs: int) -> tuple[int, int]:
+def _offsetFor(broker: Broker, partition: Partition, timestampMs: int) -> Steps[tuple[int, int]]:
     if timestampMs == _LATEST:
         return partition.highWatermark, -1
     if timestampMs in (_EARLIEST, _EARLIEST_LOCAL):
@@ -457,7 +458,7 @@ def _offsetFor(broker: Broker, partition: Partition, timestampMs: int) -> tuple[
     if timestampMs == _LATEST_TIERED:
         return -1, -1
     if timestampMs == _MAX_TIMESTAMP:
-        found = broker.log.maxTimestampOffset(partition)
+        found = yield from maxTimestampOffset(broker.log, partition, broker.goOver)
     else:
-        found = broker.log.offsetForTimestamp(partition, max(timestampMs, 0))
+        found = yield from offsetForTimestamp(broker.log, partition, max(timestampMs, 0), broker.goOver)
     return (-1, -1) if found is None else found

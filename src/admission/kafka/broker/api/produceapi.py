@@ -264,7 +264,7 @@ def _goOver(
             )
         else:
             memoryBytes = decompressionBytes(batch.compression, payload)
-            found = yield from broker.walkCompressed(walk, times, memoryBytes, heldBytes)
+            found = yield from broker.goOver(walk, times, memoryBytes, heldBytes)
     except BatchRefused as refusal:
         if refusal.errorCode == ErrorCode.corrupt_message:
             # The checksum was right, so that it would not be worth a retry.

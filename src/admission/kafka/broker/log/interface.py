@@ -12,6 +12,7 @@ from twisted.internet.defer import Deferred
 from zope.interface import Attribute, Interface
 
 from admission.kafka.wire.batches import RecordBatch
+from admission.timeslices import Steps
 
 LONGEST_KEY_BYTES: Final = 511
 """The length limit of keys of an L{ITable}."""
@@ -201,18 +202,6 @@ class EpochEnd(NamedTuple):
 
     leaderEpoch: int
     endOffset: int
-
-
-class TimestampedOffset(NamedTuple):
-    """
-    A record found by its timestamp.
-
-    @ivar offset: the record's offset.
-    @ivar timestampMs: the record's timestamp.
-    """
-
-    offset: int
-    timestampMs: int
 
 
 CommitCallback = Callable[[Exception | None], object]
@@ -464,25 +453,21 @@ class ILog(Interface):
         Raises the exceptions of L{read}; reads no records.
         """
 
-    def offsetForTimestamp(partition: Partition, timestampMs: int) -> TimestampedOffset | None:
+    def batchForTimestamp(partition: Partition, timestampMs: int, offset: int) -> Steps[bytes | None]:
         """
-        The first record that is not older than a time.
+        The first batch that says it has records which are not older than a time.
 
-        The result is exact if the batch that contains it is uncompressed and of
-        moderate size.  Otherwise it is that batch's first offset together with its
-        largest timestamp: clients that seek there read a few records too
-        many, never one too few.
-
-        @param timestampMs: in milliseconds since 1970; not negative.
-        @return: L{None} if all records are older.
+        @param timestampMs: in milliseconds since 1970.
+        @param offset: batches that end before it are passed over.
+        @return: L{None} if there is none.  As the steps are done:
         @raise UnknownTopic: if the topic has been deleted.
         @raise LogFailed: if the storage fails.
         """
 
-    def maxTimestampOffset(partition: Partition) -> TimestampedOffset | None:
+    def largestTimestampMs(partition: Partition) -> int:
         """
-        The first record with the largest timestamp, found as exactly as
-        L{offsetForTimestamp} does; L{None} if there is none.
+        The largest timestamp in the segments of a partition, in milliseconds since 1970; -1 if there is none.  Raises
+        the exceptions of L{batchForTimestamp}.
         """
 
     def endOfEpoch(partition: Partition, leaderEpoch: int) -> EpochEnd:

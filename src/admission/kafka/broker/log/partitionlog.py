@@ -15,11 +15,12 @@ from attrs import define, field, frozen
 from twisted.logger import Logger
 
 from admission.kafka.wire.batches import RecordBatch
+from admission.timeslices import Steps
 
 from .batchlookup import Damaged, findOffset, findTimestamp, readBatches
 from .checkpoint import Checkpoint
 from .disk import Disk, File, explain
-from .interface import EpochEnd, LogFailed, Partition, TimestampedOffset
+from .interface import EpochEnd, LogFailed, Partition
 from .openfiles import OpenFiles
 from .recovery import Recovered, readIndex
 from .retentionlimits import NO_LIMITS, RetentionLimits
@@ -360,27 +361,33 @@ class PartitionLog(Partition):
                 sizeBytes += segment.sizeBytes
         return sizeBytes
 
-    def findTimestamp(self, files: SegmentFiles, timestampMs: int) -> TimestampedOffset | None:
+    def findBatch(self, files: SegmentFiles, timestampMs: int, offset: int) -> Steps[bytes | None]:
         """
-        As L{admission.kafka.broker.log.interface.ILog.offsetForTimestamp}.
+        As L{admission.kafka.broker.log.interface.ILog.batchForTimestamp}.
         """
-        for segment in self._segmentsFrom(self.logStartOffset):
-            if self._maxTimestampMs(segment, files) >= timestampMs:
+        for segment in self._segmentsFrom(offset):
+            if self._maxTimestampMs(segment, files) < timestampMs:
+                continue
+            position = 0
+            # It may be removed between two steps.
+            while position < segment.sizeBytes and segment in self.segments:
                 with self._reading(segment):
                     file = files.get(segment, self.name)
                     assert segment.index is not None
-                    found = findTimestamp(file, segment.index, segment.sizeBytes, timestampMs)
-                if found is not None:
-                    return found
+                    place, position = findTimestamp(
+                        file, segment.index, segment.sizeBytes, timestampMs, offset, position
+                    )
+                    if place is not None:
+                        return file.read(place.position, place.batch.sizeBytes)
+                yield None
         return None
 
-    def findMaxTimestamp(self, files: SegmentFiles) -> TimestampedOffset | None:
+    def largestTimestampMs(self, files: SegmentFiles) -> int:
         """
-        As L{admission.kafka.broker.log.interface.ILog.maxTimestampOffset}.
+        As L{admission.kafka.broker.log.interface.ILog.largestTimestampMs}.
         """
         largest = [self._maxTimestampMs(segment, files) for segment in self._segmentsFrom(self.logStartOffset)]
-        timestampMs = max(largest, default=-1)
-        return None if timestampMs < 0 else self.findTimestamp(files, timestampMs)
+        return max(largest, default=-1)
 
     def endOfEpoch(self, files: SegmentFiles, leaderEpoch: int) -> EpochEnd:
         """

@@ -140,8 +140,8 @@ class TopicTests(LogTestCase):
             lambda: self.append(old),
             lambda: self.read(old, 0, 1000),
             lambda: self.log.bytesAvailable(old, 0),
-            lambda: self.log.offsetForTimestamp(old, 0),
-            lambda: self.log.maxTimestampOffset(old),
+            lambda: self.offsetForTimestamp(old, 0),
+            lambda: self.maxTimestampOffset(old),
             lambda: self.log.endOfEpoch(old, 0),
         ):
             self.assertRaises(UnknownTopic, use)
