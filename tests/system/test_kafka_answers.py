@@ -91,6 +91,16 @@ class SameAnswersTests(SynchronousTestCase):
             expected = [each.kafka, each.kafka if each.ours is None else each.ours]
             self.assertEqual(self.produce("hostile", each.batch), expected, name)
 
+    def test_names(self) -> None:
+        """The same names collide with others."""
+        for name, code in (
+            ("team.orders_eu", 0),
+            ("team_orders.eu", 17),
+            ("team.orders.eu", 17),
+            ("team-orders.eu", 0),
+        ):
+            self.assertEqual(self.create(name), [code, code], name)
+
     def test_times(self) -> None:
         """The same records are found by time in five kinds of batches."""
         nowMs = int(time.time() * 1000)

@@ -87,7 +87,8 @@ class TopicExists(LogRefusal):
 
 class InvalidTopicName(LogRefusal):
     """
-    Not 1 to 249 letters, digits, dots, underscores and hyphens.
+    Not 1 to 249 letters, digits, dots, underscores and hyphens, or the name of another topic but for dots that are
+    underscores there.
     """
 
     errorCode = 17
@@ -311,7 +312,7 @@ class ILog(Interface):
         @param validateOnly: whether to change nothing; failures of the storage
             are not raised then.
         @return: the topic; without partitions if it was only validated.
-        @raise InvalidTopicName: if the name is not of that form.
+        @raise InvalidTopicName: if the name is not of that form, or that of another topic but for dots and underscores.
         @raise TopicExists: if the name is taken.
         @raise InvalidPartitionCount: if the number is not positive or larger
             than the log allows.

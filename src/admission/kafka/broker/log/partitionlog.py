@@ -9,6 +9,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import inf
 from typing import Final
 
 from attrs import define, field, frozen
@@ -418,7 +419,7 @@ class PartitionLog(Partition):
             isLast = len(self.segments) == 1
             isTooMuch = maxBytes is not None and not isLast and self.sizeBytes - segment.sizeBytes >= maxBytes
             try:
-                isTooOld = maxAgeMs is not None and 0 <= self._maxTimestampMs(segment, files) < nowMs - maxAgeMs
+                isTooOld = maxAgeMs is not None and self._newestMs(segment, files) < nowMs - maxAgeMs
             except LogFailed:
                 if removed:
                     break
@@ -444,6 +445,18 @@ class PartitionLog(Partition):
     def _segmentsFrom(self, offset: int) -> list[Segment]:
         at = bisect_right(self.segments, offset, key=_baseOffset)
         return self.segments[max(at - 1, 0) :]
+
+    def _newestMs(self, segment: Segment, files: SegmentFiles) -> float:
+        """
+        How new a segment is: as new as its records, or as its file if they have no timestamps.
+        """
+        timestampMs = self._maxTimestampMs(segment, files)
+        if timestampMs >= 0:
+            return timestampMs
+        if not segment.sizeBytes:
+            return inf
+        with self._reading(segment):
+            return files.disk.modifiedSeconds(segment.path) * 1000
 
     def _maxTimestampMs(self, segment: Segment, files: SegmentFiles) -> int:
         if segment.maxTimestampMs is None:

@@ -109,6 +109,24 @@ class RetentionTests(RetentionTestCase):
         self.sweep()
         self.assertEqual([partition.logStartOffset for partition in (small, young, all_)], [2, 1, 0])
 
+    def test_noTime(self) -> None:
+        """Records without a time are as old as their file, also after a restart; others are not."""
+        self.reopenLog(retentionSeconds=60.0)
+        events, others = self.partition(), self.partition("others")
+        self.fill(events, -1, -1)
+        self.fill(others, NOW_MS)
+        for stored in (events, others):
+            assert isinstance(stored, PartitionLog)
+            for segment in stored.segments:
+                os.utime(segment.path, (self.wallSeconds - 30, self.wallSeconds - 30))
+        self.sweep()
+        self.assertEqual(self.extent(events)[:2], (0, 2))
+        self.reopenLog(retentionSeconds=20.0)
+        self.sweep()
+        events, others = self.partition(), self.partition("others")
+        self.assertEqual((self.extent(events), self.files(events)), ((2, 2, 0), []))
+        self.assertEqual(self.extent(others)[:2], (0, 1))
+
     def test_everything(self) -> None:
         """A partition that has lost all its batches goes on where it was, also after a restart."""
         events = self.partition()
