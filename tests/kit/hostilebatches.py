@@ -125,7 +125,7 @@ def hostileBatches(nowMs: int) -> Mapping[str, Answered]:
         "gzip garbage": (of(garbage, attributes=1), -1, 87),
         "lz4 garbage": (of(garbage, attributes=3), -1, 87),
         "zstd garbage": (of(garbage, attributes=4), -1, 87),
-        "snappy that announces 4 GiB": (of(b"\xff\xff\xff\xff\x0f" + garbage, attributes=2), -1, 87),
+        "snappy that announces 4 GiB": (of(b"\xff\xff\xff\xff\x0f" + garbage, attributes=2), -1, 10),
         "a gzip bomb": (of(_bomb(), attributes=1), 0, 10),
         "a count of 50,000 in 60 bytes": (of(gzipped(one * 3), attributes=1, count=50_000), 87),
         "codec 5": (of(one, attributes=5), -1, 76),

@@ -177,6 +177,8 @@ class Broker(Server[Settings]):
             L{admission.gate.answerroom.AnswerRoom.whenRoom}.
         """
         if memoryBytes > SMALL_WORK_BYTES:
+            # In slices in any case: many such requests may come in one turn.
+            yield None
             room = self.gate.answers.whenRoom(heldBytes)
             if room is not None:
                 yield room

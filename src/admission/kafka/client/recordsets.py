@@ -11,7 +11,7 @@ from typing import NamedTuple
 from kio.schema.errors import ErrorCode
 
 from ..wire.batches import BatchRefused, Record, recordsOf
-from ..wire.compression import decompressed
+from ..wire.compression import MAX_BLOCK_BYTES, decompressed
 from ..wire.primitives import Buffer
 from ..wire.stored import batchesIn
 from .errors import RecordsRefused
@@ -138,7 +138,7 @@ def decompress(compression: int, payload: Buffer, maxBytes: int) -> Buffer:
     if not compression:
         return payload
     result = bytearray()
-    for chunk in decompressed(compression, payload):
+    for chunk in decompressed(compression, payload, maxBytes, max(maxBytes, MAX_BLOCK_BYTES)):
         if len(result) + len(chunk) > maxBytes:
             raise BatchRefused(ErrorCode.corrupt_message, f"the batch would decompress to more than {maxBytes} bytes")
         result += chunk

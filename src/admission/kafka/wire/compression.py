@@ -25,20 +25,17 @@ ZSTD: Final = 4
 CHUNK_BYTES: Final = 64 << 10
 """How much is decompressed at once: about half a millisecond of gzip."""
 
-MAX_SNAPPY_BLOCK_BYTES: Final = 16 << 20
+MAX_BLOCK_BYTES: Final = 8 << 20
 """
-The largest block of snappy after decompression, which is done in one piece: about sixteen milliseconds.  librdkafka
-makes one of a whole batch, a megabyte unless it is told otherwise.
+How much may be in memory at once: of snappy a block, which is decompressed in one piece, in about five milliseconds;
+of zstd what it may refer back to.
+
+librdkafka makes one block of a whole batch, a megabyte unless it is told otherwise.  8 MiB is what RFC 8878 wants
+decoders of zstd to have; levels up to 19 need no more.
 """
 
 MAX_XERIAL_BLOCK_BYTES: Final = 1 << 20
 """The same for the blocks of snappy-java, which has 32 KiB in each."""
-
-MAX_WINDOW_BYTES: Final = 8 << 20
-"""
-How far back zstd may refer, which is the memory that it takes: what RFC 8878 wants decoders to have.  Levels up to 19
-need no more.
-"""
 
 _ANY_GZIP_HEADER: Final = 16 + zlib.MAX_WBITS
 _FIXED_BYTES: Final = 128 << 10
@@ -59,14 +56,18 @@ _LZ4_BLOCK_SIZE_AT: Final = 5
 _LZ4_INDEPENDENT_BIT: Final = 0x20
 
 
-def decompressed(compression: int, payload: Buffer) -> Iterator[bytes]:
+def decompressed(
+    compression: int, payload: Buffer, maxBlockBytes: int = MAX_BLOCK_BYTES, maxWindowBytes: int = MAX_BLOCK_BYTES
+) -> Iterator[bytes]:
     """
-    The payload of a batch, in chunks of L{CHUNK_BYTES} at most, or of a block of snappy.  Some may be empty; each takes
-    a millisecond at most, but for snappy's.
+    The payload of a batch, in chunks of L{CHUNK_BYTES} at most.  Some may be empty; each takes a millisecond at most,
+    but for the first of a block of snappy.
 
     @param compression: 0 to 4, as in L{admission.kafka.wire.batches.RecordBatch}.
-    @raise BatchRefused: C{corrupt_message} if the payload is damaged or would take too much memory, and
-        C{unsupported_compression_type}.
+    @param maxBlockBytes: the largest block of snappy after decompression.
+    @param maxWindowBytes: how far back zstd may refer.
+    @raise BatchRefused: C{corrupt_message} if the payload is damaged or would refer back too far, C{message_too_large}
+        for a block that is too large, and C{unsupported_compression_type}.
     """
     try:
         if not compression:
@@ -74,13 +75,13 @@ def decompressed(compression: int, payload: Buffer) -> Iterator[bytes]:
         elif compression == GZIP:
             yield from _gunzip(payload)
         elif compression == SNAPPY:
-            for block in _snappyBlocks(payload):
-                yield bytes(memoryview(cramjam.snappy.decompress_raw(block)))
+            for block in _snappyBlocks(payload, maxBlockBytes):
+                yield from map(bytes, _pieces(memoryview(cramjam.snappy.decompress_raw(block))))
         elif compression == LZ4:
             yield from _unlz4(payload)
         elif compression == ZSTD:
             yield from _checkZstdEnd(payload)
-            with zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES).stream_reader(payload) as reader:
+            with zstandard.ZstdDecompressor(max_window_size=maxWindowBytes).stream_reader(payload) as reader:
                 while chunk := reader.read(CHUNK_BYTES):
                     yield chunk
         else:
@@ -98,15 +99,13 @@ def decompressionBytes(compression: int, payload: Buffer) -> int:
     @raise BatchRefused: as L{decompressed} does.
     """
     if compression == SNAPPY:
-        return _FIXED_BYTES + (
-            MAX_XERIAL_BLOCK_BYTES if _isXerial(payload) else _snappyBytes(payload, MAX_SNAPPY_BLOCK_BYTES)
-        )
+        return _FIXED_BYTES + (MAX_XERIAL_BLOCK_BYTES if _isXerial(payload) else _snappyBytes(payload, MAX_BLOCK_BYTES))
     if compression == LZ4 and len(payload) > _LZ4_BLOCK_SIZE_AT:
         # 64 KiB, 256 KiB, 1 MiB or 4 MiB.
         return _FIXED_BYTES + (1 << 8 + 2 * (payload[_LZ4_BLOCK_SIZE_AT] >> 4 & 7))
     if compression == ZSTD:
         try:
-            return _FIXED_BYTES + min(zstandard.get_frame_parameters(payload).window_size, MAX_WINDOW_BYTES)
+            return _FIXED_BYTES + min(zstandard.get_frame_parameters(payload).window_size, MAX_BLOCK_BYTES)
         except zstandard.ZstdError as error:
             raise _damaged(str(error)) from None
     return _FIXED_BYTES
@@ -169,13 +168,13 @@ def _isXerial(payload: Buffer) -> bool:
     return payload[: len(_XERIAL_MAGIC)] == _XERIAL_MAGIC
 
 
-def _snappyBlocks(payload: Buffer) -> Iterator[memoryview]:
+def _snappyBlocks(payload: Buffer, maxBytes: int) -> Iterator[memoryview]:
     """
     The blocks, which are not too large after decompression.
     """
     view = memoryview(payload)
     if not _isXerial(payload):
-        _snappyBytes(view, MAX_SNAPPY_BLOCK_BYTES)
+        _snappyBytes(view, maxBytes)
         yield view
         return
     offset = _XERIAL_HEADER_BYTES
@@ -185,7 +184,7 @@ def _snappyBlocks(payload: Buffer) -> Iterator[memoryview]:
         if sizeBytes > len(view) - offset:
             raise _damaged("a block is cut off")
         block = view[offset : offset + sizeBytes]
-        _snappyBytes(block, MAX_XERIAL_BLOCK_BYTES)
+        _snappyBytes(block, min(maxBytes, MAX_XERIAL_BLOCK_BYTES))
         yield block
         offset += sizeBytes
 
@@ -199,7 +198,9 @@ def _snappyBytes(block: Buffer, maxBytes: int) -> int:
     except cramjam.DecompressionError as error:
         raise _damaged(str(error)) from None
     if sizeBytes > maxBytes:
-        raise _damaged(f"a block of snappy would have {sizeBytes} bytes, and {maxBytes} are allowed")
+        raise BatchRefused(
+            ErrorCode.message_too_large, f"a block of snappy would decompress to more than {maxBytes} bytes"
+        )
     return sizeBytes
 
 

@@ -161,7 +161,7 @@ class RecordWalk:
                 ErrorCode.message_too_large,
                 f"the records have more than {self._maxBytes} bytes when they are decompressed; send smaller batches",
             )
-        self._data = self._data[self._at :] + chunk
+        self._data = chunk if self._at == len(self._data) else self._data[self._at :] + chunk
         self._at = 0
         return True
 

@@ -17,7 +17,7 @@ from admission.kafka.wire.compression import (
     CHUNK_BYTES,
     GZIP,
     LZ4,
-    MAX_SNAPPY_BLOCK_BYTES,
+    MAX_BLOCK_BYTES,
     MAX_XERIAL_BLOCK_BYTES,
     SNAPPY,
     ZSTD,
@@ -55,8 +55,10 @@ class DecompressedTests(SynchronousTestCase):
         """snappy is decompressed a block at a time: all of it, or what Java's client has put into one."""
         data = os.urandom(1000) * 100
         one = bytes(cramjam.snappy.compress_raw(data))
-        self.assertEqual(list(decompressed(SNAPPY, memoryview(one))), [data])
-        self.assertEqual(list(decompressed(SNAPPY, framed(one, one))), [data, data])
+        for payload, expected in ((one, data), (framed(one, one), data * 2)):
+            chunks = list(decompressed(SNAPPY, memoryview(payload)))
+            self.assertEqual(b"".join(chunks), expected)
+            self.assertEqual(max(map(len, chunks)), CHUNK_BYTES)
 
     def test_nothingComes(self) -> None:
         """Much that brings nothing is gone over in steps."""
@@ -77,12 +79,12 @@ class DecompressedTests(SynchronousTestCase):
                 self.assertIn(
                     "decompressed", str(self.assertRaises(BatchRefused, list, decompressed(compression, damaged)))
                 )
-        large = bytes(cramjam.snappy.compress_raw(bytes(MAX_SNAPPY_BLOCK_BYTES + 1)))
+        large = bytes(cramjam.snappy.compress_raw(bytes(MAX_BLOCK_BYTES + 1)))
         framedLarge = framed(bytes(cramjam.snappy.compress_raw(bytes(MAX_XERIAL_BLOCK_BYTES + 1))))
         ultra = zstandard.ZstdCompressor(22).compressobj()
         for compression, payload, words in [
-            (SNAPPY, large, "16777216 are allowed"),
-            (SNAPPY, framedLarge, "1048576 are allowed"),
+            (SNAPPY, large, "more than 8388608 bytes"),
+            (SNAPPY, framedLarge, "more than 1048576 bytes"),
             (ZSTD, ultra.compress(b"x") + ultra.flush(), "too much memory"),
         ]:
             self.assertIn(words, str(self.assertRaises(BatchRefused, list, decompressed(compression, payload))))
