@@ -10,9 +10,11 @@ import zstandard
 
 from admission.kafka.wire.compression import GZIP, LZ4, MAX_BLOCK_BYTES, SNAPPY, ZSTD
 from admission.kafka.wire.primitives import unsignedVarint
+from admission.kafka.wire.versions import LIST_OFFSETS
 from tests.kit.attack import MIB, AttackTestCase, sized
+from tests.kit.brokerfixture import requestOf
 from tests.kit.hostilebatches import batch, gzipped, record
-from tests.kit.rawclient import produceRequest
+from tests.kit.rawclient import produceRequest, response
 
 CONNECTIONS = sized(8, 30)
 ROUNDS = sized(1, 10)
@@ -70,3 +72,23 @@ class BombsTests(AttackTestCase):
         body = b"\0\0\0\1\1" + unsignedVarint(2 * count) + b"\0\1" * count
         packed = gzipped(unsignedVarint(2 * len(body)) + body)
         self.attackWith("of headers", packed, GZIP, True)
+
+    def test_lookups(self) -> None:
+        """A batch that may be stored is asked for the time of its last record, again and again, in forty bytes."""
+        nowMs = int(time.time() * 1000)
+        payload = gzipped(record(value=bytes(90 * MIB)) + record(1, 1000))
+        clients = [self.connect() for _ in range(CONNECTIONS)]
+        clients[0].createTopic("bombs")
+        stored = batch(payload, nowMs, count=2, attributes=GZIP, maxMs=nowMs + 1000)
+        self.assertEqual(clients[0].produce("bombs", stored), (0, 0))
+        wanted = {"partition_index": 0, "timestamp": nowMs + 1}
+        request = requestOf("ListOffsets", 7, topics=[{"name": "bombs", "partitions": [wanted]}])
+        with self.attack(f"{CONNECTIONS} x {ROUNDS} lookups in 90 MiB"):
+            for _ in range(ROUNDS):
+                for answer in self.exchange(clients, request):
+                    assert answer is not None
+                    (found,) = response(answer, LIST_OFFSETS, 7).topics[0].partitions
+                    self.require((found.error_code, found.offset) == (0, 1), f"it is found at {found}")
+        for client in clients:
+            client.close()
+        self.assertAffordable()

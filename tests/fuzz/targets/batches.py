@@ -28,7 +28,9 @@ from admission.kafka.wire.batches import (
     readHeader,
     stampBatch,
 )
-from admission.kafka.wire.compression import GZIP, LZ4, SNAPPY, ZSTD
+from admission.kafka.wire.compression import GZIP, LZ4, SNAPPY, ZSTD, decompressed
+from admission.kafka.wire.recordwalk import ANY_TIME, RecordWalk
+from tests.kit.logfixture import finish
 
 from ..bounds import bounded
 
@@ -126,6 +128,10 @@ def _checkStored(value: bytearray) -> None:
             assert [(each.key, each.value, each.timestampMs, each.headers) for each in encoded] == [
                 (each.key, each.value, each.timestampMs, each.headers) for each in records
             ]
+        if not batch.compression:
+            walk = RecordWalk(batch, decompressed(0, memoryview(value)[HEADER_BYTES:]))
+            assert finish(walk.findOutside(*ANY_TIME)) is None
+            assert walk.count == batch.count
     stamped = stampBatch(bytearray(value), 12345)
     assert stamped.hasAppendTime and stamped.maxTimestampMs == 12345
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings, strategies as st
 from admission.interfaces import PARKED
 from admission.kafka.wire.batches import readHeader
 from tests.kit.brokerfixture import BrokerTestCase
-from tests.kit.hostilebatches import batch, gzipped, record
+from tests.kit.hostilebatches import batch, gzipped, hostileBatches, record
 from tests.kit.logfixture import LogTestCase
 
 T = 1_000_000
@@ -94,6 +94,29 @@ class LookupTests(LogTestCase):
         self.append(T, maxMs=T + 5)
         self.append(T + 1)
         self.assertFound(T + 1, 1, T + 1)
+
+    def test_hostileLog(self) -> None:
+        """A log with batches that are refused by now opens, serves them, and answers when it is asked for times."""
+        batches = hostileBatches(T)
+        for number, each in enumerate(batches.values()):
+            stored = bytearray(each.batch)
+            header = readHeader(stored)
+            if header.count <= 3 and header.producerId < 0:
+                self.log.append(self.partition(f"topic{number}"), stored, header)
+        self.clock.turn()
+        self.reopenLog()
+        self.assertGreater(len(self.log.topics), 30)
+        for number, (name, each) in enumerate(batches.items()):
+            if f"topic{number}" not in self.log.topics:
+                continue
+            partition = self.partition(f"topic{number}")
+            (content,) = self.read(partition, 0)
+            self.assertEqual(content[16:], each.batch[16:], name)
+            for timestampMs in (0, T, T + 2):
+                found = self.offsetForTimestamp(partition, timestampMs)
+                if found is not None:
+                    self.assertIn(found.offset, range(partition.highWatermark), name)
+            self.maxTimestampOffset(partition)
 
     @settings(max_examples=60, deadline=None)
     @given(st.lists(st.tuples(st.lists(st.integers(-1, 20), min_size=1, max_size=4), st.booleans()), max_size=8))
