@@ -52,7 +52,7 @@ run: $(VENV)/run.stamp
 # For two cores: one worker begins with Spark, one with the clusters and clients of Kafka, which both wait a good deal, and
 # one with all else.
 test: $(VENV)/test.stamp
-	$(BIN)/python -m pytest -q -rs -n 3 --dist loadfile --junitxml=build/pytest.xml $(TESTED)
+	$(BIN)/python -m pytest -q -rs -n 4 --dist loadfile --junitxml=build/pytest.xml $(TESTED)
 
 # Assertions are trial's own, so that pytest need not rewrite any, in each of its processes.
 test-fast: $(VENV)/dev.stamp

@@ -131,6 +131,10 @@ class IWaiter(Interface):
         "neither is known.  May change while it waits."
     )
     wantedBytes: int = Attribute("How much memory it waits for, in bytes, while it waits for memory.")
+    hasBoundedAnswers: bool = Attribute(
+        "Whether something bounds what is written as answers to small requests while memory is short, as"
+        " L{admission.gate.answerroom.AnswerRoom} does for a broker."
+    )
 
     def leaseGranted(lease: ILease) -> None:
         """

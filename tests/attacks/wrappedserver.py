@@ -1,13 +1,15 @@
 """
 A server that answers a byte with much, protected by L{admission.wrapFactory}.
 
-C{python -m tests.attacks.wrappedserver POOL ANSWER} prints its port, answers each
-byte with ANSWER bytes, but C{.} with one, and ends with its standard input.
+C{python -m tests.attacks.wrappedserver POOL ANSWER [QUOTA]} prints its port, and ends with its standard input.  It
+answers C{.} with a byte, C{x} with ANSWER bytes at once, C{p} with as many in pieces of 1 MiB, each in a turn of its
+own; a line of C{w} takes it 150 microseconds.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 
 from twisted.internet import reactor, stdio
 from twisted.internet.protocol import Factory, Protocol
@@ -15,11 +17,16 @@ from twisted.internet.protocol import Factory, Protocol
 from admission import wrapFactory
 
 SMALL = b"."
-"""What is answered with a byte."""
+LARGE = b"x"
+PIECES = b"p"
+WORK = b"w" * 35 + b"\n"
+
+_WORK_SECONDS = 150e-6
+_PIECE_BYTES = 1 << 20
 
 
 class Generous(Protocol):
-    """Writes all of its answer at once."""
+    """Answers whatever it is asked."""
 
     answerBytes = 0
 
@@ -28,7 +35,22 @@ class Generous(Protocol):
         assert self.transport is not None
         for number in range(len(data)):
             each = data[number : number + 1]
-            self.transport.write(each if each == SMALL else bytes(self.answerBytes))
+            if each == SMALL:
+                self.transport.write(each)
+            elif each == LARGE:
+                self.transport.write(bytes(self.answerBytes))
+            elif each == PIECES:
+                self._writeLater(self.answerBytes)
+            elif each == b"\n":
+                until = time.perf_counter() + _WORK_SECONDS
+                while time.perf_counter() < until:
+                    pass
+
+    def _writeLater(self, leftBytes: int) -> None:
+        if leftBytes > 0 and self.connected:
+            assert self.transport is not None
+            self.transport.write(bytes(_PIECE_BYTES))
+            reactor.callLater(0, self._writeLater, leftBytes - _PIECE_BYTES)
 
 
 class _UntilTheEnd(Protocol):
@@ -37,10 +59,10 @@ class _UntilTheEnd(Protocol):
             reactor.stop()
 
 
-def main(poolBytes: int, answerBytes: int) -> None:
+def main(poolBytes: int, answerBytes: int, *quota: str) -> None:
     """Serve."""
     Generous.answerBytes = answerBytes
-    factory = wrapFactory(Factory.forProtocol(Generous), pool=f"bounded:{poolBytes}", maxUnsentBytes=2 * answerBytes)
+    factory = wrapFactory(Factory.forProtocol(Generous), pool=f"bounded:{poolBytes}", quota=quota)
     port = reactor.listenTCP(0, factory, interface="127.0.0.1")
     print(port.getHost().port, flush=True)
     stdio.StandardIO(_UntilTheEnd())
@@ -48,4 +70,4 @@ def main(poolBytes: int, answerBytes: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])

@@ -99,7 +99,7 @@ class RecordingWatch:
 def gateFor(pool: IMemoryPool, clock: IReactorTime, seed: int = 0, maxRequests: int = 500) -> Gate:
     """A gate that draws from C{seed} who is served next."""
     random = Random(seed)
-    return Gate(pool, clock, RandomRounds(random), RandomRounds(random), maxRequests)
+    return Gate(pool, clock, RandomRounds(random), RandomRounds(random), RandomRounds(random), maxRequests)
 
 
 class Server:

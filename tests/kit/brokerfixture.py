@@ -430,6 +430,10 @@ class BrokerTestCase(SynchronousTestCase):
         """How much memory requests hold as they arrived."""
         return self.pool.usedBytesByPurpose[FRAMES]
 
+    def exhaustReserve(self) -> None:
+        """Have others hold all that there is for small frames beyond the pool, until the test is over."""
+        self.gate.memory._reserve.freeBytes = 0
+
     def assertPoolWhole(self) -> None:
         """Nobody holds memory, and no lease was lost."""
         held = {purpose: count for purpose, count in self.pool.usedBytesByPurpose.items() if count}

@@ -2,9 +2,10 @@
 A client of good manners in a process of its own, and what it notices.
 
 C{python -m tests.kit.goodclient PORT PID TOPIC PACE BYTES [PASSWORD]} asks the
-broker, whose process is PID, for Metadata and to store a record of BYTES, by
-turns, every PACE seconds; given a password, it logs in.  For each line on standard input it tells on standard
-output, as JSON, what has happened since the one before.
+broker, whose process is PID, for Metadata, to store a record of BYTES and to
+fetch it, by turns, every PACE seconds; given a password, it logs in.  For each
+line on standard input it tells on standard output, as JSON, what has happened
+since the one before.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from attrs import frozen
 from tests.kit.brokerfixture import batchOf, requestFrame, requestOf
 from tests.kit.brokerprocess import ENVIRONMENT, BrokerProcess
 from tests.kit.fairclock import FairClock, cpuSeconds
-from tests.kit.rawclient import RawClient, produceRequest
+from tests.kit.rawclient import RawClient, fetchRequest, produceRequest
 
 HOST = "127.0.0.2"
 """Its address, which no attacker has."""
@@ -96,9 +97,11 @@ class _Session:
     def __init__(self, port: int, topic: str, recordBytes: int, password: str | None) -> None:
         self._port = port
         self._password = password
+        self._topic = topic
         metadata = requestOf("Metadata", 12, topics=[{"topic_id": None, "name": topic}])
         produce = produceRequest(topic, batchOf(bytes(recordBytes)), acks=_LEADER_ONLY)
         self._requests = [(each, requestFrame(each, 1, CLIENT_ID)) for each in (metadata, produce)]
+        self._offset = 0
         self._client: RawClient | None = None
 
     def ask(self, number: int) -> None:
@@ -112,7 +115,12 @@ class _Session:
             self._client = RawClient(self._port, host=HOST)
             if self._password is not None:
                 assert not self._client.logIn(CLIENT_ID, self._password)
-        entity, frame = self._requests[number % len(self._requests)]
+        kind = number % (len(self._requests) + 1)
+        if kind < len(self._requests):
+            entity, frame = self._requests[kind]
+        else:
+            entity = fetchRequest(self._topic, self._offset)
+            frame = requestFrame(entity, 1, CLIENT_ID)
         try:
             self._client.sendBytes(frame)
             answer: Any = self._client.receive(entity.__api_key__, entity.__version__)
@@ -120,8 +128,15 @@ class _Session:
             self._client.close()
             self._client = None
             raise
-        results = answer.topics if hasattr(answer, "topics") else answer.responses[0].partition_responses
-        assert not results[0].error_code, results[0]
+        if hasattr(answer, "topics"):
+            result = answer.topics[0]
+        elif hasattr(answer.responses[0], "partitions"):
+            result = answer.responses[0].partitions[0]
+            assert result.records, "nothing was fetched"
+        else:
+            result = answer.responses[0].partition_responses[0]
+            self._offset = result.base_offset
+        assert not result.error_code, result
 
 
 def main(port: int, pid: int, topic: str, paceSeconds: float, recordBytes: int, password: str | None = None) -> None:

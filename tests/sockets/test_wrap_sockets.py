@@ -305,10 +305,10 @@ class QuotaTests(WrapSocketTestCase):
             raise SkipTest("this system has no epoll")
         self.behave = None
         for kind in KINDS:
-            protocol, peer = await self.throttled(kind, 5000)
+            protocol, peer = await self.throttled(kind, 1000)
             await self.do(peer.end)
             await self.until(lambda: protocol.lost)  # noqa: B023
-            self.assertEqual((len(protocol.received), protocol.lost[0].type), (5000, ConnectionDone))
+            self.assertEqual((len(protocol.received), protocol.lost[0].type), (1000, ConnectionDone))
             protocol, peer = await self.throttled(kind, 60_000)
             await self.do(peer.reset)
             await self.until(lambda: protocol.lost)  # noqa: B023
@@ -318,18 +318,18 @@ class QuotaTests(WrapSocketTestCase):
         """What a peer sent before it left waits for its time, and its end for that."""
         self.behave = None
         for kind in KINDS:
-            protocol, peer = await self.throttled(kind, 5000)
+            protocol, peer = await self.throttled(kind, 1000)
             await self.do(peer.send, b"last words, more than a farewell" * 10)
             await self.do(peer.end)
             await self.turns()
-            self.assertEqual((len(protocol.received), protocol.lost), (5000, []))
+            self.assertEqual((len(protocol.received), protocol.lost), (1000, []))
             quotas = protocol.transport.factory.control
             quotas.configure(
                 QuotaEntity(clientId=DEFAULT), {"producer_byte_rate": None}, protocol.transport.factory.clock.seconds()
             )
             protocol.transport._received.ask()
             await self.until(lambda: protocol.lost)  # noqa: B023
-            self.assertEqual((len(protocol.received), protocol.lost[0].type), (5320, ConnectionDone))
+            self.assertEqual((len(protocol.received), protocol.lost[0].type), (1320, ConnectionDone))
 
     async def test_pausedAndHalfClosed(self) -> None:
         """A protocol that has paused its transport can still answer a peer that has closed its own side."""

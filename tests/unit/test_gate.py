@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from random import Random
 from threading import Thread
@@ -14,11 +13,17 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
+from admission.gate.answerroom import SMALL_ANSWER_BYTES
 from admission.gate.aside import HOLDERS_PER_TURN
 from admission.gate.gate import GRANTS_PER_TURN, Gate, buildGate
-from admission.gate.reserve import SMALL_FRAME_BYTES
-from admission.gate.slowbodies import MIN_BODY_SECONDS
-from admission.gate.stalledreaders import STALL_GRACE_SECONDS
+from admission.gate.reserve import MAX_RESERVED_BYTES, SMALL_FRAME_BYTES, Reserve
+from admission.gate.slowbodies import BODY_GRACE_SECONDS
+from admission.gate.stalledreaders import (
+    MAX_OVERDRAFT_BYTES,
+    OVERDRAWN_GRACE_SECONDS,
+    STALL_GRACE_SECONDS,
+    STALLER_SECONDS,
+)
 from admission.gate.turns import RETRY_SECONDS, TURN_SECONDS
 from admission.interfaces import FRAMES, PARKED, RESPONSES, ILease, IWaiter, PolicyContext
 from admission.metrics.registry import SensorRegistry
@@ -29,6 +34,8 @@ from admission_plugins.bounded import BoundedPool, FairPool
 from admission_plugins.orders import FirstInFirstOut, RandomRounds
 from tests.kit.admitted import gateFor
 from tests.kit.logfixture import TurnClock
+
+LARGE_BYTES = SMALL_ANSWER_BYTES + 1
 
 
 class GateTestCase(SynchronousTestCase):
@@ -41,9 +48,9 @@ class GateTestCase(SynchronousTestCase):
         self.pressures: list[bool] = []
         self.gate.pressure.subscribe(self.pressures.append)
 
-    def take(self, sizeBytes: int = 1000) -> ILease:
+    def take(self, sizeBytes: int = 1000, holder: str = "") -> ILease:
         """Allocate what must be there."""
-        lease = self.gate.memory.tryAllocate(RecordingWaiter(), sizeBytes)
+        lease = self.gate.memory.tryAllocate(RecordingWaiter(holder=holder), sizeBytes)
         assert lease is not None
         return lease
 
@@ -268,7 +275,8 @@ class MemoryTests(GateTestCase):
                     raise ZeroDivisionError
                 return super().next()
 
-        gate = Gate(self.pool, self.clock, Failing(Random(0)), Failing(Random(0)), maxRequests=2)
+        orders = [Failing(Random(0)) for _ in range(3)]
+        gate = Gate(self.pool, self.clock, *orders, maxRequests=2)
         waiter, running = RecordingWaiter(1), RecordingWaiter()
         lease = gate.memory.tryAllocate(running, 1000)
         assert lease is not None
@@ -291,7 +299,7 @@ class MemoryTests(GateTestCase):
     def test_orders(self) -> None:
         """Who waits for memory, and who waits for a turn, is served in the order that is for it."""
         memoryOrder, turnOrder = RandomRounds(Random(0)), RandomRounds(Random(0))
-        gate = Gate(self.pool, self.clock, memoryOrder, turnOrder, maxRequests=1)
+        gate = Gate(self.pool, self.clock, memoryOrder, turnOrder, FirstInFirstOut(), maxRequests=1)
         lease = gate.memory.tryAllocate(RecordingWaiter(), 1000)
         gate.turns.tryBegin(RecordingWaiter())
         forMemory, forTurn = RecordingWaiter(10), RecordingWaiter()
@@ -368,7 +376,7 @@ class FairTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = Clock()
         self.pool = WatchedFairPool(1000)
-        self.gate = Gate(self.pool, self.clock, FirstInFirstOut(), FirstInFirstOut())
+        self.gate = Gate(self.pool, self.clock, *(FirstInFirstOut() for _ in range(3)))
         self.pressures: list[bool] = []
         self.gate.pressure.subscribe(self.pressures.append)
 
@@ -465,7 +473,7 @@ class FairTests(SynchronousTestCase):
     def test_manyHolders(self) -> None:
         """However many holders wait aside, few are looked at in one turn of the reactor, and all in the end."""
         clock, pool = TurnClock(), WatchedFairPool(1_000_000)
-        gate = Gate(pool, clock, FirstInFirstOut(), FirstInFirstOut())
+        gate = Gate(pool, clock, *(FirstInFirstOut() for _ in range(3)))
         holders = [f"holder {number}" for number in range(500)]
         leases = [pool.tryAllocate(1, holder) for holder in holders]
         charge = pool.charge(pool.availableBytes - 1, RESPONSES)
@@ -494,7 +502,7 @@ class FairTests(SynchronousTestCase):
         """
         random = Random(seed)
         clock, pool = Clock(), FairPool(1000)
-        gate = Gate(pool, clock, RandomRounds(Random(seed)), RandomRounds(Random(seed)))
+        gate = Gate(pool, clock, *(RandomRounds(Random(seed)) for _ in range(3)))
         waiters: list[RecordingWaiter] = []
         charges: list[ILease] = []
         isEnding = False
@@ -617,23 +625,20 @@ class TurnTimeTests(SynchronousTestCase):
 
 
 class Body:
-    """A body of which nothing more comes."""
+    """A body of which nothing more comes, unless the test says so."""
 
     def __init__(self, case: GateTestCase, sizeBytes: int, comeBytes: int = 0) -> None:
         self.case = case
         self.sizeBytes = sizeBytes
         self.comeBytes = comeBytes
         self.lease = case.take(sizeBytes)
-        self.startedSeconds = case.clock.seconds()
+        self.cameSeconds = case.clock.seconds()
         self.isClosed = False
         case.gate.bodies.started(self)
 
-    def bodySeconds(self, now: float) -> float:
+    def idleSeconds(self, now: float) -> float:
         """As a connection says it."""
-        seconds = now - self.startedSeconds
-        if seconds < MIN_BODY_SECONDS:
-            return 0.0
-        return seconds * self.sizeBytes / self.comeBytes if self.comeBytes else math.inf
+        return now - self.cameSeconds
 
     def missingBytes(self) -> int:
         """What has not come."""
@@ -681,7 +686,7 @@ class ClaimTests(GateTestCase):
         waiter = self.wait(1000)
         self.clock.advance(0)
         self.assertEqual(waiter.leases, [])
-        room = self.gate.answers.whenRoom()
+        room = self.gate.answers.whenRoom("", LARGE_BYTES)
         assert room is not None
         self.clock.advance(0)
         self.assertEqual(len(waiter.leases), 1)
@@ -699,7 +704,7 @@ class ClaimTests(GateTestCase):
         self.wait(largeBytes + 1)
         leases = [self.take(largeBytes), self.take(largeBytes)]
         self.wait(largeBytes)
-        leases += [self.take(SMALL_FRAME_BYTES) for _ in range(4)]
+        leases += [self.take(SMALL_FRAME_BYTES, f"small {number}") for number in range(4)]
         self.wait(SMALL_FRAME_BYTES)
         for lease in leases:
             lease.release()
@@ -734,31 +739,35 @@ class ClaimTests(GateTestCase):
 
     def test_slowest(self) -> None:
         """
-        While others wait, the slowest bodies give way, as many as it needs, after a short time; those who waited get
-        their memory.
+        While others wait, bodies give way of which nothing came for a while, as many as it needs, those first of which
+        nothing came for longest, however much has come; those who waited get their memory.
         """
-        bodies = [Body(self, 5000, 10), Body(self, 5000, 0), Body(self, 6000, 0), Body(self, 1, 1)]
+        bodies = [Body(self, 5000, 10), Body(self, 5000, 4999), Body(self, 6000, 0), Body(self, 1, 1)]
+        bodies[1].cameSeconds -= 2
+        bodies[2].cameSeconds -= 1
         self.assertEqual(self.pool.availableBytes, -1)
         waiter = self.wait(8000)
-        self.clock.advance(MIN_BODY_SECONDS / 2)
+        self.clock.advance(BODY_GRACE_SECONDS / 2)
         late = self.wait(8000)
-        self.clock.advance(MIN_BODY_SECONDS / 2)
+        self.clock.advance(BODY_GRACE_SECONDS / 2)
         self.clock.advance(0)
         self.assertEqual([body.isClosed for body in bodies], [False, True, False, False])
         self.assertEqual(len(waiter.leases) + len(late.leases), 1)
-        self.clock.advance(MIN_BODY_SECONDS)
+        self.clock.advance(BODY_GRACE_SECONDS)
         self.clock.advance(0)
         self.assertEqual([body.isClosed for body in bodies], [False, True, True, False])
         self.assertEqual(len(waiter.leases) + len(late.leases), 2)
         self.finish(waiter, late)
 
     def test_fastEnough(self) -> None:
-        """A body that would be there in a few seconds does not give way."""
-        body = Body(self, 16_000, 3000)
+        """A body of which a part came just now does not give way."""
+        body = Body(self, 16_000)
         waiter = self.wait(8000)
-        self.clock.advance(MIN_BODY_SECONDS)
+        self.clock.advance(BODY_GRACE_SECONDS / 2)
+        body.cameSeconds = self.clock.seconds()
+        self.clock.advance(BODY_GRACE_SECONDS / 2)
         self.assertFalse(body.isClosed)
-        self.clock.advance(MIN_BODY_SECONDS)
+        self.clock.advance(BODY_GRACE_SECONDS)
         self.assertTrue(body.isClosed)
         self.finish(waiter)
 
@@ -778,13 +787,15 @@ class AnswerTests(GateTestCase):
     """Large answers are made while there is memory, otherwise one after another."""
 
     def setUp(self) -> None:
-        """Note which answers may be made."""
+        """Note which answers may be made, as they came."""
         super().setUp()
+        self.gate = Gate(self.pool, self.clock, *(FirstInFirstOut() for _ in range(3)))
+        self.gate.pressure.subscribe(self.pressures.append)
         self.made: list[str] = []
         # A charge that nobody has is released.
         self.charges: list[list[ILease]] = []
 
-    def ask(self, name: str, sizeBytes: int = 600, heldBytes: int = 0) -> list[ILease]:
+    def ask(self, name: str, sizeBytes: int = 600, heldBytes: int = 0, holder: str = "") -> list[ILease]:
         """
         Make an answer when it is time.
 
@@ -798,7 +809,7 @@ class AnswerTests(GateTestCase):
             self.made.append(name)
             charges.append(self.pool.charge(sizeBytes, RESPONSES))
 
-        room = self.gate.answers.whenRoom(heldBytes)
+        room = self.gate.answers.whenRoom(holder, LARGE_BYTES, heldBytes)
         if room is None:
             make()
         else:
@@ -826,6 +837,25 @@ class AnswerTests(GateTestCase):
         second.pop().release()
         self.clock.advance(0)
         self.assertEqual(self.made, ["a", "b", "c", "d"])
+
+    def test_small(self) -> None:
+        """A small answer overtakes those that wait."""
+        self.ask("a", 1000)
+        self.ask("b")
+        self.assertIsNone(self.gate.answers.whenRoom("", SMALL_ANSWER_BYTES))
+
+    def test_order(self) -> None:
+        """They are made in the order that was asked for, such as by turns with their holders, whatever they hold."""
+        self.gate = buildGate(self.pool, PolicyContext(self.clock, self.clock.seconds, random=Random(0)))
+        answered, others = self.pool.charge(1000, RESPONSES), self.pool.charge(1000, "connections")
+        for number in range(20):
+            self.ask(str(number), 0, 1, holder="many")
+        self.ask("good", 0, holder="one")
+        answered.release()
+        for _ in range(4):
+            self.clock.advance(0)
+        self.assertIn("good", self.made)
+        others.release()
 
     def test_drainedByOthers(self) -> None:
         """If others hold the memory, one answer is made all the same, and the next when it has left."""
@@ -859,7 +889,7 @@ class AnswerTests(GateTestCase):
         """What one holds that waits no more keeps others waiting until it is released."""
         others = self.pool.charge(1000, RESPONSES)
         held = self.pool.charge(100, PARKED)
-        room = self.gate.answers.whenRoom(held.sizeBytes)
+        room = self.gate.answers.whenRoom("", LARGE_BYTES, held.sizeBytes)
         assert room is not None
         self.ask("a", heldBytes=50)
         room.cancel()
@@ -882,7 +912,7 @@ class AnswerTests(GateTestCase):
     def test_cancelled(self) -> None:
         """Who has gone waits no more."""
         first = self.ask("a", 1000)
-        room = self.gate.answers.whenRoom()
+        room = self.gate.answers.whenRoom("", LARGE_BYTES)
         assert room is not None
         self.ask("c")
         room.cancel()
@@ -1066,6 +1096,8 @@ class Stalled:
 
     clock: Clock
     lease: ILease
+    holder: str = ""
+    largestBytes: int = 0
     sinceSeconds: float = field(init=False)
     reasons: list[str] = field(factory=list)
 
@@ -1075,6 +1107,10 @@ class Stalled:
     def unsentBytes(self) -> int:
         """What it holds."""
         return self.lease.sizeBytes
+
+    def largestWriteBytes(self) -> int:
+        """What was written at once."""
+        return self.largestBytes
 
     def stalledSeconds(self) -> float:
         """For how long it has taken nothing."""
@@ -1089,11 +1125,24 @@ class Stalled:
 class ReliefTests(GateTestCase):
     """What becomes of peers that do not take their responses when memory is short."""
 
-    def stall(self, sizeBytes: int) -> Stalled:
+    def stall(self, sizeBytes: int, holder: str = "") -> Stalled:
         """Have a peer leave so many bytes lying about."""
-        stalled = Stalled(self.clock, self.pool.charge(sizeBytes, RESPONSES))
+        stalled = Stalled(self.clock, self.pool.charge(sizeBytes, RESPONSES), holder)
         self.gate.readers.note(stalled, True)
         return stalled
+
+    def elapse(self, seconds: float) -> None:
+        """Let time pass, a little at a time."""
+        self.clock.pump([0.01] * (round(seconds / 0.01) + 1))
+
+    def write(self, stalled: Stalled, sizeBytes: int) -> None:
+        """Write more for a peer."""
+        before = stalled.lease
+        stalled.lease = self.pool.charge(before.sizeBytes + sizeBytes, RESPONSES)
+        stalled.largestBytes = sizeBytes
+        before.release()
+        if self.pool.isOutOfMemory():
+            self.gate.readers.grew(stalled)
 
     def test_largestFirst(self) -> None:
         """
@@ -1103,9 +1152,9 @@ class ReliefTests(GateTestCase):
         small, large, middle = self.stall(200), self.stall(700), self.stall(300)
         lease = self.take(1)
         waiter = self.wait()
-        self.clock.advance(STALL_GRACE_SECONDS - 0.01)
+        self.elapse(STALL_GRACE_SECONDS - 0.1)
         self.assertEqual(large.reasons, [])
-        self.clock.advance(0.01)
+        self.elapse(0.1)
         self.assertEqual([len(each.reasons) for each in (small, large, middle)], [0, 1, 0])
         self.assertIn("does not take its responses", large.reasons[0])
         self.clock.advance(0)
@@ -1118,7 +1167,7 @@ class ReliefTests(GateTestCase):
     def test_asManyAsNeeded(self) -> None:
         """If the largest does not hold enough, the next goes as well."""
         stalled = [self.stall(sizeBytes) for sizeBytes in (400, 900, 800, 300)]
-        self.clock.advance(STALL_GRACE_SECONDS)
+        self.elapse(STALL_GRACE_SECONDS)
         self.assertEqual([len(each.reasons) for each in stalled], [0, 1, 1, 0])
         self.clock.advance(100)
         self.assertGreater(self.pool.availableBytes, 0)
@@ -1130,7 +1179,7 @@ class ReliefTests(GateTestCase):
         last, which may just be slow.
         """
         stalled = [self.stall(sizeBytes) for sizeBytes in (2000, 4000, 3000)]
-        self.clock.advance(STALL_GRACE_SECONDS)
+        self.elapse(STALL_GRACE_SECONDS)
         self.assertEqual([len(each.reasons) for each in stalled], [0, 1, 1])
         self.clock.advance(100)
         self.assertEqual([len(each.reasons) for each in stalled], [0, 1, 1])
@@ -1142,7 +1191,7 @@ class ReliefTests(GateTestCase):
         self.clock.advance(100)
         lease = self.take(1)
         waiter = self.wait()
-        self.clock.advance(STALL_GRACE_SECONDS)
+        self.elapse(STALL_GRACE_SECONDS)
         self.assertEqual((len(stalled.reasons), len(waiter.leases)), (1, 1))
         self.finish(waiter)
         lease.release()
@@ -1156,8 +1205,8 @@ class ReliefTests(GateTestCase):
 
     def test_takesAgain(self) -> None:
         """A peer that takes its responses again is not cut off."""
-        stalled = [self.stall(1000), self.stall(1000)]
-        self.clock.advance(0.5)
+        stalled = [self.stall(600), self.stall(600)]
+        self.clock.advance(STALL_GRACE_SECONDS / 2)
         for each in stalled:
             self.gate.readers.note(each, False)
         self.clock.advance(10)
@@ -1167,12 +1216,160 @@ class ReliefTests(GateTestCase):
     def test_graceIsEachOnesOwn(self) -> None:
         """Who stalled a moment ago is spared, however much it holds, until its own grace period is over."""
         old = self.stall(300)
-        self.clock.advance(0.75)
-        young = self.stall(5000)
-        self.clock.advance(0.25)
+        self.elapse(0.75)
+        young = self.stall(1200)
+        self.elapse(0.25)
         self.assertEqual([len(old.reasons), len(young.reasons)], [0, 0])
-        self.clock.advance(0.75)
+        self.elapse(0.75)
         self.assertEqual([len(old.reasons), len(young.reasons)], [0, 1])
+
+    def test_filledLater(self) -> None:
+        """Who stalled while there was room is cut off when what is written later uses up the memory."""
+        stalled = [self.stall(10) for _ in range(4)]
+        self.clock.advance(100)
+        for each in stalled:
+            self.write(each, 300)
+        self.assertEqual([len(each.reasons) for each in stalled], [0, 0, 0, 0])
+        self.elapse(STALL_GRACE_SECONDS)
+        self.assertEqual(sum(len(each.reasons) for each in stalled), 1)
+        self.assertGreater(self.pool.availableBytes, 0)
+
+    def test_farOverdrawn(self) -> None:
+        """The further it is overdrawn the shorter is the grace; also for those who wait already."""
+        stalled = [self.stall(700), self.stall(600)]
+        self.clock.advance(OVERDRAWN_GRACE_SECONDS)
+        self.assertEqual([len(each.reasons) for each in stalled], [0, 0])
+        self.write(stalled[1], 201)
+        self.clock.advance(OVERDRAWN_GRACE_SECONDS - 0.01)
+        self.assertEqual([len(each.reasons) for each in stalled], [0, 0])
+        self.clock.advance(0.01)
+        self.assertEqual([len(each.reasons) for each in stalled], [0, 1])
+
+    def test_tooFarOverdrawn(self) -> None:
+        """
+        If a write overdraws the pool by more than its size, not counting that write, those go at once that hold most,
+        beginning with the holder that has most in all.
+        """
+        alone, *many = [self.stall(900, "alone"), *(self.stall(each, "many") for each in (300, 500, 200))]
+        self.write(many[0], 5000)
+        self.assertEqual([len(each.reasons) for each in (alone, *many)], [0, 0, 0, 0])
+        self.write(many[0], 500)
+        self.assertEqual([len(each.reasons) for each in (alone, *many)], [0, 1, 0, 0])
+        self.assertEqual(self.pool.availableBytes, -600)
+        self.write(many[2], 20)
+        self.assertEqual([len(each.reasons) for each in (alone, *many)], [0, 1, 0, 0])
+
+    def test_oneLargeWrite(self) -> None:
+        """However large a write is, it cuts off nobody at once if there was little before."""
+        stalled = self.stall(900), self.stall(0)
+        self.write(stalled[1], 100_000)
+        self.assertEqual([each.reasons for each in stalled], [[], []])
+
+    def test_stalling(self) -> None:
+        """
+        A holder does not read its answers while one of its peers has taken nothing for a while, and for a minute after
+        one was cut off.
+        """
+        stalled = self.stall(700, "slow"), self.stall(800, "slower")
+        readers = self.gate.readers
+        self.assertFalse(readers.isStalling("slow"))
+        self.clock.advance(OVERDRAWN_GRACE_SECONDS)
+        self.assertTrue(readers.isStalling("slow"))
+        self.assertFalse(readers.isStalling("another"))
+        readers.note(stalled[0], False)
+        self.assertFalse(readers.isStalling("slow"))
+        readers.note(stalled[0], True)
+        self.elapse(STALL_GRACE_SECONDS)
+        self.assertEqual([len(each.reasons) for each in stalled], [0, 1])
+        self.clock.advance(STALLER_SECONDS - 0.2)
+        self.assertTrue(readers.isStalling("slower"))
+        self.clock.advance(0.2)
+        self.assertFalse(readers.isStalling("slower"))
+
+    def test_stallersLast(self) -> None:
+        """Of those that wait for memory, or for room for an answer, those come last that do not read theirs."""
+        stalled = self.stall(100, "slow")
+        self.clock.advance(OVERDRAWN_GRACE_SECONDS)
+        lease = self.take(900)
+        served: list[str] = []
+        for holder in ("slow", "slow", "good"):
+            waiter = RecordingWaiter(900, lambda each: served.append(f"{each.holder} memory"), holder)
+            self.assertIsNone(self.gate.memory.tryAllocate(waiter, 900))
+        answered = self.pool.charge(100, RESPONSES)
+        for holder in ("slow", "slow", "good"):
+            room = self.gate.answers.whenRoom(holder, LARGE_BYTES)
+            assert room is not None
+            room.addCallback(lambda _, holder=holder: served.append(f"{holder} room"))
+        lease.release()
+        self.clock.advance(0)
+        self.assertEqual(served, ["good memory"])
+        answered.release()
+        stalled.lease.release()
+        for _ in range(4):
+            self.clock.advance(0)
+        self.assertEqual([each for each in served if "memory" in each], ["good memory", "slow memory", "slow memory"])
+        self.assertEqual([each for each in served if "room" in each], ["good room", "slow room", "slow room"])
+
+
+class ReserveTests(GateTestCase):
+    """Small frames have memory whatever holds the pool."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.pool = BoundedPool(64 << 20)
+        self.gate = gateFor(self.pool, self.clock)
+        self.charges = [self.take(64 << 20)]
+
+    def test_small(self) -> None:
+        """A small frame has it, a larger one waits; nobody is charged for what there is not."""
+        self.take(SMALL_FRAME_BYTES).release()
+        self.wait(SMALL_FRAME_BYTES + 1)
+        self.assertEqual(self.pool.availableBytes, 0)
+
+    def test_share(self) -> None:
+        """One holder has a small part of it, and those that wait for more keep no other from theirs."""
+        leases = [self.take(SMALL_FRAME_BYTES, "greedy") for _ in range(4)]
+        waiters = [RecordingWaiter(SMALL_FRAME_BYTES, holder="greedy") for _ in range(2)]
+        for waiter in waiters:
+            self.assertIsNone(self.gate.memory.tryAllocate(waiter, SMALL_FRAME_BYTES))
+        self.take(SMALL_FRAME_BYTES, "good").release()
+        leases.pop().release()
+        self.clock.advance(0)
+        self.assertEqual(sum(len(each.leases) for each in waiters), 1)
+
+    def test_allOfIt(self) -> None:
+        """It is a quarter of the pool."""
+        leases = [self.take(SMALL_FRAME_BYTES, str(number // 4)) for number in range(256)]
+        self.wait(1)
+        self.assertEqual(sum(lease.sizeBytes for lease in leases), 16 << 20)
+        self.assertEqual(self.pool.availableBytes, -(16 << 20))
+
+    def test_largePool(self) -> None:
+        """However large the pool is, it is bounded."""
+        reserve = Reserve(BoundedPool(1 << 40), lambda: False, lambda holder: False, lambda: False)
+        self.assertEqual(reserve.freeBytes, MAX_RESERVED_BYTES)
+
+    def test_stalling(self) -> None:
+        """Who does not read its answers waits for the pool."""
+        self.gate.readers.note(Stalled(self.clock, self.pool.charge(100, RESPONSES), "slow"), True)
+        self.take(1, "slow").release()
+        self.clock.advance(OVERDRAWN_GRACE_SECONDS)
+        self.assertIsNone(self.gate.memory.tryAllocate(RecordingWaiter(holder="slow"), 1))
+        self.take(1, "good").release()
+
+    def test_unboundedAnswers(self) -> None:
+        """Those whose answers nothing bounds go one at a time, unless the pool is far overdrawn already."""
+        waiters = [RecordingWaiter(holder=str(number), hasBoundedAnswers=False) for number in range(3)]
+        first = self.gate.memory.tryAllocate(waiters[0], 1)
+        assert first is not None
+        self.assertIsNone(self.gate.memory.tryAllocate(waiters[1], 1))
+        first.release()
+        self.clock.advance(0)
+        self.assertEqual(len(waiters[1].leases), 1)
+        self.finish(waiters[1])
+        self.charges.append(self.pool.charge(MAX_OVERDRAFT_BYTES + 1, RESPONSES))
+        self.assertIsNone(self.gate.memory.tryAllocate(waiters[2], 1))
+        self.take(1).release()
 
 
 class OtherTests(GateTestCase):

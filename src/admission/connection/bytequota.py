@@ -74,6 +74,13 @@ class ByteQuota:
         """
         self.count(0, NOTHING)
 
+    def askAgain(self) -> None:
+        """
+        The same, if the client was throttled before on this connection.
+        """
+        if self.untilSeconds > -inf:
+            self.ask()
+
     def close(self) -> None:
         """
         Throttle nobody any more.

@@ -12,16 +12,21 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from zope.interface import implementer
 
 from ..gate.gate import Gate
+from ..gate.turns import TURN_SECONDS
 from ..interfaces import ILease, IWaiter
 from .link import CLOSING, Link, LinkState
 from .pauses import UNSENT, Pause
+
+_MIN_SLICE_BYTES = 1 << 10
+_MAX_SLICE_BYTES = 64 << 10
+"""How much is handed over at a time, depending on how long the protocol works on it."""
 
 
 @implementer(IWaiter)
 class InboundBuffer:
     """
-    Hands over what comes, unless there is a reason not to read.  Then the
-    transport is paused, and what comes all the same is held, and charged: TLS
+    Hands over what comes, a slice at a time, unless there is a reason not to read or this turn of the reactor is
+    over.  Then the transport is paused, and what comes all the same is held, and charged: TLS
     delivers what it has decrypted, and nothing can be stopped before its
     handshake is over.
 
@@ -32,9 +37,12 @@ class InboundBuffer:
     let through, for the turn and until its peer has taken what is written to it,
     or it is gone with all that it held.
 
+    @cvar hasBoundedAnswers: nobody knows what the protocol writes.
     @ivar heldBytes: how much is held.
     @ivar holder: who it was when it last asked for memory.
     """
+
+    hasBoundedAnswers = False
 
     def __init__(
         self,
@@ -42,10 +50,13 @@ class InboundBuffer:
         gate: Gate,
         clock: IReactorTime,
         deliver: Callable[[bytes], None],
+        askAgain: Callable[[], None],
         holderNow: Callable[[], str],
     ) -> None:
         """
         @param deliver: hands over; does not raise.
+        @param askAgain: pauses the link if nothing may be handed over, since other connections of the same client were
+            served meanwhile.
         @param holderNow: tells whose memory it would be; does not raise, and
             may close the connection.  Asked only when memory is.
         """
@@ -54,10 +65,15 @@ class InboundBuffer:
         self._gate = gate
         self._clock = clock
         self._deliver = deliver
+        self._askAgain = askAgain
         self._holderNow = holderNow
         self.heldBytes = 0
         self.holder = ""
         self._held: deque[bytes] = deque()
+        # How much of the first was handed over.
+        self._takenBytes = 0
+        self._sliceBytes = _MIN_SLICE_BYTES
+        self._hasTurn = False
         self._lease: ILease | None = None
         self._serving: IDelayedCall | None = None
 
@@ -97,7 +113,7 @@ class InboundBuffer:
         """
         self._gate.forget(self)
         self._held.clear()
-        self.heldBytes = 0
+        self.heldBytes = self._takenBytes = 0
         if self._serving is not None:
             self._serving.cancel()
             self._serving = None
@@ -121,7 +137,7 @@ class InboundBuffer:
         """
         The memory it waits for: as much as what comes next.
         """
-        return max(1, min(len(self._held[0]), self._gate.pool.largestBytes)) if self._held else 1
+        return max(1, min(len(self._held[0]) - self._takenBytes, self._gate.pool.largestBytes)) if self._held else 1
 
     def leaseGranted(self, lease: ILease) -> None:
         self._link.pauses.discard(Pause.MEMORY)
@@ -133,7 +149,11 @@ class InboundBuffer:
             self._serve()
 
     def turnGranted(self) -> None:
-        pass
+        self._hasTurn = True
+        self._link.pauses.discard(Pause.SERVER_FULL)
+        self._serve()
+        if self._hasTurn:
+            self._endTurn()
 
     # Serving
 
@@ -141,8 +161,10 @@ class InboundBuffer:
         link = self._link
         link.isServing = True
         try:
-            while self._held and not self._reasons and self._hasMemory():
-                self._deliver(self._take())
+            if self._held and not self._reasons:
+                self._askAgain()
+            while self._held and not self._reasons and self._hasMemory() and self._mayBegin():
+                self._deliverSlice()
         except Exception:
             # Of the pool, its order or whoever is told that memory is short.
             link.readingFailed()
@@ -166,8 +188,38 @@ class InboundBuffer:
             self.releaseLease()
         self._serve()
 
+    def _mayBegin(self) -> bool:
+        if not self._hasTurn:
+            self._hasTurn = self._gate.turns.tryBegin(self)
+            if not self._hasTurn:
+                self._link.pauses.add(Pause.SERVER_FULL)
+        return self._hasTurn
+
+    def _endTurn(self) -> None:
+        self._hasTurn = False
+        self._gate.turns.end()
+
+    def _deliverSlice(self) -> None:
+        begunSeconds = self._clock.seconds()
+        self._deliver(self._take())
+        self._endTurn()
+        workedSeconds = self._clock.seconds() - begunSeconds
+        if workedSeconds > TURN_SECONDS / 2:
+            self._sliceBytes = max(self._sliceBytes // 2, _MIN_SLICE_BYTES)
+            self._gate.turns.beginNoMore()
+        elif self._sliceBytes < _MAX_SLICE_BYTES and workedSeconds < TURN_SECONDS / 8:
+            self._sliceBytes *= 2
+
     def _take(self) -> bytes:
-        data = self._held.popleft()
+        data, begin = self._held[0], self._takenBytes
+        end = begin + self._sliceBytes
+        if end < len(data):
+            self._takenBytes = end
+        else:
+            self._takenBytes = 0
+            self._held.popleft()
+        if begin or self._takenBytes:
+            data = data[begin:end]
         self.heldBytes -= len(data)
         return data
 

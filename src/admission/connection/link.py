@@ -77,6 +77,12 @@ class LinkOwner(Protocol):
     """
 
     @property
+    def holder(self) -> str:
+        """
+        Whose the memory is, see L{IMemoryPool.tryAllocate}.
+        """
+
+    @property
     def isWaiting(self) -> bool:
         """
         Whether its request waits for an event, for as long as the peer wanted.
@@ -196,7 +202,7 @@ class Link:
         self._chargeOpen()
         self.readAtOnce(factory.readBytes)
         keepAlive(transport)
-        self.responses = queue(transport, factory.gate.pool, clock.seconds, self._sendingBlocked)
+        self.responses = queue(transport, factory.gate.pool, clock.seconds, self._sendingBlocked, self._unsentGrew)
 
     # Reading
 
@@ -325,11 +331,24 @@ class Link:
 
     # What the gate calls
 
+    @property
+    def holder(self) -> str:
+        """
+        Whose connection it is.
+        """
+        return self._owner.holder
+
     def unsentBytes(self) -> int:
         """
         The number of bytes that the peer has not taken.
         """
         return self.responses.heldBytes
+
+    def largestWriteBytes(self) -> int:
+        """
+        How many of these were written at once at most.
+        """
+        return self.responses.largestBytes
 
     def stalledSeconds(self) -> float:
         """
@@ -418,6 +437,9 @@ class Link:
         if self.state < LinkState.ABORTED:
             self._end(LinkState.ABORTED)
             self._transport.abortConnection()
+            # Others need not wait for its memory until the transport says that it is gone.
+            dropUnsent(self._transport)
+            self.responses.discard()
 
     def lost(self) -> None:
         """
@@ -510,6 +532,10 @@ class Link:
         if self.responses.isTaken and self.state < CLOSING:
             self.lastActiveSeconds = self._factory.clock.seconds()
             self.resume(Pause.UNSENT)
+
+    def _unsentGrew(self) -> None:
+        if self.state is not LOST:
+            self._factory.gate.readers.grew(self)
 
     def _sendingStopped(self) -> None:
         queue, limits = self.responses, self._factory.limits

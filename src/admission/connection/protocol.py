@@ -6,7 +6,6 @@ time; responses out.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +14,6 @@ from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from ..gate.slowbodies import MIN_BODY_SECONDS
 from ..interfaces import ILease, IWaiter
 from ..request import ServerRequest
 from ..tlsfailure import whyTlsFailed
@@ -26,6 +24,7 @@ from .link import CLOSING, DRAINING, Link, Linked, LinkState
 from .pauses import BUSY, Pause
 
 _BODY_SHARE = 16
+"""Which part of a body has to come in a while."""
 
 HUNG_UP = "the client hung up"
 FAILED = "its request could not be answered"
@@ -40,6 +39,8 @@ class AdmittedProtocol(Linked, Protocol):
     L{respond} or L{finish}, then or later.  The next request is read after that.
 
     @cvar headBytes: how much of a frame's body L{refuseFrame} wants to see.
+    @cvar hasBoundedAnswers: whether a subclass bounds what it answers while memory is short, with
+        L{AnswerRoom.whenRoom <admission.gate.answerroom.AnswerRoom.whenRoom>}.
     @cvar makeRequest: makes a request of one whose length has been read, given
         what L{ServerRequest} is given.
     @ivar factory: the L{AdmittedFactory} that made it.
@@ -62,6 +63,7 @@ class AdmittedProtocol(Linked, Protocol):
     factory: AdmittedFactory
     transport: Any
     headBytes = 0
+    hasBoundedAnswers = False
     makeRequest: Callable[..., ServerRequest] = ServerRequest
 
     peer = host = holder = clientId = ""
@@ -78,7 +80,7 @@ class AdmittedProtocol(Linked, Protocol):
     _openRequests = 0
     _body: ILease | None = None
     _bodyMark = 0
-    _bodySeconds = 0.0
+    _bodyMarkSeconds = 0.0
     _quotaCall: IDelayedCall | None = None
 
     # What a subclass says
@@ -626,13 +628,13 @@ class AdmittedProtocol(Linked, Protocol):
             return
         filledBytes = self.framer.filledBytes
         if body is not self._body:
-            self._bodySeconds = self.link.lastActiveSeconds
             # There is memory for what comes.
             self.link.readAtOnce(min(max(body.sizeBytes, self.factory.readBytes), MAX_READ_BYTES))
             self.factory.gate.bodies.started(self)
         if body is not self._body or filledBytes - self._bodyMark >= body.sizeBytes // _BODY_SHARE:
             self._body = body
             self._bodyMark = filledBytes
+            self._bodyMarkSeconds = self.link.lastActiveSeconds
             self._bodyDeadline.start(self.factory.limits.receiveSeconds)
 
     def _bodyOver(self) -> None:
@@ -642,12 +644,10 @@ class AdmittedProtocol(Linked, Protocol):
             self.link.readAtOnce(self.factory.readBytes)
             self.factory.gate.bodies.over(self)
 
-    def bodySeconds(self, now: float) -> float:
-        seconds = now - max(self._bodySeconds, self.link.resumedSeconds)
-        if self.pauses.isApplied or seconds < MIN_BODY_SECONDS or self._body is None:
+    def idleSeconds(self, now: float) -> float:
+        if self.pauses.isApplied or self._body is None:
             return 0.0
-        filledBytes = self.framer.filledBytes
-        return seconds * self._body.sizeBytes / filledBytes if filledBytes else math.inf
+        return now - max(self._bodyMarkSeconds, self.link.resumedSeconds)
 
     def missingBytes(self) -> int:
         return 0 if self._body is None else self._body.sizeBytes - self.framer.filledBytes

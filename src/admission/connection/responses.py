@@ -91,6 +91,7 @@ class ResponseQueue:
         turn, together with what is written until then.
     @cvar heldWords: what to call C{heldBytes} in the log.
     @ivar heldBytes: bytes charged now.
+    @ivar largestBytes: how many were written at once at most, since there were none.
     @ivar pausedSinceSeconds: since when the transport has taken nothing, or
         L{None} while it takes what it gets.
     """
@@ -100,6 +101,7 @@ class ResponseQueue:
 
     __slots__ = (
         "_blocked",
+        "_grew",
         "_inTransport",
         "_isPlain",
         "_pool",
@@ -107,26 +109,34 @@ class ResponseQueue:
         "_transport",
         "_waiting",
         "heldBytes",
+        "largestBytes",
         "pausedSinceSeconds",
     )
 
     def __init__(
-        self, transport: Any, pool: IMemoryPool, seconds: Callable[[], float], blocked: Callable[[bool], None]
+        self,
+        transport: Any,
+        pool: IMemoryPool,
+        seconds: Callable[[], float],
+        blocked: Callable[[bool], None],
+        grew: Callable[[], None],
     ) -> None:
         """
         Registers with C{transport} as its producer.
 
         @param blocked: called with L{True} each time the transport stops
             taking bytes, and with L{False} when it has taken them all.
+        @param grew: called when more is charged, and there is no memory.
         """
         self._transport = transport
         self._pool = pool
         self._seconds = seconds
         self._blocked = blocked
+        self._grew = grew
         self._waiting: deque[tuple[bytes, ILease]] = deque()
         self._inTransport: list[ILease] = []
         self._isPlain = self.isHurried and isinstance(transport, tcp.Connection)
-        self.heldBytes = 0
+        self.heldBytes = self.largestBytes = 0
         self.pausedSinceSeconds: float | None = None
         transport.registerProducer(self, True)
 
@@ -145,9 +155,15 @@ class ResponseQueue:
                 parts = self._sendDirectly(parts)
                 if not parts:
                     return
+        if not self.heldBytes:
+            self.largestBytes = 0
         for piece in _pieces(parts):
             self._waiting.append((piece, self._charge(len(piece))))
         self._pump()
+        if self.heldBytes:
+            self.largestBytes = max(self.largestBytes, sizeBytes)
+            if self._pool.isOutOfMemory():
+                self._grew()
 
     def pauseProducing(self) -> None:
         """

@@ -57,7 +57,6 @@ class WrappedConnection(Linked, ProtocolWrapper):
     _peerAddress: IAddress
     _isHalfClosing = False
     _isFull = False
-    _largestUnsentBytes = 0
     _isIntroduced = False
 
     def __init__(self, factory: AdmittedFactory) -> None:
@@ -85,6 +84,13 @@ class WrappedConnection(Linked, ProtocolWrapper):
         What the client calls itself; its address as long as nobody knows.
         """
         return (self._name() or ("", self.factory.clientIdAt(self.host)))[1]
+
+    @property
+    def holder(self) -> str:
+        """
+        Whose memory it was when it last asked for some.
+        """
+        return self._incoming.holder or self.host
 
     @property
     def throttledUntilSeconds(self) -> float:
@@ -118,7 +124,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
         self._provide()
         self._received = ByteQuota(factory.control, clock, partial(self._asked, RECEIVED), self._holdReceived)
         self._sent = ByteQuota(factory.control, clock, partial(self._asked, SENT), self._holdSent)
-        self._incoming = InboundBuffer(link, factory.gate, clock, self._deliver, self._holder)
+        self._incoming = InboundBuffer(link, factory.gate, clock, self._deliver, self._received.askAgain, self._holder)
         self._opening = Deadline(clock, partial(link.resume, Pause.OPENING))
         factory.connected(self, isStranger=link.handshake is not None)
         if self._mayOpen():
@@ -127,7 +133,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
 
     def dataReceived(self, data: bytes) -> None:
         """
-        Hand C{data} over, or hold it; and count it.
+        Hand C{data} over, or hold it.
         """
         link = self.link
         if link.state >= CLOSING:
@@ -136,10 +142,6 @@ class WrappedConnection(Linked, ProtocolWrapper):
         if link.handshake is not None:
             self._handshakeOver()
         self._incoming.add(data)
-        # Only now: it may have told who it is from.
-        self.factory.requestBytes += len(data)
-        self._received.count(len(data), Usage(requestBytes=len(data)))
-        self._noteDebt()
         if self._incoming.heldBytes > MAX_HELD_BYTES:
             self.cutOff(f"{self._incoming.heldBytes} bytes have come although it is not read ({link.pauses!r})")
 
@@ -212,11 +214,10 @@ class WrappedConnection(Linked, ProtocolWrapper):
         link.lastActiveSeconds = self.factory.clock.seconds()
         responses = link.responses
         # The largest write is accepted whatever its size, and so is what belongs to it: it has been made already.
-        if responses.heldBytes - self._largestUnsentBytes >= self.factory.maxUnsentBytes:
+        if responses.heldBytes - responses.largestBytes >= self.factory.maxUnsentBytes:
             self._tooMuchWritten()
             return
         responses.write(parts, sizeBytes)
-        self._largestUnsentBytes = max(self._largestUnsentBytes, sizeBytes) if responses.heldBytes else 0
         self._producer.wrote()
         self.factory.responseBytes += sizeBytes
         self._sent.count(sizeBytes, Usage(responseBytes=sizeBytes))
@@ -319,7 +320,6 @@ class WrappedConnection(Linked, ProtocolWrapper):
         if isBlocked:
             self._producer.hold(Pause.UNSENT)
             return
-        self._largestUnsentBytes = 0
         self._producer.release(Pause.UNSENT)
         # The producer may have filled the transport again.
         if self.link.responses.isTaken:
@@ -421,6 +421,10 @@ class WrappedConnection(Linked, ProtocolWrapper):
             self.wrappedProtocol.dataReceived(data)
         except Exception:
             self._failed()
+        # Only now: it may have told who it is from.
+        self.factory.requestBytes += len(data)
+        self._received.count(len(data), Usage(requestBytes=len(data)))
+        self._noteDebt()
 
     def _failed(self) -> None:
         self.factory.log.failure("the protocol of {peer} failed", peer=self.peer)

@@ -225,11 +225,13 @@ def wrapFactory(
     context = PolicyContext(clock, wallSeconds)
     given = f"bounded:{memoryLimitBytes() // POOL_SHARE}" if pool is None else pool
     memory = _built("pool", given, IMemoryPoolFactory, IMemoryPool, "bounded:64MiB", context)
-    # Nobody here waits for a turn.
-    orders = [
-        _built("order", each, IWaitOrderFactory, IWaitOrder, "holders", context) for each in (order, DEFAULT_ORDER)
-    ]
-    gate = Gate(memory, clock, *orders)
+    # An order that is given knows those that wait for memory; those that wait for a turn are others.
+    described = order if isinstance(order, str) else DEFAULT_ORDER
+    memoryOrder, turnOrder, answerOrder = (
+        _built("order", each, IWaitOrderFactory, IWaitOrder, "holders", context)
+        for each in (order, described, DEFAULT_ORDER)
+    )
+    gate = Gate(memory, clock, memoryOrder, turnOrder, answerOrder)
     policies = _policies(quota, context)
     idle = [name for name, policy in policies if IRequestLifecycle.providedBy(policy)]
     if idle:

@@ -5,14 +5,46 @@ Room for answers that may be large.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from typing import ClassVar
 
 from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+from zope.interface import implementer
 
-from ..interfaces import PARKED, RESPONSES, IMemoryPool
+from ..interfaces import PARKED, RESPONSES, ILease, IMemoryPool, IWaiter, IWaitOrder
+
+SMALL_ANSWER_BYTES = 64 << 10
+"""Answers up to this size need no room: a connection may have as much unsent without being charged for it."""
 
 _SHARE_OF_ANSWERS = 16
 """Which part of the memory answers, and requests that wait, have in any case."""
+
+
+@implementer(IWaiter)
+class _AwaitedAnswer:
+    """
+    An answer that waits for room.
+    """
+
+    hasBoundedAnswers = True
+
+    def __init__(self, holder: str, wantedBytes: int, heldBytes: int, cancelled: Callable[[_AwaitedAnswer], None]):
+        self.holder = holder
+        self.wantedBytes = wantedBytes
+        self.heldBytes = heldBytes
+        self.granted: Deferred[None] = Deferred(lambda _: cancelled(self))
+
+    def leaseGranted(self, lease: ILease) -> None:
+        """
+        Not called: it charges for itself.
+        """
+
+    def turnGranted(self) -> None:
+        """
+        It may be made.
+        """
+        self.granted.callback(None)
 
 
 class AnswerRoom:
@@ -20,46 +52,54 @@ class AnswerRoom:
     While memory is short, has large answers made one after another.
     """
 
-    def __init__(self, pool: IMemoryPool, waits: Callable[[], None]) -> None:
+    _log: ClassVar[Logger] = Logger()
+
+    def __init__(self, pool: IMemoryPool, order: IWaitOrder, waits: Callable[[], None]) -> None:
         """
+        @param order: in which order those that wait are made.
         @param waits: called when somebody has begun to wait, and has L{grant} called.
         """
         self._pool = pool
+        self._order = order
         self._waits = waits
-        # In the order in which they came: those that hold memory while they wait for more of it, with how much, and
-        # those that hold none.
-        self._holding: dict[Deferred[None], int] = {}
+        self._waiters: set[_AwaitedAnswer] = set()
+        # What those hold that wait: it keeps none of them waiting, as each would wait for another.
         self._heldBytes = 0
-        self._others: dict[Deferred[None], None] = {}
 
     @property
     def waiting(self) -> int:
         """
         How many answers wait for room.
         """
-        return len(self._holding) + len(self._others)
+        return len(self._waiters)
 
-    def whenRoom(self, heldBytes: int = 0) -> Deferred[None] | None:
+    @property
+    def isShort(self) -> bool:
+        """
+        Whether who asks may have to wait.
+        """
+        return bool(self._waiters) or self._pool.isOutOfMemory()
+
+    def whenRoom(self, holder: str, wantedBytes: int, heldBytes: int = 0) -> Deferred[None] | None:
         """
         Ask before a large request is decoded, or an answer is made that may be large.  While memory is short, the next
         is when there is some, or when others hold it: answers and requests that wait little of it.
 
+        @param holder: who asks, as in L{IMemoryPool.tryAllocate}.
+        @param wantedBytes: how large it may be.  A small one need not wait.
         @param heldBytes: how much it has been charged for already (L{RESPONSES}, L{PARKED}) and releases once the
-            answer is made.  Such go first, and what they hold keeps none of them waiting: each would wait for another.
+            answer is made.
         @return: L{None} if it may be made now.  Otherwise fires when it may, and the answer is to be made, and charged,
             in the callback; cancel it to wait no more.
         """
-        isFirst = not self._holding and (heldBytes > 0 or not self._others)
-        if isFirst and self._hasRoom(heldBytes):
+        if wantedBytes <= SMALL_ANSWER_BYTES or (not self._waiters and self._hasRoom(heldBytes)):
             return None
-        waiting: Deferred[None] = Deferred(self._forget)
-        if heldBytes > 0:
-            self._holding[waiting] = heldBytes
-            self._heldBytes += heldBytes
-        else:
-            self._others[waiting] = None
+        awaited = _AwaitedAnswer(holder, wantedBytes, heldBytes, self._forget)
+        self._waiters.add(awaited)
+        self._heldBytes += heldBytes
+        self._order.add(awaited)
         self._waits()
-        return waiting
+        return awaited.granted
 
     def grant(self) -> bool:
         """
@@ -67,11 +107,16 @@ class AnswerRoom:
 
         @return: whether one waits and there is room for it.
         """
-        waiting = self._next()
-        if waiting is None:
+        if not self.isOwed:
             return False
-        self._forget(waiting)
-        waiting.callback(None)
+        try:
+            waiter = self._order.next()
+        except Exception:
+            self._log.failure("the order of waiters failed; it is asked again later")
+            return False
+        assert isinstance(waiter, _AwaitedAnswer)
+        self._forget(waiter)
+        waiter.turnGranted()
         return True
 
     @property
@@ -79,12 +124,7 @@ class AnswerRoom:
         """
         Whether an answer waits, and there is room for it.
         """
-        return self._next() is not None
-
-    def _next(self) -> Deferred[None] | None:
-        waiters: Iterable[Deferred[None]] = self._holding or self._others
-        waiting = next(iter(waiters), None)
-        return waiting if waiting is not None and self._hasRoom(self._heldBytes) else None
+        return bool(self._waiters) and self._hasRoom(self._heldBytes)
 
     def _hasRoom(self, waitingBytes: int) -> bool:
         if not self._pool.isOutOfMemory():
@@ -93,6 +133,8 @@ class AnswerRoom:
         heldBytes = used.get(RESPONSES, 0) + used.get(PARKED, 0) - waitingBytes
         return heldBytes <= self._pool.sizeBytes // _SHARE_OF_ANSWERS
 
-    def _forget(self, waiting: Deferred[None]) -> None:
-        self._others.pop(waiting, None)
-        self._heldBytes -= self._holding.pop(waiting, 0)
+    def _forget(self, awaited: _AwaitedAnswer) -> None:
+        if awaited in self._waiters:
+            self._waiters.discard(awaited)
+            self._heldBytes -= awaited.heldBytes
+            self._order.discard(awaited)

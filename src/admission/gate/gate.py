@@ -17,6 +17,7 @@ from .pressure import Pressure
 from .reserve import Reserve
 from .slowbodies import SlowBodies
 from .stalledreaders import StalledReaders
+from .stallerslast import StallersLast
 from .turns import TURN_SECONDS, Turns
 
 GRANTS_PER_TURN = 64
@@ -48,12 +49,14 @@ class Gate:
         clock: IReactorTime,
         memoryOrder: IWaitOrder,
         turnOrder: IWaitOrder,
+        answerOrder: IWaitOrder,
         maxRequests: int = 500,
     ) -> None:
         """
         @param memoryOrder: the order in which waiters get memory.
         @param turnOrder: the order in which waiting requests are worked on;
             another object.
+        @param answerOrder: the order in which answers are made that wait for room; another one.
         @param maxRequests: how many requests may be worked on at a time.
         @raise ValueError: if C{maxRequests} is not positive.
         """
@@ -62,11 +65,12 @@ class Gate:
         self._serving: IDelayedCall | None = None
         self.pressure = Pressure()
         self.ledger = Ledger(pool)
-        self.memory = MemoryQueue(pool, memoryOrder, Reserve(pool, self._isClaimed), self._memoryAwaited)
+        readers = self.readers = StalledReaders(pool, clock, self._isAwaited, self._readersLookedAt)
+        reserve = Reserve(pool, self._isClaimed, readers.isStalling, lambda: readers.isFarOverdrawn)
+        self.memory = MemoryQueue(pool, StallersLast(memoryOrder, readers.isStalling), reserve, self._memoryAwaited)
         self.turns = Turns(clock, turnOrder, maxRequests, self._serveIn)
-        self.answers = AnswerRoom(pool, self._answerAwaited)
+        self.answers = AnswerRoom(pool, StallersLast(answerOrder, readers.isStalling), self._answerAwaited)
         self.bodies = SlowBodies(pool, clock, lambda: self.memory.isAwaited)
-        self.readers = StalledReaders(pool, clock, self._isAwaited, self._readersLookedAt)
         pool.subscribe(self._memoryReleased)
 
     @property
@@ -177,5 +181,5 @@ def buildGate(pool: IMemoryPool, context: PolicyContext, order: str = DEFAULT_OR
     @param context: whose clock and random source the gate and the order have.
     @raise PolicyError: if there is no such order.
     """
-    memoryOrder, turnOrder = (buildPolicy(IWaitOrderFactory, order, context) for _ in range(2))
-    return Gate(pool, context.clock, memoryOrder, turnOrder, maxRequests)
+    memoryOrder, turnOrder, answerOrder = (buildPolicy(IWaitOrderFactory, order, context) for _ in range(3))
+    return Gate(pool, context.clock, memoryOrder, turnOrder, answerOrder, maxRequests)

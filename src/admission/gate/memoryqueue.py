@@ -5,14 +5,17 @@ Who gets memory next.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from twisted.logger import Logger
 
 from ..interfaces import ILease, IMemoryPool, IWaiter, IWaitOrder
-from .aside import Aside
+from .aside import HOLDERS_PER_TURN, Aside
 from .reserve import SMALL_FRAME_BYTES, Reserve
+
+_ByHolder: TypeAlias = OrderedDict[str, dict[IWaiter, int]]
 
 
 class MemoryQueue:
@@ -37,8 +40,10 @@ class MemoryQueue:
         self._aside = Aside(pool)
         # The same as in the order: nearly always nobody, and each request looks.
         self._waiters: set[IWaiter] = set()
-        # Those that the reserve may serve, and what they want, as they came: for small frames, and for others.
-        self._reservable: tuple[dict[IWaiter, int], dict[IWaiter, int]] = ({}, {})
+        # Those that the reserve may serve, and what they want, by holder, of which the first was looked at longest ago:
+        # for small frames, and for others.
+        self._reservable: tuple[_ByHolder, _ByHolder] = (OrderedDict(), OrderedDict())
+        self._holders: dict[IWaiter, str] = {}
 
     @property
     def waiting(self) -> int:
@@ -80,11 +85,12 @@ class MemoryQueue:
         if waiter.holder in aside.holders or aside.isAboveShare(waiter.holder):
             aside.add(waiter)
             return None
-        lease = self._reserve.tryAllocate(sizeBytes)
+        lease = self._reserve.tryAllocate(waiter, sizeBytes)
         if lease is not None:
             return lease
         if self._reserve.couldServe(sizeBytes):
-            self._reservable[sizeBytes > SMALL_FRAME_BYTES][waiter] = sizeBytes
+            holder = self._holders[waiter] = waiter.holder
+            self._reservable[sizeBytes > SMALL_FRAME_BYTES].setdefault(holder, {})[waiter] = sizeBytes
         self._join(waiter)
         self._waits()
         return None
@@ -127,8 +133,12 @@ class MemoryQueue:
     def _leave(self, waiter: IWaiter) -> None:
         self._waiters.discard(waiter)
         self._order.discard(waiter)
-        for waiters in self._reservable:
-            waiters.pop(waiter, None)
+        holder = self._holders.pop(waiter, None)
+        if holder is not None:
+            for holders in self._reservable:
+                waiters = holders.get(holder, {})
+                if waiters.pop(waiter, 0) and not waiters:
+                    del holders[holder]
 
     def _grantFromPool(self) -> bool:
         if not self._waiters:
@@ -155,18 +165,19 @@ class MemoryQueue:
         """
         A connection that came while some memory was free waits behind others, and these may have claimed all since.
         """
-        for waiters in self._reservable:
-            if not waiters:
-                continue
-            waiter, sizeBytes = next(iter(waiters.items()))
-            try:
-                lease = self._reserve.tryAllocate(sizeBytes)
-            except Exception:
-                self._log.failure("the memory pool failed; it is asked again later")
-                return False
-            if lease is not None:
-                self._give(waiter, lease)
-                return True
+        for holders in self._reservable:
+            for _ in range(min(HOLDERS_PER_TURN, len(holders))):
+                holder, waiters = next(iter(holders.items()))
+                holders.move_to_end(holder)
+                waiter, sizeBytes = next(iter(waiters.items()))
+                try:
+                    lease = self._reserve.tryAllocate(waiter, sizeBytes)
+                except Exception:
+                    self._log.failure("the memory pool failed; it is asked again later")
+                    return False
+                if lease is not None:
+                    self._give(waiter, lease)
+                    return True
         return False
 
     def _give(self, waiter: IWaiter, lease: ILease) -> None:

@@ -1,18 +1,22 @@
 # -*- test-case-name: tests.unit.test_gate -*-
 """
-Memory beyond the pool for frames that are not large, while the pool is only claimed.
+Memory beyond the pool for frames that are not large.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from zope.interface import classImplements
 
-from ..interfaces import FRAMES, ILease, IMemoryPool
+from ..interfaces import FRAMES, ILease, IMemoryPool, IWaiter
 
 RESERVED_SHARE = 4
 """Which part of the pool the reserve is, beyond the pool."""
+
+MAX_RESERVED_BYTES = 32 << 20
+"""However large the pool is, since all of the reserve may be in memory beside all of the pool."""
 
 LARGEST_SHARE = 16
 """Which part of the pool a frame may have of the reserve."""
@@ -20,13 +24,19 @@ LARGEST_SHARE = 16
 SMALL_FRAME_BYTES = 64 << 10
 """Half of the reserve is for frames up to this size."""
 
+_HOLDER_SHARE = 64
+"""Which part of the reserve the small frames of one holder may have, or else one of them."""
+
+_FEW_SMALL_FRAMES = 4
+"""A reserve of no more than so many is no reserve: a pool of up to 1 MiB is exact."""
+
 
 class _ReservedLease:
     """
     Memory for a frame beyond the pool, charged to it.
     """
 
-    def __init__(self, charge: ILease, released: Callable[[int], None]) -> None:
+    def __init__(self, charge: ILease, released: Callable[[_ReservedLease], None]) -> None:
         self.buffer: memoryview | None = memoryview(bytearray(charge.sizeBytes))
         self.sizeBytes = charge.sizeBytes
         self.purpose = charge.purpose
@@ -37,7 +47,7 @@ class _ReservedLease:
         # Raises if it has been released before.
         self._charge.release()
         self.buffer = None
-        self._released(self.sizeBytes)
+        self._released(self)
 
 
 classImplements(_ReservedLease, ILease)
@@ -45,18 +55,37 @@ classImplements(_ReservedLease, ILease)
 
 class Reserve:
     """
-    A part of the pool's size, beyond the pool.
+    A part of the pool's size, beyond the pool.  Small frames have it whatever holds the pool; larger ones only while
+    the pool is claimed for what has not come.
+
+    Of a waiter whose answers nothing bounds, a small frame may lead to any number of bytes.  Such go one at a time, and
+    not while the pool is far overdrawn.
 
     @ivar freeBytes: how much of it is left.
     """
 
-    def __init__(self, pool: IMemoryPool, isClaimed: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        pool: IMemoryPool,
+        isClaimed: Callable[[], bool],
+        isStalling: Callable[[str], bool],
+        isFarOverdrawn: Callable[[], bool],
+    ) -> None:
         """
         @param isClaimed: whether there is no memory only because it is claimed for what has not come.
+        @param isStalling: whether a holder does not read its answers; it waits for the pool.
+        @param isFarOverdrawn: whether there is little room for more answers.
         """
         self._pool = pool
         self._isClaimed = isClaimed
-        self.freeBytes = pool.sizeBytes // RESERVED_SHARE
+        self._isStalling = isStalling
+        self._isFarOverdrawn = isFarOverdrawn
+        self._sizeBytes = self.freeBytes = min(pool.sizeBytes // RESERVED_SHARE, MAX_RESERVED_BYTES)
+        self._holderBytes = max(self._sizeBytes // _HOLDER_SHARE, SMALL_FRAME_BYTES)
+        self._heldBytes: dict[str, int] = {}
+        # Whose small frame was let through last of those whose answers nothing bounds.
+        self._unbounded: _ReservedLease | None = None
+        self._unboundedHolder = ""
 
     def couldServe(self, sizeBytes: int) -> bool:
         """
@@ -64,21 +93,46 @@ class Reserve:
         """
         return sizeBytes <= max(self._pool.sizeBytes // LARGEST_SHARE, SMALL_FRAME_BYTES)
 
-    def tryAllocate(self, sizeBytes: int) -> ILease | None:
+    def tryAllocate(self, waiter: IWaiter, sizeBytes: int) -> ILease | None:
         """
-        @return: a lease, if there is enough for a frame of that size and memory is only claimed.
+        @return: a lease, if C{waiter} may have one for a frame of that size.
         """
-        if not (self._hasEnough(sizeBytes) and self._isClaimed()):
-            return None
-        lease = _ReservedLease(self._pool.charge(sizeBytes, FRAMES), self._released)
+        holder = waiter.holder
+        if sizeBytes <= SMALL_FRAME_BYTES:
+            heldBytes = self._heldBytes.get(holder, 0) + sizeBytes
+            if sizeBytes > self.freeBytes or heldBytes > self._holderBytes:
+                return None
+            isBeyond = not self._isClaimed()
+            if isBeyond and not self._mayGoBeyond(waiter):
+                return None
+            isUnbounded = isBeyond and not waiter.hasBoundedAnswers
+        else:
+            sharedBytes = self._sizeBytes // 2
+            largestBytes = min(self.freeBytes - sharedBytes, self._pool.sizeBytes // LARGEST_SHARE)
+            if sizeBytes > largestBytes or not self._isClaimed():
+                return None
+            isUnbounded = False
+        charge = self._pool.charge(sizeBytes, FRAMES)
         self.freeBytes -= sizeBytes
+        self._heldBytes[holder] = self._heldBytes.get(holder, 0) + sizeBytes
+        lease = _ReservedLease(charge, partial(self._released, holder))
+        if isUnbounded:
+            self._unbounded, self._unboundedHolder = lease, holder
         return lease
 
-    def _hasEnough(self, sizeBytes: int) -> bool:
-        if sizeBytes <= SMALL_FRAME_BYTES:
-            return sizeBytes <= self.freeBytes
-        sharedBytes = self._pool.sizeBytes // RESERVED_SHARE // 2
-        return sizeBytes <= min(self.freeBytes - sharedBytes, self._pool.sizeBytes // LARGEST_SHARE)
+    def _mayGoBeyond(self, waiter: IWaiter) -> bool:
+        if self._sizeBytes <= _FEW_SMALL_FRAMES * SMALL_FRAME_BYTES or self._isStalling(waiter.holder):
+            return False
+        if waiter.hasBoundedAnswers:
+            return True
+        # Who does not read what that led to keeps nobody from it.
+        isTaken = self._unbounded is not None and not self._isStalling(self._unboundedHolder)
+        return not (isTaken or self._isFarOverdrawn())
 
-    def _released(self, sizeBytes: int) -> None:
-        self.freeBytes += sizeBytes
+    def _released(self, holder: str, lease: _ReservedLease) -> None:
+        self.freeBytes += lease.sizeBytes
+        self._heldBytes[holder] -= lease.sizeBytes
+        if not self._heldBytes[holder]:
+            del self._heldBytes[holder]
+        if lease is self._unbounded:
+            self._unbounded = None

@@ -12,11 +12,8 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from ..interfaces import IMemoryPool
 
-MIN_BODY_SECONDS = 2.0
-"""How long a body has memory at least, however little of it comes."""
-
-MAX_BODY_SECONDS = 20.0
-"""A body that would take longer, at its pace, gives way while others wait for memory."""
+BODY_GRACE_SECONDS = 2.0
+"""A body that brought no fair part for so long gives way while others wait for memory."""
 
 
 class PartialBody(Protocol):
@@ -24,10 +21,9 @@ class PartialBody(Protocol):
     A connection that has memory for a body of which a part has not come.
     """
 
-    def bodySeconds(self, now: float) -> float:
+    def idleSeconds(self, now: float) -> float:
         """
-        How long all of it would take, at the pace of what has come; zero if it is not read, or has not had
-        L{MIN_BODY_SECONDS} yet.  May be infinite.
+        For how long no fair part of it has come, such as a sixteenth; not counting the time in which it is not read.
         """
 
     def missingBytes(self) -> int:
@@ -91,7 +87,7 @@ class SlowBodies:
         Look at the bodies in a while, if anybody waits by then.
         """
         if self._timer is None and self._bodies and self._isAwaited():
-            self._timer = self._clock.callLater(MIN_BODY_SECONDS, self._makeWay)
+            self._timer = self._clock.callLater(BODY_GRACE_SECONDS, self._makeWay)
 
     def close(self) -> None:
         """
@@ -103,14 +99,14 @@ class SlowBodies:
 
     def _makeWay(self) -> None:
         """
-        Have the slowest bodies give way, as many as it needs.
+        Have those give way that bring nothing for longest, as many as it needs.
         """
         self._timer = None
         if self._isAwaited():
             now = self._clock.seconds()
-            paces = {body: body.bodySeconds(now) for body in self._bodies}
-            for body in sorted(paces, key=lambda each: -paces[each]):
-                if self._pool.availableBytes > 0 or paces[body] <= MAX_BODY_SECONDS:
+            idleSeconds = {body: body.idleSeconds(now) for body in self._bodies}
+            for body in sorted(idleSeconds, key=lambda each: -idleSeconds[each]):
+                if self._pool.availableBytes > 0 or idleSeconds[body] < BODY_GRACE_SECONDS:
                     break
                 self._bodies.pop(body, None)
                 body.giveWay()

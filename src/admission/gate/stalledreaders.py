@@ -5,7 +5,8 @@ Connections whose peers do not take their responses.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -13,6 +14,24 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from ..interfaces import IMemoryPool
 
 STALL_GRACE_SECONDS = 1.0
+"""For how long a peer may take nothing while memory is short."""
+
+OVERDRAWN_GRACE_SECONDS = 0.1
+"""
+The same while the pool is overdrawn by half of what it may be, and what makes its holder one that does not read its
+answers.
+"""
+
+MAX_OVERDRAFT_BYTES = 32 << 20
+"""
+By how much a pool of at least that size may be overdrawn, besides the largest write of who writes; if that overdraws it
+further, those whose answers nothing bounds write nothing more until it is less.
+"""
+
+STALLER_SECONDS = 60.0
+"""For how long a holder is last while memory is short, since one of its connections was cut off."""
+
+_MAX_STALLERS = 10_000
 
 
 class StalledReader(Protocol):
@@ -20,9 +39,20 @@ class StalledReader(Protocol):
     A connection whose peer does not take its responses.
     """
 
+    @property
+    def holder(self) -> str:
+        """
+        Who is at the other end, as in L{IMemoryPool.tryAllocate}.
+        """
+
     def unsentBytes(self) -> int:
         """
         How many bytes it holds that its peer has not taken.
+        """
+
+    def largestWriteBytes(self) -> int:
+        """
+        How many of these were at most written at once.
         """
 
     def stalledSeconds(self) -> float:
@@ -32,7 +62,7 @@ class StalledReader(Protocol):
 
     def cutOff(self, reason: str) -> None:
         """
-        Close the connection at once.
+        Close the connection at once, and release what it holds.
         """
 
 
@@ -52,8 +82,12 @@ class StalledReaders:
         self._clock = clock
         self._isAwaited = isAwaited
         self._looked = looked
-        # A dictionary for its order: with a set, chance would decide between equals.
-        self._readers: dict[StalledReader, None] = {}
+        self._maxOverdraftBytes = min(pool.sizeBytes, MAX_OVERDRAFT_BYTES)
+        self._readers: dict[StalledReader, str] = {}
+        # Of each holder, who has taken nothing for longest is first.
+        self._byHolder: dict[str, OrderedDict[StalledReader, None]] = {}
+        # Until when each holder is last; who was cut off last is last.
+        self._stallers: dict[str, float] = {}
         self._timer: IDelayedCall | None = None
 
     @property
@@ -67,18 +101,54 @@ class StalledReaders:
         """
         The peer of C{reader} has stopped taking its responses, or takes them again.
         """
-        if isStalled:
-            self._readers[reader] = None
-            self.expect()
+        if not isStalled:
+            self._forget(reader)
+            return
+        holder = self._readers.get(reader)
+        if holder is None:
+            holder = self._readers[reader] = reader.holder
+        readers = self._byHolder.setdefault(holder, OrderedDict())
+        readers[reader] = None
+        readers.move_to_end(reader)
+        self.expect()
+
+    def grew(self, reader: StalledReader) -> None:
+        """
+        More was written for C{reader}, and there is no memory.  If the pool is overdrawn too far, those that hold most
+        are cut off at once, perhaps C{reader}.
+        """
+        excessBytes = -self._pool.availableBytes - reader.largestWriteBytes()
+        if excessBytes > self._maxOverdraftBytes:
+            # More than it must be, or every write would look at all of them.
+            self._cutOff(self._heaviestLast(self._readers), excessBytes - self._maxOverdraftBytes // 2)
+            self._looked()
         else:
-            self._readers.pop(reader, None)
+            self.expect()
+
+    @property
+    def isFarOverdrawn(self) -> bool:
+        """
+        Whether the pool is overdrawn by as much as it may be.
+        """
+        return -self._pool.availableBytes > self._maxOverdraftBytes
+
+    def isStalling(self, holder: str) -> bool:
+        """
+        Whether C{holder} does not read its answers: a peer of its takes nothing, or was cut off not long ago.
+        """
+        readers = self._byHolder.get(holder)
+        if readers and next(iter(readers)).stalledSeconds() >= OVERDRAWN_GRACE_SECONDS:
+            return True
+        until = self._stallers.get(holder)
+        return until is not None and until > self._clock.seconds()
 
     def expect(self) -> None:
         """
         Look at them in a while, if memory is short.
         """
-        if self._timer is None and (self._isAwaited() or (len(self._readers) > 1 and self._pool.isOutOfMemory())):
-            self._timer = self._clock.callLater(STALL_GRACE_SECONDS, self._relieve)
+        isShort = self._isAwaited() or (len(self._readers) > 1 and self._pool.isOutOfMemory())
+        if isShort and self._timer is None:
+            self._timer = self._clock.callLater(OVERDRAWN_GRACE_SECONDS, self._relieve)
 
     def close(self) -> None:
         """
@@ -96,13 +166,43 @@ class StalledReaders:
         they grow without bound.
         """
         self._timer = None
-        stalled = [reader for reader in self._readers if reader.stalledSeconds() >= STALL_GRACE_SECONDS]
-        stalled.sort(key=lambda reader: reader.unsentBytes())
         missingBytes = 1 - self._pool.availableBytes
+        isOverdrawn = missingBytes > self._maxOverdraftBytes // 2 + 1
+        graceSeconds = OVERDRAWN_GRACE_SECONDS if isOverdrawn else STALL_GRACE_SECONDS
+        stalled = [reader for reader in self._readers if reader.stalledSeconds() >= graceSeconds]
         spared = 0 if self._isAwaited() else 1
-        while len(stalled) > spared and missingBytes > 0:
-            largest = stalled.pop()
-            missingBytes -= largest.unsentBytes()
-            self._readers.pop(largest, None)
-            largest.cutOff("memory is short, and the peer does not take its responses")
+        if len(stalled) > spared and missingBytes > 0:
+            self._cutOff(self._heaviestLast(stalled), missingBytes, spared)
         self._looked()
+
+    def _heaviestLast(self, readers: Iterable[StalledReader]) -> list[StalledReader]:
+        """
+        By what they hold, those of the holder that has most in all last.
+        """
+        holds: Counter[str] = Counter()
+        for reader, holder in self._readers.items():
+            holds[holder] += reader.unsentBytes()
+        return sorted(
+            readers, key=lambda reader: (holds[self._readers[reader]], self._readers[reader], reader.unsentBytes())
+        )
+
+    def _cutOff(self, readers: list[StalledReader], missingBytes: int, spared: int = 0) -> None:
+        while len(readers) > spared and missingBytes > 0:
+            heaviest = readers.pop()
+            missingBytes -= heaviest.unsentBytes()
+            holder = self._forget(heaviest)
+            if holder is not None:
+                self._stallers.pop(holder, None)
+                self._stallers[holder] = self._clock.seconds() + STALLER_SECONDS
+                if len(self._stallers) > _MAX_STALLERS:
+                    del self._stallers[next(iter(self._stallers))]
+            heaviest.cutOff("memory is short, and the peer does not take its responses")
+
+    def _forget(self, reader: StalledReader) -> str | None:
+        holder = self._readers.pop(reader, None)
+        if holder is not None:
+            readers = self._byHolder[holder]
+            del readers[reader]
+            if not readers:
+                del self._byHolder[holder]
+        return holder

@@ -5,13 +5,11 @@ One client connection, whatever answers it: how large its requests may be, and t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from ..clock import wholeMicroseconds
 from ..connection.protocol import AdmittedProtocol
-from ..gate.slowbodies import MIN_BODY_SECONDS
 from ..interfaces import CONNECTION, Decision, Refusal, Request, Usage
 from ..recording.events import UNKNOWN
 from .kafkarequest import Address, KafkaRequest
@@ -96,6 +94,7 @@ class KafkaSession(AdmittedProtocol):
     """
 
     headBytes = 2
+    hasBoundedAnswers = True
     makeRequest = KafkaRequest
     apis: Mapping[int, KnownApi] = BY_KEY
     flexibleFrom = FLEXIBLE_FROM
@@ -331,10 +330,8 @@ class KafkaSession(AdmittedProtocol):
             self._heldSeconds = None
             self.factory.gate.bodies.over(self)
 
-    def bodySeconds(self, now: float) -> float:
-        if self._heldSeconds is None:
-            return super().bodySeconds(now)
-        return math.inf if now - self._heldSeconds >= MIN_BODY_SECONDS else 0.0
+    def idleSeconds(self, now: float) -> float:
+        return super().idleSeconds(now) if self._heldSeconds is None else now - self._heldSeconds
 
     def missingBytes(self) -> int:
         return super().missingBytes() if self._heldSeconds is None else self.requestBytes

@@ -64,6 +64,8 @@ class SyntheticConnection:
     @ivar principal: its user: all have logged in.
     """
 
+    hasBoundedAnswers = True
+
     __slots__ = (
         "_charge",
         "_draft",

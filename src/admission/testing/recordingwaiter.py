@@ -19,6 +19,7 @@ class RecordingWaiter:
 
     @ivar wantedBytes: how much it waits for.
     @ivar holder: who it is.
+    @ivar hasBoundedAnswers: whether something else bounds its answers.
     @ivar leases: the leases it was granted, oldest first; the test releases them.
     @ivar turns: how many turns it was granted.
     """
@@ -28,6 +29,7 @@ class RecordingWaiter:
         wantedBytes: int = 1,
         granted: Callable[[RecordingWaiter], None] | None = None,
         holder: str = "",
+        hasBoundedAnswers: bool = True,
     ) -> None:
         """
         @param granted: called with the waiter after each grant; its exceptions
@@ -35,6 +37,7 @@ class RecordingWaiter:
         """
         self.wantedBytes = wantedBytes
         self.holder = holder
+        self.hasBoundedAnswers = hasBoundedAnswers
         self.leases: list[ILease] = []
         self.turns = 0
         self._granted = granted

@@ -41,6 +41,7 @@ class Owner(Protocol):
     link: Link
     queue = ResponseQueue
     isWaiting = False
+    holder = "192.0.2.1"
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -505,11 +506,13 @@ class HangUpTests(LinkTestCase):
 class SendingTests(LinkTestCase):
     """Peers that do not take what is sent."""
 
-    def stall(self, owner: type[Owner] = Owner, kind: type[Any] = FakeTransport) -> tuple[Owner, Any]:
+    def stall(
+        self, owner: type[Owner] = Owner, kind: type[Any] = FakeTransport, sizeBytes: int = 3 * MIB
+    ) -> tuple[Owner, Any]:
         """Have a peer connect that takes nothing of what is sent to it."""
         made, transport = self.connect(kind, owner)
         transport.isTaking = False
-        made.link.responses.write([bytes(3 * MIB)], 3 * MIB)
+        made.link.responses.write([bytes(sizeBytes)], sizeBytes)
         self.settle()
         return made, transport
 
@@ -552,13 +555,23 @@ class SendingTests(LinkTestCase):
 
     def test_stalledReader(self) -> None:
         """To the gate the link is the reader that has stalled: short of memory it cuts off the one that holds most."""
-        (_, smallTransport), (large, largeTransport) = self.stall(), self.stall()
-        large.link.responses.write([bytes(MIB)], MIB)
+        (_, smallTransport), (large, largeTransport) = (self.stall(sizeBytes=each) for each in (MIB // 2, MIB))
         self.clock.advance(1.0)
         self.settle()
         self.assertEqual((smallTransport.isLost, largeTransport.isLost), (False, True))
         self.assertIn("memory is short", str(large.link.closeReason))
         self.end(smallTransport)
+
+    def test_tooMuchAtOnce(self) -> None:
+        """Who overdraws the pool too far is cut off within its write, and what it holds is free at once."""
+        _, smallTransport = self.stall(sizeBytes=MIB // 2)
+        large, largeTransport = self.stall(sizeBytes=MIB)
+        large.link.responses.write([bytes(MIB)], MIB)
+        self.assertGreater(large.link.unsentBytes(), MIB)
+        large.link.responses.write([bytes(MIB)], MIB)
+        self.assertEqual((large.link.state, large.link.unsentBytes()), (LinkState.ABORTED, 0))
+        self.settle()
+        self.assertEqual((smallTransport.isLost, largeTransport.isLost), (False, True))
 
     def test_filledAgain(self) -> None:
         """While its owner fills the transport again each time, nothing is read."""

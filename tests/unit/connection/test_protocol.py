@@ -15,6 +15,7 @@ from admission.connection.factory import TLS_CONNECTION_BYTES, ConnectionLimits
 from admission.connection.link import PLAIN_CONNECTION_BYTES
 from admission.connection.pauses import Pause
 from admission.connection.protocol import AdmittedProtocol
+from admission.gate.slowbodies import BODY_GRACE_SECONDS
 from admission.interfaces import CONNECTIONS, FRAMES, RESPONSES, ILease
 from admission.request import ServerRequest
 from admission.testing.faketransport import FakeTLSTransport, FakeTransport
@@ -590,6 +591,20 @@ class BodyTests(ProtocolTestCase):
         self.assertEqual(self.protocol.requests, [b"x" * 1600])
         self.clock.advance(100)
         self.assertFalse(self.transport.isLost)
+
+    def test_nearlyThere(self) -> None:
+        """If others wait for memory, a body that came up to its last byte and no further gives way in two seconds."""
+        self.transport.peerSends(pack(">i", MIB) + bytes(MIB - 1))
+        self.server.settle()
+        self.clock.advance(10)
+        protocol, other = self.server.connect()
+        self.server.send(other, b"y" * MIB)
+        self.clock.advance(BODY_GRACE_SECONDS - 0.01)
+        self.assertFalse(self.transport.isLost)
+        self.clock.advance(0.01)
+        self.server.settle()
+        self.assertTrue(self.transport.isLost)
+        self.assertEqual(protocol.requests, [b"y" * MIB])
 
     def test_nextBodyHasItsOwnTime(self) -> None:
         """The time begins anew with each body, and none runs between them."""

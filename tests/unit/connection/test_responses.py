@@ -24,7 +24,14 @@ class ResponseQueueTests(SynchronousTestCase):
         self.pool = ScriptedPool(1 << 30)
         self.transport = FakeTransport(self.clock, Protocol())
         self.blocked: list[bool] = []
-        self.queue = ResponseQueue(self.transport, self.pool, self.clock.seconds, self.blocked.append)
+        self.grown: list[int] = []
+        self.queue = ResponseQueue(
+            self.transport,
+            self.pool,
+            self.clock.seconds,
+            self.blocked.append,
+            lambda: self.grown.append(self.queue.largestBytes),
+        )
 
     def write(self, *parts: bytes) -> None:
         """Send C{parts}."""

@@ -14,6 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from admission.connection.factory import TLS_CONNECTION_BYTES, ConnectionLimits
 from admission.connection.link import PLAIN_CONNECTION_BYTES
 from admission.connection.pauses import Pause
+from admission.gate.turns import TURN_SECONDS
 from admission.interfaces import (
     CONNECTIONS,
     RESPONSES,
@@ -24,6 +25,60 @@ from admission_plugins.bounded import BoundedPool
 from tests.kit.admitted import runNext
 from tests.kit.patchable import PatchablePool
 from tests.kit.wrapped import KIB, Foreign, RecordingProducer, Wrapped, echo, wrapped
+
+
+class SliceTests(SynchronousTestCase):
+    """What comes is handed over in slices, each in its turn."""
+
+    def setUp(self) -> None:
+        self.server = wrapped(self)
+        self.slices: list[tuple[int, int]] = []
+        self.workSeconds = 0.0
+        self.server.behave = self.work
+
+    def work(self, protocol: Foreign, data: bytes) -> None:
+        """Take as long as is said, and note whose slice of which size it was."""
+        self.slices.append((self.server.protocols.index(protocol), len(data)))
+        self.server.clock.rightNow += self.workSeconds
+
+    def test_quick(self) -> None:
+        """Who makes short work of them is handed twice as much each time, and everything in order."""
+        stream = bytes(range(256)) * 800
+        protocol, transport = self.server.connect()
+        transport.peerSends(stream)
+        self.server.settle()
+        self.assertEqual([sizeBytes // KIB for _, sizeBytes in self.slices], [1, 2, 4, 8, 16, 32, 1, 64, 64, 8])
+        self.assertEqual(protocol.received, stream)
+
+    def test_slow(self) -> None:
+        """Who works on one for longer than a turn has others served between, and is handed little at a time."""
+        transports = [self.server.connect(host=f"192.0.2.{number}")[1] for number in range(2)]
+        transports[0].peerSends(bytes(100 * KIB))
+        self.server.settle()
+        self.slices.clear()
+        self.workSeconds = 2 * TURN_SECONDS
+        for transport in transports:
+            transport.peerSends(bytes(200 * KIB))
+        self.server.settle()
+        sizes = [sizeBytes // KIB for _, sizeBytes in self.slices]
+        self.assertEqual(sizes[0], 64)
+        self.assertEqual(max(sizes[20:]), 1)
+        owners = [owner for owner, _ in self.slices[:20]]
+        self.assertGreaterEqual(min(owners.count(0), owners.count(1)), 7)
+        self.assertEqual([len(protocol.received) for protocol in self.server.protocols], [300 * KIB, 200 * KIB])
+
+    def test_leaves(self) -> None:
+        """Who leaves while others have the turn waits no more."""
+        self.workSeconds = 2 * TURN_SECONDS
+        first, second = (self.server.connect(host=f"192.0.2.{number}")[1] for number in range(2))
+        self.server.protocols[0].transport.dataReceived(b"one")
+        self.server.protocols[1].transport.dataReceived(b"two")
+        self.assertEqual(self.server.factory.gate.turns.waiting, 1)
+        second.abortConnection()
+        self.server.settle()
+        turns = self.server.factory.gate.turns
+        self.assertEqual((turns.waiting, turns.runningRequests), (0, 0))
+        self.assertFalse(first.isLost)
 
 
 class SendingTests(SynchronousTestCase):

@@ -7,6 +7,7 @@ Beside what is promised are tests of what Twisted's own classes make of it.
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import given, settings, strategies as st
@@ -106,11 +107,43 @@ class QuotaTests(SynchronousTestCase):
         transport.peerSends(bytes(5000))
         server.settle()
         transport.peerSends(b"x")
-        server.clock.advance(3.99)
+        server.clock.pump([0.01] * 399)
         self.assertEqual((len(protocol.received), transport.isReading), (5000, False))
         server.clock.advance(0.02)
         server.settle()
         self.assertEqual((len(protocol.received), transport.isReading), (5001, True))
+
+    def test_sliceBySlice(self) -> None:
+        """What has come is charged as it is handed over, and the rest waits until that is paid for."""
+        server = wrapped(self, quota=BUCKET)
+        protocol, transport = server.connect()
+        transport.peerSends(bytes(10_000))
+        server.settle()
+        for seconds, receivedBytes in (
+            (0.01, 1024),
+            (0.03, 1024 + 2048),
+            (2.0, 1024 + 2048),
+            (0.1, 1024 + 2048 + 4096),
+        ):
+            server.clock.advance(seconds)
+            server.settle()
+            self.assertEqual(len(protocol.received), receivedBytes)
+
+    def test_oneOfADebtor(self) -> None:
+        """Of connections that wait for the same debt, one is served when it is paid, and owes anew for all."""
+        server = wrapped(self, quota="client-bytes:produce=1000:algorithm=bucket")
+        transports = [server.connect()[1] for _ in range(8)]
+        for _ in range(2):
+            for transport in transports:
+                transport.peerSends(bytes(3000))
+                server.settle()
+        receivedBytes = []
+        for _ in range(240):
+            server.clock.advance(0.1)
+            server.settle()
+            receivedBytes.append(sum(len(protocol.received) for protocol in server.protocols))
+        steps = {after - before for before, after in pairwise(receivedBytes)}
+        self.assertEqual(sorted(steps), [0, 3000 - 1024, 3000])
 
     def test_writesAreNotStopped(self) -> None:
         """Who has sent too much is still answered, by writes and by a producer."""
@@ -189,15 +222,14 @@ class QuotaTests(SynchronousTestCase):
         """Another connection does not get round the quota: it is not read until the client has paid."""
         server = wrapped(self, quota=BUCKET)
         _, first = server.connect()
-        first.peerSends(bytes(5000))
+        first.peerSends(bytes(3072))
         server.settle()
         for isTLS in (False, True):
             protocol, again = server.connect(isTLS)
             again.peerSends(b"x")
             server.settle()
             self.assertEqual((protocol.received, again.isReading), (b"", False))
-        server.clock.advance(4.01)
-        server.settle()
+        server.clock.pump([0.01] * 220)
         self.assertEqual(protocol.received, b"x")
 
     def test_counted(self) -> None:

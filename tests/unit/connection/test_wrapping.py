@@ -288,12 +288,12 @@ class PauseTests(SynchronousTestCase):
         protocol, transport = server.connect(isTLS=True)
         transport.peerSends(stream)
         server.settle()
-        self.assertEqual(len(protocol.received), 16 * KIB)
-        self.assertEqual(server.used(), {CONNECTIONS: TLS_CONNECTION_BYTES + len(stream) - 16 * KIB})
+        self.assertEqual(len(protocol.received), KIB)
+        self.assertEqual(server.used(), {CONNECTIONS: TLS_CONNECTION_BYTES + len(stream) - KIB})
         transport.peerSends(b"last")
         protocol.behave = None
         protocol.transport.resumeProducing()
-        self.assertEqual(len(protocol.received), 16 * KIB)
+        self.assertEqual(len(protocol.received), KIB)
         server.settle()
         self.assertEqual(protocol.received, stream + b"last")
         self.assertEqual(server.used(), {CONNECTIONS: TLS_CONNECTION_BYTES})
@@ -526,7 +526,7 @@ class ClosingTests(SynchronousTestCase):
         policy.delaySeconds = 100.0
         transport.peerSends(bytes(60 * KIB))
         server.settle()
-        self.assertEqual(len(protocol.received), 16 * KIB)
+        self.assertEqual(len(protocol.received), KIB)
         transport.abortConnection()
         server.settle()
         self.assertEqual((len(protocol.received), len(protocol.lost)), (60 * KIB, 1))
@@ -583,8 +583,8 @@ class ClosingTests(SynchronousTestCase):
             protocol.behave = lambda protocol, data: protocol.transport.pauseProducing()
             transport.peerSends(bytes(20 * KIB))
             server.settle()
-            for handedOver in range(4 * KIB, 20 * KIB, 4 * KIB):
-                self.assertEqual((len(protocol.received), transport.isReading), (handedOver, False))
+            for handedOver in (1, 3, 4, 8, 12, 16):
+                self.assertEqual((len(protocol.received), transport.isReading), (handedOver * KIB, False))
                 protocol.transport.resumeProducing()
                 server.settle()
             protocol.transport.resumeProducing()

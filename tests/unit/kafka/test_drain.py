@@ -79,7 +79,7 @@ class ReadTests(DrainTestCase):
         fetching, starving = self.connect(), self.connect()
         fetching.sendBytes(framed(bytes(5000))[:100].replace(b"\x00\x00\x00\x00", b"\x00\x03\x00\x09", 1))
         self.assertGreater(self.frameBytes, 0)
-        # More than what is only claimed, or there would be a reserve.
+        self.exhaustReserve()
         charge = self.pool.charge(self.pool.availableBytes + 5000, "a whim")
         starving.sendBytes(starving.frame(requestOf("ApiVersions", 0)))
         self.assertIn(Pause.MEMORY, starving.protocol.pauses.reasons)

@@ -208,6 +208,7 @@ class RecordedTestCase(BrokerTestCase):
 
     def takeMemory(self) -> None:
         """Leave nothing in the pool: a request holds some of it, and others the rest."""
+        self.exhaustReserve()
         for lease in (self.pool.tryAllocate(1), self.pool.charge(max(self.pool.availableBytes, 0), PARKED)):
             if lease is not None:
                 self.taken.append(lease)

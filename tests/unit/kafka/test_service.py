@@ -518,8 +518,8 @@ class MakeServiceTests(TestCase):
         self.patch(kafkaservice, "buildOrder", build)
         service = makeService(options)
         service.startService()
-        # Both draw from the same, whose seed is recorded.
-        self.assertEqual([description for description, _ in orders], ["rounds", "rounds"])
+        # Those that are replayed draw from the same, whose seed is recorded.
+        self.assertEqual([description for description, _ in orders], ["rounds"] * 3)
         self.assertIsInstance(orders[0][1], Random)
         self.assertIs(orders[0][1], orders[1][1])
         self.assertEqual(service.broker.nodeId, 5)

@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 from twisted.logger import LogLevel
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.gate.slowbodies import MIN_BODY_SECONDS
+from admission.gate.slowbodies import BODY_GRACE_SECONDS
 from admission.interfaces import PARKED, RESPONSES
 from admission.kafka.broker import brokersession
 from admission.kafka.broker.api import metadataapi
@@ -228,7 +228,7 @@ class MemoryTests(BrokerTestCase):
         self.assertEqual(small.ask("Metadata", 12, topics=None).topics[0].name, "events")
         large.send("Produce", 9, **produceFields("events", batchOf(bytes(POOL_BYTES // 16))))
         self.assertEqual(large.waiting(), 0)
-        self.clock.advance(MIN_BODY_SECONDS)
+        self.clock.advance(BODY_GRACE_SECONDS)
         self.clock.advance(0)
         self.assertEqual(large.receive().responses[0].partition_responses[0].error_code, 0)
         (closed,) = (liar for liar in liars if liar.isClosed)
@@ -305,6 +305,7 @@ class DisconnectTests(BrokerTestCase):
 
     def test_waitingForMemory(self) -> None:
         """It waited for memory."""
+        self.exhaustReserve()
         leases = [self.pool.tryAllocate(LARGEST_BYTES) for _ in range(2)]
         self.client.send("Metadata", 4, topics=[])
         self.assertEqual(self.gate.memory.waiting, 1)

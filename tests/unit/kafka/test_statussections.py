@@ -364,6 +364,7 @@ class HealthTests(BrokerStatusTestCase):
         Memory may be short for a while; when it is for long, the reason says how many wait, until
         there is some again.
         """
+        self.exhaustReserve()
         lease = self.pool.tryAllocate(LARGEST_BYTES)
         charge = self.pool.charge(self.pool.availableBytes, "test")
         client = self.connect()

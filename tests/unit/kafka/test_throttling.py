@@ -11,7 +11,7 @@ from attrs import define, field
 
 from admission.connection.pauses import Pause
 from admission.control import AdmissionControl
-from admission.gate.slowbodies import MIN_BODY_SECONDS
+from admission.gate.slowbodies import BODY_GRACE_SECONDS
 from admission.interfaces import (
     ADMITTED,
     CONNECTION,
@@ -510,10 +510,11 @@ class OthersTests(ThrottlingTestCase):
         self.policy.delays["Produce"] = 10.0
         first.produce("events", batchOf(b"a"))
         again.send("Produce", 9, **produceFields("events", batchOf(bytes(1000))))
+        self.exhaustReserve()
         hoard = self.pool.charge(self.pool.availableBytes + 2000, "hoard")
         other.send("ApiVersions", 4)
         self.assertEqual(other.waiting(), 0)
-        self.clock.advance(MIN_BODY_SECONDS)
+        self.clock.advance(BODY_GRACE_SECONDS)
         self.clock.advance(0)
         self.assertTrue(again.isClosed)
         hoard.release()

@@ -17,6 +17,7 @@ from twisted.python.failure import Failure
 
 from admission.connection.pauses import Pause
 from admission.connection.protocol import FAILED
+from admission.gate.answerroom import SMALL_ANSWER_BYTES
 from admission.interfaces import ADMITTED, NOTHING, PARKED, RESPONSES, ILease
 from admission.timeslices import Steps, begun
 
@@ -52,7 +53,7 @@ The memory charged for a request that waits, besides its elements: it, its opera
 Measured (2000 Fetches of one partition that wait): 6 KiB more for each than for an idle connection, elements included.
 """
 
-LARGE_ANSWER_BYTES: Final = 64 << 10
+LARGE_ANSWER_BYTES: Final = SMALL_ANSWER_BYTES
 """What an answer may have before it has to wait for memory, and is charged while it is made."""
 
 LOGIN_FAILED = "its login failed"
@@ -222,7 +223,7 @@ class BrokerSession(KafkaSession):
             yield None
             body = buffer[header.bodyOffset :]
             elementCount = countElements(api, header.apiVersion, body)
-            room = self.factory.gate.answers.whenRoom()
+            room = self.factory.gate.answers.whenRoom(self.holder, elementCount * DECODED_ELEMENT_BYTES)
             if room is not None:
                 yield room
             # Before anybody else asks for room.
@@ -409,7 +410,7 @@ class BrokerSession(KafkaSession):
                     )
                 if not hasPlace and sizeBytes > LARGE_ANSWER_BYTES:
                     # Who has a place waits for nobody: others wait for the place, and hold memory meanwhile.
-                    room = self.factory.gate.answers.whenRoom(request.decodedBytes)
+                    room = self.factory.gate.answers.whenRoom(self.holder, sizeBytes, request.decodedBytes)
                     if room is not None:
                         yield room
                     place = broker.largeAnswers.acquire()

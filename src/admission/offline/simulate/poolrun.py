@@ -190,7 +190,8 @@ class PoolRun:
         self.simulator = simulator = Simulator(trace.firstUs)
         self.pool: IMemoryPool = build(simulator)
         random = Random(trace.gateSeed)
-        self.gate = Gate(self.pool, simulator, buildOrder(simulator, random), buildOrder(simulator, random))
+        memoryOrder, turnOrder, answerOrder = (buildOrder(simulator, random) for _ in range(3))
+        self.gate = Gate(self.pool, simulator, memoryOrder, turnOrder, answerOrder)
         self.watch = PoolWatch(self.pool, trace.firstUs, trace.wallOffsetUs, stepUs)
         self.largestBytes = self.pool.largestBytes
         self.clients = [ClientWaits() for _ in trace.clients]
@@ -268,6 +269,8 @@ class _Reader:
     @ivar wantedBytes: the size of that request.
     @ivar holder: the principal that sent it, or else the address, as recorded.
     """
+
+    hasBoundedAnswers = True
 
     __slots__ = (
         "_client",

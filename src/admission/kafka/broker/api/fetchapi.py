@@ -16,6 +16,7 @@ from twisted.internet.defer import TimeoutError
 from twisted.python.failure import Failure
 
 from admission.clock import wholeMicroseconds
+from admission.gate.answerroom import SMALL_ANSWER_BYTES
 from admission.interfaces import NOTHING, RESPONSES, ILease
 from admission.kafka.kafkarequest import KafkaRequest
 from admission.kafka.wire.fetch import FetchedPartition, FetchedTopic, encodeFetchResponse
@@ -39,8 +40,11 @@ _FIRST_VERSION_WITH_ERROR = 7
 _MIN_READ_BYTES = 1 << 20
 """How much a fetch may read even if memory is short; otherwise producers would starve consumers."""
 
-_CHARGED_BYTES = 64 << 10
+_CHARGED_BYTES = SMALL_ANSWER_BYTES
 """How much may be read before it is charged."""
+
+_PARTITION_BYTES = 256
+"""What a partition takes in a response that is made, without records."""
 
 _MANY_PARTITIONS = 100
 """From here on a Fetch that waits takes memory that is worth having."""
@@ -169,15 +173,17 @@ class PartitionsFetch:
         """
         The response, with as many records as the request, the memory and the
         client's quota allow.  The first batch is whole however large it is;
-        otherwise a consumer could be stuck before it for ever.  While memory is short, one response is read after
-        another.
+        otherwise a consumer could be stuck before it for ever.  While memory is short, one response that is not small
+        is read after another.
 
         @param budgetBytes: the result of L{_budgetOf}; not zero.
         """
-        pool = self.broker.gate.pool
-        room = self.broker.gate.answers.whenRoom(self.request.decodedBytes)
-        if room is not None:
-            yield room
+        pool, answers = self.broker.gate.pool, self.broker.gate.answers
+        if answers.isShort:
+            expectedBytes = yield from self._expect()
+            room = answers.whenRoom(self.request.connection.holder, expectedBytes, self.request.decodedBytes)
+            if room is not None:
+                yield room
         remainingBytes = min(self.maxBytes, max(pool.availableBytes, _MIN_READ_BYTES))
         if budgetBytes is not None:
             remainingBytes = min(remainingBytes, budgetBytes)
@@ -201,6 +207,20 @@ class PartitionsFetch:
             if charge is not None:
                 charge.release()
         return _body(self.request, 0, topics)
+
+    def _expect(self) -> Steps[int]:
+        """
+        How large the response may be, or part of that if it is not small.
+        """
+        expectedBytes = _PARTITION_BYTES * sum(len(each) for _, _, each in self.topics)
+        for partition, wanted in self.wanted.items():
+            if expectedBytes > SMALL_ANSWER_BYTES:
+                break
+            self._count(partition, wanted)
+            # The first batch is whole, whatever is wanted.
+            expectedBytes += max(partition.sizeBytes - wanted.behindBytes, 0)
+            yield None
+        return expectedBytes
 
     def _readPartition(self, wanted: Wanted, remainingBytes: int, isFirst: bool) -> FetchedPartition:
         partition = wanted.partition

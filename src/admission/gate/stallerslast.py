@@ -1,0 +1,49 @@
+# -*- test-case-name: tests.unit.test_gate -*-
+"""
+Who does not read its answers is served last.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+from zope.interface import implementer
+
+from ..interfaces import IWaiter, IWaitOrder
+
+
+@implementer(IWaitOrder)
+class StallersLast:
+    """
+    Another order, without those whose holders do not read their answers: as they came, they are served when there is
+    nobody else.
+    """
+
+    def __init__(self, order: IWaitOrder, isStalling: Callable[[str], bool]) -> None:
+        """
+        @param isStalling: whether a holder does not read its answers; asked when a waiter comes.
+        """
+        self._order = order
+        self._isStalling = isStalling
+        self._others: set[IWaiter] = set()
+        self._stallers: OrderedDict[IWaiter, None] = OrderedDict()
+
+    def add(self, waiter: IWaiter) -> None:
+        if waiter in self._others or waiter in self._stallers:
+            return
+        if self._isStalling(waiter.holder):
+            self._stallers[waiter] = None
+        else:
+            self._others.add(waiter)
+            self._order.add(waiter)
+
+    def discard(self, waiter: IWaiter) -> None:
+        if self._stallers.pop(waiter, self) is self:
+            self._others.discard(waiter)
+            self._order.discard(waiter)
+
+    def next(self) -> IWaiter:
+        if self._others or not self._stallers:
+            return self._order.next()
+        return next(iter(self._stallers))
