@@ -57,6 +57,9 @@ Waiting = Deferred[Answer | Work]
 Serve = Callable[["Broker", KafkaRequest], "Answer | Waiting | Steps[Answer | Waiting]"]
 """A function that serves an API; in steps if it may take long, see L{TimeSlices}."""
 
+GoOver = Callable[[RecordWalk, tuple[int, int], int], Steps[FoundRecord | None]]
+"""L{Broker.goOver} on behalf of a request."""
+
 MAX_LARGE_ANSWERS = 4
 """How many large answers are made at a time."""
 
@@ -166,20 +169,19 @@ class Broker(Server[Settings]):
             self._recordsChanged(topic.partitions)
 
     def goOver(
-        self, walk: RecordWalk, times: tuple[int, int], memoryBytes: int, heldBytes: int = 0
+        self, request: KafkaRequest, walk: RecordWalk, times: tuple[int, int], memoryBytes: int
     ) -> Steps[FoundRecord | None]:
         """
         Go over records as L{RecordWalk.findOutside} does, charged for the memory that it takes.  If that is much, it
         waits for room.
 
+        @param request: on whose behalf.
         @param memoryBytes: what the records and decompressing them take at most.
-        @param heldBytes: how much the request has been charged for already, as of
-            L{admission.gate.answerroom.AnswerRoom.whenRoom}.
         """
         if memoryBytes > SMALL_WORK_BYTES:
             # In slices in any case: many such requests may come in one turn.
             yield None
-            room = self.gate.answers.whenRoom(heldBytes)
+            room = self.gate.answers.whenRoom(request.connection.holder, memoryBytes, request.decodedBytes)
             if room is not None:
                 yield room
         lease = self.gate.pool.charge(memoryBytes, PARKED)

@@ -514,7 +514,8 @@ class BrokerSession(KafkaSession):
         isLarge = produceapi.isLarge(produced)
         if isLarge:
             self._chargeDecoded(request, len(produced.partitions))
-        steps = produceapi.append(self.broker, produced, self.principal, wantsFlush, request.decodedBytes)
+        goOver = partial(self.broker.goOver, request)
+        steps = produceapi.append(self.broker, produced, self.principal, wantsFlush, goOver)
         # A slice that survives would keep the buffer from being reused.
         del produced
         if not isLarge:

@@ -17,7 +17,7 @@ from admission.kafka.wire.produce import PartitionResult, ProducedPartition, Pro
 from admission.kafka.wire.recordwalk import ANY_TIME, RECORDS_AT_ONCE, RecordWalk, usualRecords
 from admission.timeslices import Steps
 
-from ..broker import Broker
+from ..broker import Broker, GoOver
 from ..log.interface import LogRefusal, Partition
 from .refusals import NO_TRANSACTIONS, reasonOf
 from .topicapi import partitionIn
@@ -55,7 +55,7 @@ def wantsFlush(broker: Broker, request: ProduceRequest) -> bool:
 
 
 def append(
-    broker: Broker, request: ProduceRequest, principal: str, isUrgent: bool, heldBytes: int = 0
+    broker: Broker, request: ProduceRequest, principal: str, isUrgent: bool, goOver: GoOver
 ) -> Steps[list[PartitionResult]]:
     """
     Produce: check the batches, and append those that can be appended in the step that returns, on behalf of
@@ -65,7 +65,7 @@ def append(
     directory and a file.  C{request} is not changed by others meanwhile.
 
     @param isUrgent: whether the request will wait for the disk.
-    @param heldBytes: the memory that the request has been charged for besides its frame.
+    @param goOver: goes over the records that take long.
     """
     if request.acks not in _ACKS:
         return refuseAll(
@@ -75,11 +75,11 @@ def append(
         return refuseAll(request, ErrorCode.invalid_request, "this broker has no transactions")
     partitions = request.partitions
     if not isLarge(request):
-        checked = yield from _checkAll(broker, partitions, heldBytes)
+        checked = yield from _checkAll(broker, partitions, goOver)
         return [_append(broker, each, principal, isUrgent) for each in checked]
     results: list[PartitionResult] = []
     for begin in range(0, len(partitions), _PARTITIONS_AT_ONCE):
-        checked = yield from _checkAll(broker, partitions[begin : begin + _PARTITIONS_AT_ONCE], heldBytes)
+        checked = yield from _checkAll(broker, partitions[begin : begin + _PARTITIONS_AT_ONCE], goOver)
         appended = [_append(broker, each, principal, isUrgent) for each in checked]
         try:
             broker.log.commit()
@@ -163,7 +163,7 @@ class _Checked(NamedTuple):
 
 
 def _checkAll(
-    broker: Broker, partitions: Sequence[ProducedPartition], heldBytes: int
+    broker: Broker, partitions: Sequence[ProducedPartition], goOver: GoOver
 ) -> Steps[list[_Checked | PartitionResult]]:
     """
     What is to be appended, and the results of what is not.
@@ -175,7 +175,7 @@ def _checkAll(
             records = 0
             yield None
         try:
-            one = yield from _check(broker, produced, heldBytes)
+            one = yield from _check(broker, produced, goOver)
         except BatchRefused as refusal:
             checked.append(_refused(produced, refusal.errorCode.value, refusal.reason))
         except LogRefusal as refusal:
@@ -187,7 +187,7 @@ def _checkAll(
     return checked
 
 
-def _check(broker: Broker, produced: ProducedPartition, heldBytes: int) -> Steps[_Checked]:
+def _check(broker: Broker, produced: ProducedPartition, goOver: GoOver) -> Steps[_Checked]:
     """
     @raise BatchRefused: if Apache Kafka would not store it, either.
     """
@@ -223,7 +223,7 @@ def _check(broker: Broker, produced: ProducedPartition, heldBytes: int) -> Steps
         largestMs = None
         if not batch.compression and len(records) <= CHUNK_BYTES:
             largestMs = usualRecords(batch, bytes(records[HEADER_BYTES:]), *times)
-        maxMs = (yield from _goOver(broker, batch, records, times, heldBytes)) if largestMs is None else largestMs
+        maxMs = (yield from _goOver(broker, batch, records, times, goOver)) if largestMs is None else largestMs
     else:
         maxMs = batch.maxTimestampMs
         if not times[0] <= maxMs < times[1]:
@@ -246,7 +246,7 @@ def _untimely(broker: Broker, timestampMs: int) -> BatchRefused:
 
 
 def _goOver(
-    broker: Broker, batch: RecordBatch, records: memoryview, times: tuple[int, int], heldBytes: int
+    broker: Broker, batch: RecordBatch, records: memoryview, times: tuple[int, int], goOver: GoOver
 ) -> Steps[int]:
     """
     Go over the records of a batch.
@@ -264,7 +264,7 @@ def _goOver(
             )
         else:
             memoryBytes = decompressionBytes(batch.compression, payload)
-            found = yield from broker.goOver(walk, times, memoryBytes, heldBytes)
+            found = yield from goOver(walk, times, memoryBytes)
     except BatchRefused as refusal:
         if refusal.errorCode == ErrorCode.corrupt_message:
             # The checksum was right, so that it would not be worth a retry.

@@ -5,18 +5,15 @@ Finding records by time: the log knows of batches, and which record it is stands
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 from admission.kafka.wire.batches import HEADER_BYTES, BatchRefused, RecordBatch, readHeader
 from admission.kafka.wire.compression import decompressed, decompressionBytes
-from admission.kafka.wire.recordwalk import ANY_TIME, FoundRecord, RecordWalk
+from admission.kafka.wire.recordwalk import ANY_TIME, RecordWalk
 from admission.timeslices import Steps
 
+from ..broker import GoOver
 from ..log.interface import ILog, Partition
-
-GoOver = Callable[[RecordWalk, tuple[int, int], int], Steps[FoundRecord | None]]
-"""Goes over records, charged for the memory that it takes; see L{admission.kafka.broker.broker.Broker.goOver}."""
 
 
 class TimestampedOffset(NamedTuple):
