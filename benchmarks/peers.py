@@ -194,7 +194,7 @@ class BareBroker(Preallocating):
         """
         header = parseRequestHeader(body)
         request = parseProduce(body, header.bodyOffset, header.apiVersion)
-        steps = produceapi.append(self._broker, request, ANONYMOUS, False, _goOver)
+        steps = produceapi.append(self._broker, request, ANONYMOUS, ANONYMOUS, False, _goOver)
         try:
             while True:
                 next(steps)

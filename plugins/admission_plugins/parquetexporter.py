@@ -26,22 +26,24 @@ from zope.interface import implementer
 from admission.interfaces import IMetricsExporter, ISensorRegistry, PolicyContext
 from admission.recording.events import Origin
 from admission.recording.segmentheader import PAGE_BYTES, Header
-from admission.recording.segments import SUFFIX, SegmentWriter, segmentPaths
+from admission.recording.segments import MAX_SEGMENT_BYTES, SUFFIX, SegmentWriter, segmentPaths
 from admission.units import formatBytes, parseBytes, parseSeconds
 
 from .sealreport import SEGMENTS, SEGMENTS_SHARE, SealReport
 
 SMALLEST_CAP_BYTES = 4 << 20
-LARGEST_SEGMENT_BYTES = 16 << 20
 
 SEGMENTS_IN_CAP = 32
-"""A segment's part of the bound, unless it would be larger than L{LARGEST_SEGMENT_BYTES}."""
+"""A segment's part of the bound, unless it would be larger than L{MAX_SEGMENT_BYTES}."""
 
 SEAL_SHARE = 16
 """Sealing begins at the latest when waiting segments take this part of the bound."""
 
 RETRY_SECONDS = 1.0
 """How long to wait when the disk is full."""
+
+LOOK_SECONDS = 1.0
+"""How often to look whether the segment that is written was deleted."""
 
 LONGEST_SEALING_SECONDS = 600.0
 
@@ -108,6 +110,9 @@ class SegmentSupply:
         @return: L{None} if none is ready.
         """
         spare, self._spare = self._spare, None
+        if spare is not None and spare.isRemoved:
+            self._close(spare)
+            spare = None
         self._isBusy = isBusy
         self.prepare()
         return spare
@@ -139,8 +144,9 @@ class SegmentSupply:
         if self._making is not None:
             return self._making
         spare, self._spare = self._spare, None
-        if spare is None:
-            return succeed(None)
+        return succeed(None) if spare is None else self._close(spare)
+
+    def _close(self, spare: SegmentWriter) -> Deferred[Any]:
         return maybeDeferred(self._deferToThread, spare.close).addErrback(self._cannotClose)
 
     def _makeWithin(self, number: int, isPopulated: bool) -> SegmentWriter:
@@ -336,6 +342,7 @@ class ParquetExporter:
 
     The next segment is made while the present one is filled.  If it is not ready in time, because the disk is full or
     because segments that cannot be sealed take their share of the bound, events are dropped until it is, and counted.
+    Those in a segment that is deleted while it is written count as dropped, too.
 
     @ivar directory: of the recording.
     @ivar rotateSeconds: how long an event waits at most before its segment is sealed.
@@ -367,6 +374,8 @@ class ParquetExporter:
         self._seal = seal
         self._rotating = LoopingCall(self._rotate)
         self._rotating.clock = clock
+        self._looking = LoopingCall(self._look)
+        self._looking.clock = clock
         self._segment: SegmentWriter | None = None
         self._segmentCount = 0
         self._closedRecords = 0
@@ -392,7 +401,7 @@ class ParquetExporter:
         segments = os.path.join(self.directory, SEGMENTS)
         os.makedirs(segments, exist_ok=True)
         hasLeftovers = bool(segmentPaths(segments))
-        sizeBytes = min(self.capBytes // SEGMENTS_IN_CAP // PAGE_BYTES * PAGE_BYTES, LARGEST_SEGMENT_BYTES)
+        sizeBytes = min(self.capBytes // SEGMENTS_IN_CAP // PAGE_BYTES * PAGE_BYTES, MAX_SEGMENT_BYTES)
         self._origin = origin
         self._supply = SegmentSupply(
             segments, origin.bootId, sizeBytes, self.capBytes // SEGMENTS_SHARE, self._clock, deferToThread
@@ -403,6 +412,7 @@ class ParquetExporter:
         if hasLeftovers:
             self._sealer.seal()
         self._rotating.start(self.rotateSeconds, now=False)
+        self._looking.start(LOOK_SECONDS, now=False)
 
     def exportEvent(self, event: Any) -> None:
         segment = self._segment
@@ -431,6 +441,7 @@ class ParquetExporter:
 
     def stop(self) -> Deferred[Any]:
         self._rotating.stop()
+        self._looking.stop()
         self._end()
         return gatherResults([self._supply.stop(), self._sealer.sealWaiting()])
 
@@ -442,9 +453,26 @@ class ParquetExporter:
     def _end(self) -> None:
         segment, self._segment = self._segment, None
         if segment is not None:
-            self._closedRecords += segment.recordCount
+            if segment.isRemoved:
+                self._lost(segment)
+            else:
+                self._closedRecords += segment.recordCount
             self._closedOverflows += segment.textOverflows
             self._sealer.close(segment)
+
+    def _lost(self, segment: SegmentWriter) -> None:
+        self.droppedEvents += segment.recordCount
+        self._loggedDrops += segment.recordCount
+        self._log.warn(
+            "{count} recorded events are lost, as {path} was deleted while it was written",
+            count=segment.recordCount,
+            path=segment.path,
+        )
+
+    def _look(self) -> None:
+        if self._segment is not None and self._segment.isRemoved:
+            self._end()
+            self._beginNext(False)
 
     def _beginNext(self, isBusy: bool) -> bool:
         """

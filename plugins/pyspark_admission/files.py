@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from stat import S_ISREG
 
 from attrs import frozen
 
@@ -106,9 +107,12 @@ def _files(directory: Path) -> Iterator[SealedFile]:
                 # The sealing process uses names with a dot until a file is complete.
                 if file.name.endswith(PARQUET_SUFFIX) and not file.name.startswith("."):
                     try:
-                        sizeBytes = file.stat().st_size
+                        status = file.stat()
                     except FileNotFoundError:
                         continue
+                    if not S_ISREG(status.st_mode):
+                        continue
+                    sizeBytes = status.st_size
                     name = file.name.removesuffix(PARQUET_SUFFIX)
                     yield SealedFile(int(moment.timestamp()) * 1_000_000, name, file.path, sizeBytes)
 

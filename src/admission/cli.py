@@ -15,6 +15,7 @@ from twisted.python.reflect import namedAny
 from twisted.python.usage import Options, UsageError
 
 from .commands.console import CommandFailed, CommandGroup
+from .plaintext import escapeUnencodable
 
 FAILED = 1
 MISUSED = 2
@@ -171,6 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     @param arguments: by default the arguments of the process.
     @return: the exit status: 0, L{FAILED}, L{MISUSED} or L{INTERRUPTED}.
     """
+    escapeUnencodable(sys.stdout, sys.stderr)
     try:
         try:
             return _run(sys.argv[1:] if arguments is None else list(arguments))

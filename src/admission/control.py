@@ -34,6 +34,7 @@ from .interfaces import (
     Usage,
 )
 from .metrics.registry import SensorRegistry
+from .policyfailure import FAILURES, raiseInterrupt
 from .quotas.policy import MeteredPolicy
 from .request import ServerRequest
 
@@ -124,6 +125,35 @@ def _inWords(reason: object) -> str:
     return str(reason or "")[:LONGEST_REASON].encode("utf-8", "replace").decode()
 
 
+def _checked(status: QuotaStatus) -> QuotaStatus:
+    """
+    C{status}, by which a policy explains a limit.
+
+    @raise TypeError: if it is none; so do the functions below.
+    """
+    if not (isinstance(status, QuotaStatus) and isinstance(status.limitName, str)):
+        raise TypeError(f"explain has to return QuotaStatus with the name of a limit, not {status!r:.300}")
+    _checkedEntity(status.entity)
+    _numbers({"limit": status.limit, "used": status.used, "delaySeconds": status.delaySeconds})
+    return status
+
+
+def _checkedEntity(entity: QuotaEntity) -> QuotaEntity:
+    isEntity = isinstance(entity, QuotaEntity)
+    if not (isEntity and all(isinstance(each, str | None) for each in (entity.user, entity.clientId, entity.ip))):
+        raise TypeError(f"a limit is for a QuotaEntity of texts, not for {entity!r:.300}")
+    return entity
+
+
+def _numbers(values: Mapping[str, float]) -> Mapping[str, float]:
+    for name, value in values.items():
+        if not (isinstance(name, str) and isinstance(value, int | float)):
+            raise TypeError(f"{name!r:.300} has to be a number, not {value!r:.300}")
+        # What is too large for one would fail wherever it is shown.
+        float(value)
+    return values
+
+
 def _mayRefuse(policy: IQuotaPolicy) -> bool:
     """
     Whether C{policy} has to be asked: L{MeteredPolicy.decide} admits all requests.
@@ -201,7 +231,8 @@ class AdmissionControl:
         for member in self._accountable:
             try:
                 total += int(IAccountable(member.policy).sizeBytes)
-            except Exception:
+            except FAILURES:
+                raiseInterrupt()
                 # The ledger shows what the others hold.
                 member.failures += 1
         return total
@@ -221,17 +252,27 @@ class AdmissionControl:
         """
         limits: dict[QuotaEntity, dict[str, float]] = {}
         for member in sorted(self._members, key=lambda member: member.isShadow):
-            for entity, values in member.policy.limits.items():
+            try:
+                own = {_checkedEntity(entity): _numbers(values) for entity, values in member.policy.limits.items()}
+            except FAILURES:
+                raiseInterrupt()
+                member.failures += 1
+                continue
+            for entity, values in own.items():
                 limits[entity] = {**values, **limits.get(entity, {})}
         return limits
 
-    def admit(self, request: Request, now: float, refusal: Refusal = _ERROR) -> Decision:
+    def admit(
+        self, request: Request, now: float, refusal: Refusal = _ERROR, refusedBy: list[str] | None = None
+    ) -> Decision:
         """
         Decide whether C{request} may go ahead.  Changes only counters.
 
         @param refusal: how it can be refused.  Where the protocol has no way to
             refuse, a refusal becomes a delay: the request is admitted, and its
             decision has the delay for L{charge}.
+        @param refusedBy: for a driver that asks more than once about a request: the policies that have refused it, to
+            which those are added that refuse it now; each is counted once.
         @return: the first refusal of a policy that is no shadow; else an
             admission.
         """
@@ -245,10 +286,14 @@ class AdmissionControl:
                 if decision.admitted:
                     continue
                 delaySeconds, reason = self._clamped(decision.delaySeconds), _inWords(decision.reason)
-            except Exception:
+            except FAILURES:
                 self._failed(member, now)
                 continue
-            member.refusals += 1
+            if refusedBy is None:
+                member.refusals += 1
+            elif member.name not in refusedBy:
+                refusedBy.append(member.name)
+                member.refusals += 1
             if member.isShadow:
                 continue
             if refusal is _ERROR:
@@ -273,8 +318,8 @@ class AdmissionControl:
             try:
                 budgetBytes = member.policy.budgetBytes(request, now)
                 if budgetBytes is not None and (least is None or budgetBytes < least):
-                    least = max(budgetBytes, 0)
-            except Exception:
+                    least = max(int(budgetBytes), 0)
+            except FAILURES:
                 self._failed(member, now)
         return least
 
@@ -285,15 +330,18 @@ class AdmissionControl:
         now: float,
         decision: Decision = ADMITTED,
         maxRefusalSeconds: float = inf,
+        isThrottled: bool = False,
     ) -> Charge:
         """
-        Count what an admitted request used.  An empty usage counts nothing, and
-        tells whether the client is over a limit.
+        Count what an admitted request used.  L{NOTHING} only asks whether the client is over a limit, and counts as no
+        throttle.
 
         @param decision: what L{admit} returned for it.
         @param maxRefusalSeconds: how much of a refusal that became a delay to
             impose; the shares of the policies that refused are all of theirs.
+        @param isThrottled: whether a delay is imposed whatever the usage, and counts.
         """
+        isThrottled = isThrottled or usage is not NOTHING
         delaySeconds = 0.0
         shares: list[float] | None = None
         for member in self._limiting:
@@ -302,10 +350,10 @@ class AdmissionControl:
                 if not share > 0.0:
                     continue
                 share = self._clamped(share)
-            except Exception:
+            except FAILURES:
                 self._failed(member, now)
                 continue
-            member.throttles += 1
+            member.throttles += isThrottled
             if shares is None:
                 shares = [0.0] * len(self._members)
             shares[member.index] = share
@@ -332,7 +380,7 @@ class AdmissionControl:
         for member in self._following:
             try:
                 IRequestLifecycle(member.policy).begun(request, now)
-            except Exception:
+            except FAILURES:
                 self._failed(member, now)
                 continue
             begun.append(member)
@@ -353,7 +401,7 @@ class AdmissionControl:
                     counting.append(member)
                 else:
                     self.end((member,), request, outcome, now)
-            except Exception:
+            except FAILURES:
                 self._failed(member, now)
                 # It is told of the end, at least.
                 counting.append(member)
@@ -368,7 +416,7 @@ class AdmissionControl:
         for member in begun:
             try:
                 IRequestLifecycle(member.policy).ended(request, outcome, now)
-            except Exception:
+            except FAILURES:
                 self._failed(member, now)
 
     # The same of a request that keeps what was said
@@ -389,7 +437,7 @@ class AdmissionControl:
         assert view is not None
         if self.wants.isKnown and view.identities:
             request.isKnown = self.isKnown(view, now)
-        decision = request.decision = self.admit(view, now, refusal)
+        decision = request.decision = self.admit(view, now, refusal, request.refusedBy)
         if not decision.admitted:
             policy = request.policy = decision.policy
             request.charge = tuple(decision.delaySeconds if name == policy else 0.0 for name in self.policyNames)
@@ -414,7 +462,7 @@ class AdmissionControl:
         if not self._limiting:
             return 0.0
         assert request.view is not None
-        charge = self.charge(request.view, usage, now, request.decision, maxRefusalSeconds)
+        charge = self.charge(request.view, usage, now, request.decision, maxRefusalSeconds, isThrottled=True)
         request.decided = now
         request.isCounted = usage is not NOTHING
         request.charge = charge.shares
@@ -472,11 +520,11 @@ class AdmissionControl:
         for member in self._auditing:
             try:
                 isKnown = IIdentityAudit(member.policy).isKnown(request, now)
-            except Exception:
+            except FAILURES:
                 self._failed(member, now)
                 continue
             if isKnown is not None:
-                return isKnown
+                return bool(isKnown)
         return None
 
     def configure(self, entity: QuotaEntity, limits: Mapping[str, float | None], now: float) -> None:
@@ -501,7 +549,7 @@ class AdmissionControl:
                     previous = {name: before.get(name) for name in own}
                     policy.configure(entity, own, now)
                     done.append((policy, previous))
-        except Exception:
+        except FAILURES:
             for policy, previous in reversed(done):
                 policy.configure(entity, previous, now)
             raise
@@ -532,7 +580,7 @@ class AdmissionControl:
             try:
                 for principal, each in identities.items():
                     IRestorable(member.policy).restore(principal, each, now)
-            except Exception:
+            except FAILURES:
                 self._failed(member, now)
 
     def explain(self, request: Request, now: float) -> list[Explanation]:
@@ -543,8 +591,8 @@ class AdmissionControl:
         explanations: list[Explanation] = []
         for member in self._limiting:
             try:
-                statuses = list(member.policy.explain(request, now))
-            except Exception:
+                statuses = [_checked(each) for each in member.policy.explain(request, now)]
+            except FAILURES:
                 self._failed(member, now)
                 continue
             explanations += [Explanation(member.name, member.isShadow, status) for status in statuses]
@@ -559,7 +607,7 @@ class AdmissionControl:
         for member in self._members:
             try:
                 member.policy.sweep(now)
-            except Exception:
+            except FAILURES:
                 self._failed(member, now)
 
     def addSensors(self, registry: SensorRegistry) -> None:
@@ -606,6 +654,7 @@ class AdmissionControl:
         return min(delaySeconds, self.maxDelaySeconds) if delaySeconds > 0.0 else 0.0
 
     def _failed(self, member: _Member, now: float) -> None:
+        raiseInterrupt()
         member.failures += 1
         member.unloggedFailures += 1
         if now >= member.silentUntilSeconds:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from enum import Enum
+from math import inf
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -674,7 +675,7 @@ class QuotaStatus:
         """
         The fraction used; 1.0 is all of it.
         """
-        return self.used / self.limit
+        return self.used / self.limit if self.limit else inf
 
 
 class IQuotaPolicy(Interface):

@@ -6,6 +6,8 @@ Text for terminals and text files.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from io import TextIOWrapper
+from typing import Any
 
 
 def printable(text: str) -> str:
@@ -13,6 +15,16 @@ def printable(text: str) -> str:
     Escape control characters for a terminal, as Python does in a string: clients choose their names.
     """
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)
+
+
+def escapeUnencodable(*streams: Any) -> None:
+    """
+    Have text streams write characters that their encoding lacks as Python's escapes, where they would raise
+    L{UnicodeEncodeError}: clients choose their names, and terminals their encodings.  Other streams stay as they are.
+    """
+    for stream in streams:
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def table(rows: Sequence[Sequence[str]], alignment: str = "", indent: str = "") -> str:

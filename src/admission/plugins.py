@@ -11,6 +11,7 @@ so it imports nothing heavy and never touches the reactor.
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -24,7 +25,7 @@ from twisted import plugins
 from twisted.logger import Logger
 from twisted.plugin import IPlugin, getCache, getPlugins
 from twisted.python.modules import getModule
-from twisted.python.reflect import ObjectNotFound, namedAny
+from twisted.python.reflect import ObjectNotFound, namedAny, safe_str
 from twisted.python.usage import Options, UsageError
 from zope.interface import alsoProvides, implementer
 from zope.interface.interface import InterfaceClass
@@ -44,7 +45,8 @@ from .interfaces import (
     IWaitOrderFactory,
     PolicyContext,
 )
-from .plaintext import table
+from .plaintext import printable, table
+from .policyfailure import FAILURES, raiseInterrupt
 
 ENTRY_POINT_GROUP = "admission.policies"
 """Where distributions that cannot ship a drop-in name their factories."""
@@ -59,6 +61,12 @@ _BUILT: Final[dict[type[IPolicyFactory], Any]] = {
 """What factories of each kind build; kinds of others are not listed, and what theirs build is not checked."""
 
 _log = Logger()
+
+_named: dict[Any, Sequence[EntryPoint]] = {}
+"""
+The entry points of our group, by where Python looked for them and when that last changed; for one such state.  Reading
+them of all distributions takes several milliseconds, and each policy that is built asks for them.
+"""
 
 _loaded: dict[tuple[str, str], Any] = {}
 """
@@ -289,7 +297,8 @@ def buildPolicy(interface: type[IPolicyFactory], description: str, context: Poli
         policy = build()
     except ValueError as error:
         raise PolicyError(f"{description!r}: {error}") from error
-    except Exception as error:
+    except FAILURES as error:
+        raiseInterrupt()
         raise PolicyError(f"{description!r}: {function} raised {_withKind(error)}") from error
     fault = _faultOf(interface, policy)
     if fault:
@@ -365,10 +374,13 @@ def _optionMethods(kind: PolicyKind) -> dict[str, Callable[..., None]]:
             self[option] = description
 
     def listAll(self: PolicyOptionsMixin) -> None:
+        installed, leftOut = _findAll(kind.interface)
         rows = [("Name", "Format", "Provided by"), ("====", "======", "===========")]
-        rows += [(each.name, each.format, each.providedBy) for each in listFactories(kind.interface)]
+        rows += [(each.name, each.format, each.providedBy) for each in installed]
         sys.stdout.write(f"Usage: --{option} NAME[:ARGUMENTS]\nFor detailed help: --help-{option}-type NAME\n\n")
         sys.stdout.write(table(rows, indent="  "))
+        # What cannot be loaded may be of any kind.
+        sys.stdout.writelines(f"\n{printable(sentence)}\n" for sentence in leftOut)
         raise SystemExit(0)
 
     def explain(self: PolicyOptionsMixin, name: str) -> None:
@@ -411,7 +423,8 @@ def _bind(
         else:
             build = factory.build
         signature = inspect.signature(build)
-    except Exception as error:
+    except FAILURES as error:
+        raiseInterrupt()
         raise PolicyError(
             f"{description!r}: {installed.providedBy} cannot load its implementation: {_withKind(error)}"
         ) from error
@@ -454,7 +467,7 @@ def _faultOf(interface: type[IPolicyFactory], policy: Any) -> str:
 
 
 def _withKind(error: BaseException) -> str:
-    return str(error) if isinstance(error, PolicyError) else f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, PolicyError) else f"{type(error).__name__}: {safe_str(error)}"
 
 
 def _inWords(thing: Any) -> str:
@@ -477,8 +490,12 @@ def _findAll(interface: type[IPolicyFactory]) -> tuple[list[InstalledFactory], l
         try:
             factory: Any = load()
             if interface.providedBy(factory) and id(factory) not in found:
-                found[id(factory)] = InstalledFactory(factory.name, factory.format, factory.help, factory, providedBy)
-        except (Exception, SystemExit) as error:
+                texts = factory.name, factory.format, factory.help
+                if not all(isinstance(each, str) for each in texts):
+                    raise PolicyError("its name, format and help are not all texts")
+                found[id(factory)] = InstalledFactory(*texts, factory, providedBy)
+        except FAILURES as error:
+            raiseInterrupt()
             leftOut.append(f"{providedBy} cannot be used and is left out: {_withKind(error)}")
     return sorted(found.values(), key=lambda installed: installed.name), leftOut
 
@@ -497,9 +514,20 @@ def _dropins(interface: type[IPolicyFactory]) -> Iterator[tuple[str, Callable[[]
 
 
 def _entryPoints() -> Iterator[tuple[str, Callable[[], Any]]]:
-    for entry in entry_points(group=ENTRY_POINT_GROUP):
+    state = tuple((path, _changedNanoseconds(path)) for path in sys.path)
+    if state not in _named:
+        _named.clear()
+        _named[state] = tuple(entry_points(group=ENTRY_POINT_GROUP))
+    for entry in _named[state]:
         distribution = f" of {entry.dist.name}" if entry.dist is not None else ""
         yield f"entry point {entry.name} ({entry.value}){distribution}", partial(_load, entry)
+
+
+def _changedNanoseconds(path: str) -> int | None:
+    try:
+        return os.stat(path or os.curdir).st_mtime_ns
+    except OSError:
+        return None
 
 
 def _load(entry: EntryPoint) -> Any:

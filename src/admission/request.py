@@ -43,6 +43,7 @@ class ServerRequest:
     @ivar view: the policies' view of it; L{None} if no policy was asked.
     @ivar refusal: how policies could refuse it; L{None} if it ended before that
         mattered.
+    @ivar refusedBy: the policies that refused it, shadow policies included.
     @ivar decision: the decision of the policies.
     @ivar charge: the delay that each policy asked for, L{None} if none was asked.
     @ivar policy: the policy that refused it or throttles its client.
@@ -91,6 +92,7 @@ class ServerRequest:
         "poolAvailableBytes",
         "principal",
         "refusal",
+        "refusedBy",
         "rejectReason",
         "released",
         "responseBytes",
@@ -126,6 +128,7 @@ class ServerRequest:
         self.clientId: str | None = None
         self.view: Request | None = None
         self.refusal: Refusal | None = None
+        self.refusedBy: list[str] = []
         self.decision: Decision = ADMITTED
         self.charge: tuple[float, ...] | None = None
         self.policy: str | None = None

@@ -223,10 +223,10 @@ class LogTestCase(SynchronousTestCase):
             self.log.createTopic(topicName, index + 1, {})
         return self.log.topic(topicName).partitions[index]
 
-    def append(self, partition: Partition, *timestampsMs: int, **header: int) -> AppendResult:
+    def append(self, partition: Partition, *timestampsMs: int, holder: str = "", **header: int) -> AppendResult:
         """Append a batch of one record for each timestamp, or of one record."""
         buffer, batch = makeBatch(*(timestampsMs or (0,)), **header)
-        return self.log.append(partition, buffer, batch)
+        return self.log.append(partition, buffer, batch, holder=holder)
 
     def read(self, partition: Partition, offset: int, maxBytes: int = 1 << 30, firstWhole: bool = True) -> list[bytes]:
         """The batches that the log returns from an offset on."""

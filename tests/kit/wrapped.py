@@ -120,6 +120,13 @@ class Wrapped:
 
         @return: the protocol of the server, and the transport underneath.
         """
+        made = self.open(isTLS, host, kind)
+        return self.protocols[-1], made
+
+    def open(
+        self, isTLS: bool = False, host: str = "192.0.2.1", kind: type[FakeTransport] | None = None
+    ) -> FakeTransport:
+        """The same, if there may be no protocol for it."""
         address = IPv4Address("TCP", host, 50_000 + len(self.transports))
         kind = kind or (FakeTLSTransport if isTLS else FakeTransport)
         made = kind(self.clock, self.factory.buildProtocol(address), address)
@@ -128,7 +135,7 @@ class Wrapped:
         if isinstance(made, FakeTLSTransport):
             made.peerFinishesHandshake()
         self.settle()
-        return self.protocols[-1], made
+        return made
 
     def settle(self) -> None:
         """Let everything happen that takes no time."""

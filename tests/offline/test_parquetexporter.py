@@ -31,7 +31,13 @@ from admission.recording.tables import REQUESTS, TABLES
 from admission.testing.exportercontract import MetricsExporterContract
 from admission.testing.scriptedthreads import ScriptedThreads
 from admission_plugins import parquetexporter
-from admission_plugins.parquetexporter import SMALLEST_CAP_BYTES, ParquetExporter, SealingFailed, sealInProcess
+from admission_plugins.parquetexporter import (
+    LOOK_SECONDS,
+    SMALLEST_CAP_BYTES,
+    ParquetExporter,
+    SealingFailed,
+    sealInProcess,
+)
 from admission_plugins.sealing import sealAll
 from admission_plugins.sealreport import SealReport
 from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, ROOT, until
@@ -364,18 +370,38 @@ class TroubleTests(ExporterTestCase):
 
     def test_cleared(self) -> None:
         """
-        When the whole directory is removed, what was there is lost, and so is
-        what was recorded to files that are gone; the next segment is in a new
-        one.
+        When the whole directory is removed, what was there is lost, and so is what was recorded to files that are gone
+        until that is noticed; all of it counts as dropped, and the log says so once.  The next segment is in a new
+        directory.
         """
         self.record(3)
         rmtree(self.directory)
-        for _ in range(3):
-            self.record(1)
-            self.clock.advance(ROTATE_SECONDS)
         self.record(1)
-        self.assertEqual((self.unsealed(), self.sealed()), ([7], [6]))
-        self.assertEqual(self.exporter.droppedEvents, 0)
+        self.assertEqual((self.exporter.recordedEvents, self.exporter.droppedEvents), (4, 0))
+        self.clock.advance(LOOK_SECONDS)
+        self.assertEqual((self.exporter.recordedEvents, self.exporter.droppedEvents), (0, 4))
+        [warning] = self.warnings
+        self.assertIn("4 recorded events are lost, as ", warning)
+        self.record(2)
+        self.assertEqual(self.unsealed(), [5, 6])
+        self.clock.advance(ROTATE_SECONDS)
+        self.record(1)
+        self.assertEqual((self.unsealed(), self.sealed()), ([7], [5, 6]))
+        self.assertEqual((self.exporter.recordedEvents, self.exporter.droppedEvents), (3, 4))
+        self.assertEqual(len(self.warnings), 1)
+
+    def test_segmentRemoved(self) -> None:
+        """Where only the segment that is written is deleted, the next one goes on; it is noticed at the end as well."""
+        segments = os.path.join(self.directory, "_segments")
+        for lookedSeconds in (LOOK_SECONDS, 0.0):
+            self.record(3)
+            first, *_ = segmentPaths(segments)
+            os.unlink(first)
+            self.clock.advance(lookedSeconds)
+        self.successResultOf(self.exporter.stop())
+        self.assertEqual((self.exporter.droppedEvents, self.exporter.recordedEvents), (6, 0))
+        self.assertEqual(len(self.warnings), 2)
+        self.exporter = self.start("another")
 
     def test_cannotSeal(self) -> None:
         """

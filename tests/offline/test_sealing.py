@@ -286,12 +286,12 @@ class SealTests(SealingTestCase):
         # A header that can be read and makes no sense.
         Path(path).write_bytes(Path(path).read_bytes().replace(b'"seq", "integer", "q"', b'"seq", "integer", "Z"'))
         self.record("c", KafkaRequestEvent(1, 1.0, seq=1))
-        first, second = sealAll(self.root, CAP_BYTES).problems
-        self.assertTrue(first.startswith("a.segment is set aside: "), first)
-        self.assertTrue(second.startswith("b.segment is set aside: "), second)
+        os.truncate(self.record("d", KafkaRequestEvent(1, 1.0, seq=1)), 1 << 40)
+        problems = sealAll(self.root, 2 << 40).problems
+        for name, problem in zip("abd", problems, strict=True):
+            self.assertTrue(problem.startswith(f"{name}.segment is set aside: "), problem)
         self.assertEqual(
-            self.files(),
-            ["_segments/a.segment.damaged", "_segments/b.segment.damaged", f"requests/{HOUR}/c.parquet"],
+            self.files(), [*(f"_segments/{each}.segment.damaged" for each in "abd"), f"requests/{HOUR}/c.parquet"]
         )
         self.assertEqual(sealAll(self.root, CAP_BYTES).problems, [])
 

@@ -12,15 +12,18 @@ from typing import Any
 from twisted.internet.defer import DeferredList, maybeDeferred
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.error import ConnectionDone, ConnectionLost
+from twisted.internet.interfaces import IHandshakeListener, ISSLTransport
 from twisted.internet.protocol import Factory
 from twisted.internet.task import deferLater
 from twisted.internet.threads import deferToThread
 from twisted.logger import capturedLogs
-from twisted.protocols.tls import TLSMemoryBIOFactory
+from twisted.protocols.policies import ThrottlingFactory, TimeoutFactory, TrafficLoggingFactory
+from twisted.protocols.tls import TLSMemoryBIOFactory, TLSMemoryBIOProtocol
 from twisted.trial.unittest import SkipTest, TestCase
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Site
 from twisted.web.static import File
+from zope.interface import implementer
 
 from admission.connection.factory import ConnectionLimits
 from admission.connection.hangup import HangUpWatch
@@ -28,12 +31,33 @@ from admission.connection.pauses import Pause
 from admission.connection.wrapping import wrapFactory
 from admission.interfaces import DEFAULT, RESPONSES, QuotaEntity
 from tests.kit.certificates import makeCertificates
+from tests.kit.proxyheaders import versionOne, versionTwo
 from tests.kit.wrapped import KIB, Foreign, echo
 from tests.sockets.test_connection_sockets import AUTHORITY, TLS_OVERSHOOT_BYTES, Peer
 
 MIB = 1 << 20
 KINDS = ("tcp", "tls")
 SLOW = "client-bytes:produce=1000:fetch=1000:algorithm=bucket"
+
+
+def echoOrStartTLS(protocol: Foreign, data: bytes) -> None:
+    """Send back what was received, and go on with TLS when asked to."""
+    if data == b"STARTTLS\r\n":
+        protocol.transport.write(b"go ahead\r\n")
+        protocol.transport.startTLS(AUTHORITY.server().options())
+    else:
+        protocol.transport.write(data)
+
+
+@implementer(IHandshakeListener)
+class Listening(Foreign):
+    """Wants to know when the handshake is over; C{handshakes} says how often it was told."""
+
+    handshakes = 0
+
+    def handshakeCompleted(self) -> None:
+        """Count."""
+        self.handshakes += 1
 
 
 class PageWithoutLength(Resource):
@@ -124,6 +148,14 @@ class WrapSocketTestCase(TestCase):
         self.peers.append(peer)
         return peer
 
+    async def startTLS(self, peer: Peer) -> None:
+        """Have a peer ask for TLS, and go on with it."""
+        await self.do(peer.send, b"STARTTLS\r\n")
+        self.assertEqual(await self.do(peer.receive, 10), b"go ahead\r\n")
+        await self.do(self.secure, peer, AUTHORITY.certificate.decode("ascii"))
+        await self.do(peer.send, b"secret")
+        self.assertEqual(await self.do(peer.receive, 6), b"secret")
+
     def secure(self, peer: Peer, authority: str) -> None:
         """Have a plain peer go on with TLS; for another thread."""
         context = ssl.create_default_context(cadata=authority)
@@ -153,6 +185,8 @@ class PassingTests(WrapSocketTestCase):
             await self.echoes(await self.connect(kind, self.listen(kind, self.wrap())))
         tls = TLSMemoryBIOFactory(AUTHORITY.server().options(), False, Factory.forProtocol(self.make), self.reactor)  # type: ignore[arg-type]
         await self.echoes(await self.connect("tls", self.listen("tcp", self.wrap(tls))))
+        # Autobahn looks for the class.
+        self.assertIsInstance(self.protocols[-1].transport, TLSMemoryBIOProtocol)
 
     async def test_endpoints(self) -> None:
         """A wrapped factory listens wherever an endpoint says."""
@@ -172,23 +206,40 @@ class PassingTests(WrapSocketTestCase):
 
     async def test_startTLS(self) -> None:
         """A protocol can go on with TLS, and everybody knows."""
-
-        def start(protocol: Foreign, data: bytes) -> None:
-            if data == b"STARTTLS\r\n":
-                protocol.transport.write(b"go ahead\r\n")
-                protocol.transport.startTLS(AUTHORITY.server().options())
-            else:
-                protocol.transport.write(data)
-
-        self.behave = start
+        self.behave = echoOrStartTLS
         factory = self.wrap(quota="client-bytes:produce=1000:algorithm=bucket:burst=1ms")
-        peer = await self.connect("tcp", self.listen("tcp", factory))
-        await self.do(peer.send, b"STARTTLS\r\n")
-        self.assertEqual(await self.do(peer.receive, 10), b"go ahead\r\n")
-        await self.do(self.secure, peer, AUTHORITY.certificate.decode("ascii"))
-        await self.do(peer.send, b"secret")
-        self.assertEqual(await self.do(peer.receive, 6), b"secret")
+        await self.startTLS(await self.connect("tcp", self.listen("tcp", factory)))
         self.assertTrue(self.protocols[0].transport.isTLS)
+
+    async def test_twistedsWrappers(self) -> None:
+        """Twisted's own wrappers work inside, on TLS and with STARTTLS."""
+        self.behave = echoOrStartTLS
+        wrappers: tuple[Callable[[Any], Any], ...] = (
+            TimeoutFactory,
+            ThrottlingFactory,
+            lambda factory: TrafficLoggingFactory(factory, self.mktemp()),  # type: ignore[no-untyped-call]
+        )
+        for wrapper in wrappers:
+            factory = self.wrap(wrapper(Factory.forProtocol(self.make)))  # type: ignore[arg-type]
+            await self.startTLS(await self.connect("tcp", self.listen("tcp", factory)))
+            peer = await self.connect("tls", self.listen("tls", factory))
+            await self.do(peer.send, b"hello")
+            self.assertEqual(await self.do(peer.receive, 5), b"hello")
+
+    async def test_handshakeListener(self) -> None:
+        """A protocol that wants to know when the handshake is over is told once, on TLS and with STARTTLS."""
+        made: list[Listening] = []
+
+        def make() -> Listening:
+            made.append(Listening(echoOrStartTLS))
+            return made[-1]
+
+        factory = self.wrap(Factory.forProtocol(make))  # type: ignore[arg-type]
+        await self.startTLS(await self.connect("tcp", self.listen("tcp", factory)))
+        peer = await self.connect("tls", self.listen("tls", factory))
+        await self.do(peer.send, b"hello")
+        self.assertEqual(await self.do(peer.receive, 5), b"hello")
+        self.assertEqual([each.handshakes for each in made], [1, 1])
 
     async def test_site(self) -> None:
         """A site of twisted.web works, keeps connections, and sends files whole."""
@@ -259,6 +310,53 @@ class PassingTests(WrapSocketTestCase):
         while not head.endswith(b"\r\n\r\n"):
             head += await self.do(peer.receive, 1)
         return head
+
+
+class BalancedTests(WrapSocketTestCase):
+    """Behind a load balancer, by Twisted's C{haproxy:}."""
+
+    async def listenBehind(self, factory: Any, listening: str = "tcp:0:interface=127.0.0.1") -> Any:
+        """Where C{factory} is reached."""
+        port = await serverFromString(self.reactor, f"haproxy:{listening}").listen(factory)
+        self.ports.append(port)
+        return ("127.0.0.1", port.getHost().port)
+
+    async def test_peer(self) -> None:
+        """The protocol, its limits and the status page know the client, with both kinds of headers."""
+        self.behave = lambda protocol, data: protocol.transport.write(protocol.transport.getPeer().host.encode())
+        for header in (versionOne("192.0.2.7"), versionTwo("192.0.2.7")):
+            factory = self.wrap(limits=ConnectionLimits(maxConnectionsPerAddress=1))
+            address = await self.listenBehind(factory)
+            peer, other = await self.connect("tcp", address), await self.connect("tcp", address)
+            await self.do(peer.send, header + b"who?")
+            self.assertEqual(await self.do(peer.receive, 9), b"192.0.2.7")
+            self.assertEqual([each.host for each in factory.connections], ["192.0.2.7", "127.0.0.1"])
+            await self.do(other.send, header)
+            self.assertTrue(await self.do(other.isAtEnd))
+
+    async def test_startTLS(self) -> None:
+        """STARTTLS works there, too: it cannot be paused before its handshake is over."""
+        self.behave = echoOrStartTLS
+        peer = await self.connect("tcp", await self.listenBehind(self.wrap()))
+        await self.do(peer.send, versionOne("192.0.2.7"))
+        await self.startTLS(peer)
+        transport = self.protocols[0].transport
+        self.assertTrue(ISSLTransport.providedBy(transport))
+        self.assertEqual((transport.isTLS, transport.getPeer().host), (True, "192.0.2.7"))
+
+    async def test_headerInsideTLS(self) -> None:
+        """A header that comes through TLS says whose the connection is as well."""
+        certificates = makeCertificates(Path(self.mktemp()).absolute())
+        factory = self.wrap()
+        address = await self.listenBehind(
+            factory,
+            f"ssl:0:interface=127.0.0.1:privateKey={certificates.serverKey}:certKey={certificates.serverCertificate}",
+        )
+        peer = await self.connect("tcp", address)
+        await self.do(self.secure, peer, certificates.authority.read_text("ascii"))
+        await self.do(peer.send, versionOne("192.0.2.7") + b"hello")
+        self.assertEqual(await self.do(peer.receive, 5), b"hello")
+        self.assertEqual([each.host for each in factory.connections], ["192.0.2.7"])
 
 
 class QuotaTests(WrapSocketTestCase):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import subprocess
 import sys
@@ -218,6 +219,7 @@ class FilesTests(RecordedTestCase):
         path.with_name(".x.parquet.tmp").write_text("x")
         path.with_name(".x.parquet").write_text("x")
         path.with_name("x.txt").write_text("x")
+        os.mkfifo(path.with_name("x.parquet"))
         path.parent.with_name("hour=noon").mkdir()
         path.parent.with_name("hour=noon").joinpath("x.parquet").write_text("x")
         path.parent.parent.with_name("dt=2023-11-17").write_text("x")

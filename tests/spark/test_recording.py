@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from contextlib import redirect_stdout
 from io import StringIO
@@ -120,6 +121,12 @@ class RecordingTests(RecordedTestCase):
         # Of four files with an event each three cannot be read, however little is left of them.
         self.assertApproximates(recording.shareIn(paths), 0.85, 0.15)
         self.assertEqual(recording.shareIn([]), 0.0)
+        # What was never a segment has no events, whatever size it says it has.
+        strange = segment.with_suffix(".segment.damaged")
+        strange.touch()
+        os.truncate(strange, 1 << 40)
+        share = recording.shareIn([*paths, str(strange.relative_to(self.directory))])
+        self.assertEqual(share, recording.shareIn(paths))
         for (_, problem), expected in zip(
             problems, ["this is no segment", "magic bytes not found", "0 bytes"], strict=True
         ):

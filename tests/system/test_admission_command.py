@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -56,7 +56,13 @@ def observedBroker() -> ObservedBroker:
 
 
 class AdmissionCommandTestCase(SynchronousTestCase):
-    """A test that runs C{admission}."""
+    """
+    A test that runs C{admission}.
+
+    @cvar environment: what its environment has besides.
+    """
+
+    environment: Mapping[str, str] = {}
 
     def setUp(self) -> None:
         self.broker = observedBroker()
@@ -77,7 +83,7 @@ class AdmissionCommandTestCase(SynchronousTestCase):
             [sys.executable, "-m", "admission", *shlex.split(line)],
             # Warm already: kio imports hypothesis where that is installed, which takes seconds in a new directory.
             cwd=Path(self.broker.dataPath).parent,
-            env=ENVIRONMENT,
+            env={**ENVIRONMENT, **self.environment},
             input=typed,
             capture_output=True,
             text=True,
@@ -100,6 +106,21 @@ class AdmissionCommandTestCase(SynchronousTestCase):
             self.assertNotIn(_TRACEBACK, complaint)
             self.assertEqual(complaint.count("\n"), 1, complaint)
             self.assertIn(words, complaint, line)
+
+
+class EncodingTests(AdmissionCommandTestCase):
+    """A terminal that cannot show the name of one client shows all that is known of others."""
+
+    environment = {"PYTHONIOENCODING": "latin-1:strict"}
+
+    def test_commands(self) -> None:
+        """Its name is escaped, in output and in complaints."""
+        quotas, status = f"--broker {self.broker.address}", f"--status {self.broker.status}"
+        self.succeed(f"quotas set {quotas} --client-id '10 \u20ac' consumer_byte_rate=1M")
+        for line in (f"quotas describe {quotas}", f"explain --client-id '10 \u20ac' {status}"):
+            self.assertIn("10 \\u20ac", self.succeed(line))
+        self.succeed(f"quotas remove {quotas} --client-id '10 \u20ac'")
+        self.assertFails([(f"quotas set {quotas} --client-id c \u20ac=1", "\\u20ac")])
 
 
 class QuotasTests(AdmissionCommandTestCase):

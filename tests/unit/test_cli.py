@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable
-from io import StringIO
+from io import BytesIO, StringIO, TextIOWrapper
 from typing import Any
 
 from twisted.python.usage import Options
@@ -110,6 +110,21 @@ class MainTests(CommandTestCase):
         self.replace(lambda options, stdin, stdout: stdout.write("done\n"))
         self.assertEqual(main(["explain", "--client-id", "c"]), 0)
         self.assertEqual((self.stdout.getvalue(), self.stderr.getvalue()), ("done\n", ""))
+
+    def test_encoding(self) -> None:
+        """What a terminal cannot show is escaped, in what a command writes and in what it complains about."""
+
+        def run(options: Options, stdin: Any, stdout: Any) -> None:
+            stdout.write("\u20ac\n")
+            raise CommandFailed("there is no \u20ac")
+
+        written, complained = BytesIO(), BytesIO()
+        self.patch(sys, "stdout", TextIOWrapper(written, "latin-1"))
+        self.patch(sys, "stderr", TextIOWrapper(complained, "ascii", write_through=True))
+        self.replace(run)
+        self.assertEqual(main(["explain", "--client-id", "c"]), FAILED)
+        self.assertEqual(written.getvalue(), b"\\u20ac\n")
+        self.assertEqual(complained.getvalue(), b"admission: there is no \\u20ac\n")
 
     def test_interrupted(self) -> None:
         """Whoever interrupts needs no explanation."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import inf, nan
+from signal import SIGINT, default_int_handler, signal
 from typing import Any
 
+from attrs import evolve
 from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
@@ -23,6 +25,7 @@ from admission.interfaces import (
     IIdentityAudit,
     IQuotaPolicy,
     IRequestLifecycle,
+    ISensorRegistry,
     Outcome,
     QuotaEntity,
     QuotaStatus,
@@ -41,6 +44,42 @@ from admission_plugins.clientquotas import ClientBytes, ConnectionRate, RequestT
 ALICE = QuotaEntity("alice")
 REQUEST = Request("Produce", "alice", "app", "192.0.2.1", 100)
 USAGE = Usage(100, 200, 0.01)
+
+
+@implementer(IRequestLifecycle, IIdentityAudit, IAccountable)
+class EndingQuota(ScriptedQuota):
+    """
+    Wants the process to end, whatever it is asked.
+
+    @ivar error: what it raises.
+    """
+
+    error: type[BaseException] = SystemExit
+    countsParked = True
+
+    @property
+    def sizeBytes(self) -> int:
+        """Raise."""
+        raise self.error
+
+    def begun(self, request: Request, now: float) -> None:
+        """Raise."""
+        raise self.error
+
+    def ended(self, request: Request, outcome: Outcome, now: float) -> None:
+        """Raise."""
+        raise self.error
+
+    def isKnown(self, request: Request, now: float) -> bool | None:
+        """Raise."""
+        raise self.error
+
+    def addSensors(self, registry: ISensorRegistry, name: str) -> None:
+        """Publish one that raises."""
+        registry.addGauge("a.ending", lambda now: self._fail("gauge"))  # type: ignore[arg-type, return-value]
+
+    def _fail(self, method: str) -> None:
+        raise self.error
 
 
 class ControlTestCase(SynchronousTestCase):
@@ -184,6 +223,76 @@ class SafetyTests(ControlTestCase):
         control.sweep(self.now)
         self.assertEqual(sound.sweeps, 1)
         self.assertTrue(self.flushLoggedErrors(ZeroDivisionError))
+
+    def test_wantsToEndTheProcess(self) -> None:
+        """One that raises what ends a process has no say either, whatever it is asked, and its sensors are left out."""
+        self.handleInterrupts(lambda number, frame: None)
+        for error in (SystemExit, KeyboardInterrupt):
+            ending = EndingQuota()
+            ending.error = error
+            control = self.compose(a=ending, b=ScriptedQuota(delaySeconds=2.0, budget=5))
+            request = ServerRequest(None, 100, self.now)
+            request.view = REQUEST
+            self.assertTrue(control.admitRequest(request, self.now, Refusal.ERROR).admitted)
+            control.beginRequest(request, self.now)
+            control.end((control._members[0],), REQUEST, request.outcome(self.now), self.now)
+            self.assertEqual(control.chargeRequest(request, USAGE, self.now), 2.0)
+            self.assertEqual(control.budgetBytes(REQUEST, self.now), 5)
+            self.assertEqual([each.policyName for each in control.explain(REQUEST, self.now)], ["b"])
+            self.assertIsNone(control.isKnown(REQUEST, self.now))
+            self.assertEqual(control.sizeBytes, 0)
+            control.sweep(self.now)
+            registry = SensorRegistry(lambda: self.now)
+            control.addSensors(registry)
+            self.assertEqual(dict(registry), {"b.sweeps": 1})
+            self.assertRaises(error, control.configure, ALICE, {"scripted_rate": 2.0}, self.now)
+            self.assertTrue(self.flushLoggedErrors(error))
+
+    def test_interrupted(self) -> None:
+        """Where Python itself makes an exception of Ctrl-C, as in a replay, that ends what is being done."""
+        self.handleInterrupts(default_int_handler)
+        ending = EndingQuota()
+        ending.error = KeyboardInterrupt
+        control = self.compose(a=ending)
+        self.assertRaises(KeyboardInterrupt, control.admit, REQUEST, self.now)
+        self.assertRaises(KeyboardInterrupt, control.charge, REQUEST, USAGE, self.now)
+        ending.error = SystemExit
+        self.assertTrue(control.admit(REQUEST, self.now).admitted)
+        self.flushLoggedErrors(SystemExit)
+
+    def handleInterrupts(self, handler: Any) -> None:
+        """Have C{handler} deal with Ctrl-C, in the end as before."""
+        self.addCleanup(signal, SIGINT, signal(SIGINT, handler))
+
+    def test_explainsNonsense(self) -> None:
+        """What a policy explains in another form than it should is left out, and limits that are none, too."""
+        right = QuotaStatus("scripted_rate", 1.0, ALICE, 0.5, 0.0)
+        wrong: Any = [
+            None,
+            ("scripted_rate", 1.0),
+            evolve(right, limitName=5),
+            evolve(right, limit="much"),
+            evolve(right, used=None),
+            evolve(right, used=10**400),
+            evolve(right, delaySeconds="soon"),
+            evolve(right, entity="alice"),
+            evolve(right, entity=QuotaEntity(user=5)),  # type: ignore[arg-type]
+        ]
+        policy = ScriptedQuota()
+        control = self.compose(a=policy, b=ScriptedQuota())
+        for status in wrong:
+            self.patch(ScriptedQuota, "explain", lambda each, *_: [status if each is policy else right])  # noqa: B023
+            self.assertEqual([each.policyName for each in control.explain(REQUEST, self.now)], ["b"], status)
+            self.assertEqual(control._members[0].failures, wrong.index(status) + 1)
+        self.flushLoggedErrors(TypeError, OverflowError)
+        limits: Any
+        for limits in (None, {"alice": {"scripted_rate": 1.0}}, {ALICE: {"scripted_rate": "much"}}, {ALICE: 5}):
+            policy.limits = limits
+            self.assertEqual(control.limits, {ALICE: {"scripted_rate": 1.0}})
+
+    def test_limitOfZero(self) -> None:
+        """All of a limit of zero is used, and more."""
+        self.assertEqual(QuotaStatus("scripted_rate", 0.0, ALICE, 0.0, 0.0).utilization, inf)
 
     def test_nonsense(self) -> None:
         """A policy that answers with something else than it should counts as one that raises."""
@@ -663,6 +772,30 @@ class SensorTests(ControlTestCase):
             },
         )
         self.assertTrue(all(family.isCounter for family in registry.families.values()))
+
+    def test_askedTwice(self) -> None:
+        """A driver that asks more than once about a request has each refusal of it counted once."""
+        shadow = ScriptedQuota(isShadow=True, decision=Decision(False, 1.0, "no"))
+        control = self.compose(shadow=shadow, real=ScriptedQuota(decision=Decision(False, 1.0, "no")))
+        request = ServerRequest(None, 100, self.now)
+        request.view = REQUEST
+        for _ in range(2):
+            control.admitRequest(request, self.now, Refusal.DELAY)
+        refusedBy: list[str] = []
+        for _ in range(2):
+            control.admit(REQUEST, self.now, refusedBy=refusedBy)
+        self.assertEqual((request.refusedBy, refusedBy), (["shadow", "real"], ["shadow", "real"]))
+        self.assertEqual([each.refusals for each in control._members], [2, 2])
+
+    def test_asking(self) -> None:
+        """Who only asks is not throttled by that; a request that used nothing and is told to wait is."""
+        control = self.compose(a=ScriptedQuota(delaySeconds=1.0))
+        self.assertEqual(control.charge(REQUEST, NOTHING, self.now).delaySeconds, 1.0)
+        self.assertEqual(control._members[0].throttles, 0)
+        request = ServerRequest(None, 100, self.now)
+        request.view = REQUEST
+        self.assertEqual(control.chargeRequest(request, NOTHING, self.now), 1.0)
+        self.assertEqual(control._members[0].throttles, 1)
 
     def test_ofPolicies(self) -> None:
         """What the policies publish comes along, each under its own name."""

@@ -7,7 +7,7 @@ from sys import getsizeof
 from hypothesis import given, strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.names import MAX_NAME_BYTES, boundedName
+from admission.names import MAX_NAME_BYTES, boundedName, canonicalAddress
 
 
 class BoundedNameTests(SynchronousTestCase):
@@ -38,3 +38,21 @@ class BoundedNameTests(SynchronousTestCase):
     def test_surrogates(self) -> None:
         """What cannot be encoded can be a name all the same."""
         self.assertLessEqual(len(boundedName("\udcff" * 1000).encode("utf-8", "surrogatepass")), MAX_NAME_BYTES)
+
+
+class CanonicalAddressTests(SynchronousTestCase):
+    """L{canonicalAddress} writes addresses as connections have them."""
+
+    def test_written(self) -> None:
+        """The shortest form; IPv4 in IPv6 is IPv4; a link keeps its name; what is no address is refused."""
+        for written, canonical in (
+            ("192.0.2.1", "192.0.2.1"),
+            ("::ffff:192.0.2.1", "192.0.2.1"),
+            ("::FFFF:c000:201", "192.0.2.1"),
+            ("2001:DB8:0::1", "2001:db8::1"),
+            ("::192.0.2.1", "::192.0.2.1"),
+            ("FE80:0::1%eth0", "fe80::1%eth0"),
+        ):
+            self.assertEqual(canonicalAddress(written), canonical)
+        for written in ("", "localhost", "192.0.2.1:80", "[::1]", "192.0.2.0/24"):
+            self.assertRaises(ValueError, canonicalAddress, written)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from io import BytesIO, StringIO, TextIOWrapper
+
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.plaintext import printable, table
+from admission.plaintext import escapeUnencodable, printable, table
 
 
 class PrintableTests(SynchronousTestCase):
@@ -14,6 +16,20 @@ class PrintableTests(SynchronousTestCase):
         """Letters of all kinds pass; what a terminal would obey does not."""
         self.assertEqual(printable("na\u00efve \u65e5\u672c"), "na\u00efve \u65e5\u672c")
         self.assertEqual(printable("a\x1b[0m\n\u202eb"), r"a\x1b[0m\n\u202eb")
+
+
+class EscapeTests(SynchronousTestCase):
+    """L{escapeUnencodable} has every name written."""
+
+    def test_escaped(self) -> None:
+        """What an encoding lacks is written as an escape, and what it has as it is."""
+        written = BytesIO()
+        stream = TextIOWrapper(written, "latin-1", write_through=True)
+        self.assertRaises(UnicodeEncodeError, stream.write, "\u20ac")
+        # Streams of other kinds take any text, or are not there where a program has no terminal.
+        escapeUnencodable(stream, StringIO(), None)
+        stream.write("\u00fc\u20ac")
+        self.assertEqual(written.getvalue(), b"\xfc\\u20ac")
 
 
 class TableTests(SynchronousTestCase):

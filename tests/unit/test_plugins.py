@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import textwrap
 from importlib import metadata
@@ -223,6 +224,7 @@ class InstalledTestCase(SynchronousTestCase):
             return entries
 
         self.patch(plugins, "entry_points", find)
+        self.patch(plugins, "_named", {})
         self.patch(plugins, "_loaded", {})
 
     def dropin(self, name: str, source: str) -> None:
@@ -275,7 +277,28 @@ class ListFactoriesTests(InstalledTestCase):
         )
         self.patch(sys, "path", [str(directory), *sys.path])
         self.patch(plugins, "entry_points", metadata.entry_points)
+        self.patch(plugins, "_named", {})
         self.assertIn(("installed", "entry point echo (tests.unit.test_plugins:INSTALLED) of acme"), self.names())
+
+    def test_readOnce(self) -> None:
+        """What distributions name is read again only when something was installed or removed."""
+        directory = Path(self.mktemp()).absolute()
+        directory.mkdir()
+        os.utime(directory, (1.0, 1.0))
+        self.patch(sys, "path", [str(directory), *sys.path])
+        reads: list[str] = []
+
+        def find(group: str) -> tuple[FakeEntryPoint, ...]:
+            reads.append(group)
+            return (FakeEntryPoint("acme", echoFactory()),)
+
+        self.patch(plugins, "entry_points", find)
+        for _ in range(3):
+            self.assertIn("echo", [name for name, _ in self.names()])
+        self.assertEqual(len(reads), 1)
+        os.utime(directory, (2.0, 2.0))
+        self.names()
+        self.assertEqual(len(reads), 2)
 
     def test_sameObjectTwice(self) -> None:
         """One factory found in two ways is one factory."""
@@ -332,6 +355,7 @@ class ListFactoriesTests(InstalledTestCase):
         self.patch(sys, "path", [str(directory), *sys.path])
         self.addCleanup(lambda: [sys.modules.pop(name, None) for name in ("acme_echo", "acme_echo.unbounded2")])
         self.patch(plugins, "entry_points", metadata.entry_points)
+        self.patch(plugins, "_named", {})
         for _ in range(3):
             pool = buildPolicy(IMemoryPoolFactory, "unbounded2", PolicyContext(Clock(), lambda: 0.0))
             self.assertTrue(IMemoryPool.providedBy(pool))
@@ -493,13 +517,14 @@ class BuildPolicyTests(InstalledTestCase):
         """What an implementation raises, other than its refusal of an argument, is named and chained."""
         for raising, words in (
             (lambda context: {}["size"], "raised KeyError: 'size'"),
+            (lambda context: sys.exit("no"), "raised SystemExit: no"),
             (lambda context: Unfinished(), "raised TypeError: Can't instantiate abstract class Unfinished "),
         ):
             self.patch(sys.modules[__name__], "buildNothing", raising)
             self.install(IQuotaPolicyFactory, "buildNothing")
             error = self.assertRaises(PolicyError, buildPolicy, IQuotaPolicyFactory, "odd", CONTEXT)
             self.assertIn(f"'odd': {__name__}.buildNothing {words}", str(error))
-            self.assertIsInstance(error.__cause__, (KeyError, TypeError))
+            self.assertIsInstance(error.__cause__, (KeyError, SystemExit, TypeError))
 
     def install(self, kind: type[IPolicyFactory], build: str) -> None:
         """Have one policy installed, C{odd}, which this function of this module builds."""
@@ -600,6 +625,28 @@ class PolicyOptionsTests(InstalledTestCase):
                 """
             ),
         )
+
+    def test_listBroken(self) -> None:
+        """What cannot be used is named with the reason, each in a line, whatever kind it was meant to be."""
+        nameless = echoFactory("nameless")
+        nameless.format = None  # type: ignore[assignment]
+        self.entryPoints(
+            FakeEntryPoint("bad", ImportError("no module\nnamed acme")),
+            FakeEntryPoint("good", echoFactory()),
+            FakeEntryPoint("worse", nameless),
+        )
+        for option, count in (("--help-speaker", 2), ("--help-plug", 1)):
+            self.output.truncate(0)
+            self.output.seek(0)
+            self.assertEqual(self.assertRaises(SystemExit, self.parse, option).code, 0)
+            listed = self.output.getvalue()
+            reasons = [
+                "entry point bad (bad.policies:factory) cannot be used and is left out: ImportError: no module\\nnamed "
+                "acme\n",
+                "entry point worse (worse.policies:factory) cannot be used and is left out: its name, format and help "
+                "are not all texts\n",
+            ]
+            self.assertTrue(listed.endswith("\n" + "\n".join(reasons[:count])), listed)
 
     def test_explain(self) -> None:
         """C{--help-plug-type} shows the long help of one and exits with success."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator
 from getpass import getpass
-from pathlib import Path
 from typing import Any
 
 from twisted.internet.defer import Deferred, inlineCallbacks, maybeDeferred
@@ -17,6 +16,7 @@ from twisted.internet.ssl import Certificate, PrivateCertificate, optionsForClie
 from twisted.python.failure import Failure
 from twisted.python.usage import UsageError
 
+from ..boundedfile import readBounded
 from ..clock import MonotonicClock
 from ..kafka.brokeroptions import parseHostPort
 from ..kafka.client.clientconnection import ClientConnection, ConnectionSettings, connect
@@ -213,6 +213,6 @@ def _credentials(options: ConnectionOptions, askPassword: Callable[[str], str]) 
 
 def _read(option: str, options: ConnectionOptions) -> bytes:
     try:
-        return Path(options[option]).read_bytes()
+        return readBounded(options[option], mayBePipe=True)
     except OSError as error:
         raise CommandFailed(f"--{option} {options[option]}: {error.strerror}") from error

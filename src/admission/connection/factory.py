@@ -36,6 +36,7 @@ HANDSHAKE_BYTES = 64 << 10
 What it is charged for until its handshake is over, because OpenSSL frees most of
 its buffers only then.  Measured (a thousand connections of each kind): 51 KiB
 for one that is silent, 63 with half a greeting, 31 when the handshake is over.
+Likewise until the header of a load balancer has come, which may be as large.
 """
 
 STRANGERS_SHARE = 4
@@ -251,6 +252,8 @@ class AdmittedFactory(protocol.ServerFactory):
     While memory is short, and all connections hold more than half of it, those that nobody uses are closed: of the
     addresses that have the most first, and the longest unused first.
 
+    @cvar asksPolicies: whether its connections ask the policies of C{control}.  An L{AdmittedProtocol
+        <admission.connection.protocol.AdmittedProtocol>} does not by itself.
     @ivar gate: the L{Gate} of the server.
     @ivar clock: the reactor, on monotonic time.
     @ivar control: the quota policies of the server.
@@ -267,6 +270,7 @@ class AdmittedFactory(protocol.ServerFactory):
     """
 
     log = Logger()
+    asksPolicies = False
     noisy = False
 
     def __init__(
@@ -282,8 +286,15 @@ class AdmittedFactory(protocol.ServerFactory):
         """
         @param makeConnection: makes the protocol of a new connection.
         @param control: one without policies, unless given.
+        @raise ValueError: if it has policies that nobody asks.
         @param debts: the factory's own, unless given.
         """
+        if control is not None and control.policyNames and not self.asksPolicies:
+            raise ValueError(
+                f"control= has the quota policies {', '.join(control.policyNames)}, which nobody asks about framed "
+                "requests: leave it out or, if your protocol asks control itself, set asksPolicies = True in a "
+                f"subclass of {type(self).__name__}"
+            )
         self.gate = gate
         self.clock = clock
         self.hangUpWatch = hangUpWatch
@@ -403,7 +414,8 @@ class AdmittedFactory(protocol.ServerFactory):
         @param isStranger: whether it calls L{introduced} later.
         """
         self.connections[connection] = None
-        self._perAddress[connection.host] = self._perAddress.get(connection.host, 0) + 1
+        if connection.link.proxyHeader is None:
+            self._perAddress[connection.host] = self._perAddress.get(connection.host, 0) + 1
         if isStranger:
             heldBytes = connection.link.openBytes
             self._strangers[connection] = (self.clock.seconds(), heldBytes)
@@ -412,6 +424,28 @@ class AdmittedFactory(protocol.ServerFactory):
         self._makeRoom()
         if connection.isTLS and self._isShort():
             self.gate.pressure.begin()
+
+    def peerKnown(self, connection: Any) -> bool:
+        """
+        Called by a connection whose peer was not known when it was connected, once it is: until now it counted for no
+        address.
+
+        @return: whether it stays; if not, there are too many of its address, and it is being closed.
+        """
+        host = connection.host
+        if connection in self._strangers:
+            since, heldBytes = self._strangers[connection]
+            self._strangers[connection] = since, connection.link.openBytes
+            self._strangerBytes += connection.link.openBytes - heldBytes
+        reason = self._tooManyFrom(host)
+        self._perAddress[host] = self._perAddress.get(host, 0) + 1
+        if reason is None:
+            return True
+        self.refusedConnections += 1
+        connection.link.explain(reason)
+        self._refusalLog.refused(host, connection.peer, reason)
+        connection.abortConnection()
+        return False
 
     def introduced(self, connection: Any) -> None:
         """
@@ -433,11 +467,12 @@ class AdmittedFactory(protocol.ServerFactory):
         self.goneConnections += 1
         self.introduced(connection)
         self._leavingBytes -= self._leaving.pop(connection, 0)
-        remaining = self._perAddress[connection.host] - 1
-        if remaining:
-            self._perAddress[connection.host] = remaining
-        else:
-            del self._perAddress[connection.host]
+        if connection.link.proxyHeader is None:
+            remaining = self._perAddress[connection.host] - 1
+            if remaining:
+                self._perAddress[connection.host] = remaining
+            else:
+                del self._perAddress[connection.host]
         if not self.connections:
             self._unusedAges.close()
             emptied, self._emptied = self._emptied, []
@@ -465,6 +500,10 @@ class AdmittedFactory(protocol.ServerFactory):
         if isFull and (len(self._leaving) >= MAX_LEAVING or not self._giveWay()):
             self.fullSeconds = self.clock.seconds()
             return f"there are {len(self.connections)} connections already ({limits.settingOf('maxConnections')})"
+        return self._tooManyFrom(host)
+
+    def _tooManyFrom(self, host: str) -> str | None:
+        limits = self.limits
         if host and self._perAddress.get(host, 0) >= limits.maxConnectionsPerAddress:
             return (
                 f"there are {limits.maxConnectionsPerAddress} connections from its address already "
@@ -538,7 +577,7 @@ class AdmittedFactory(protocol.ServerFactory):
             return
         horizon = now - UNUSED_SECONDS
         unused = [each for each in self.connections if not each.link.pauses.reasons and each.link.isIdle(horizon)]
-        unused.sort(key=lambda each: (-self._perAddress[each.host], each.link.lastActiveSeconds))
+        unused.sort(key=lambda each: (-self._perAddress.get(each.host, 0), each.link.lastActiveSeconds))
         for connection in unused:
             if excessBytes <= 0:
                 break

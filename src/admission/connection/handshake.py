@@ -67,10 +67,13 @@ class Handshake:
         self._deadline = Deadline(clock, self._overdue)
         self.receivedBytes = 0
         self._receive: Callable[[bytes], None] | None = None
-        if ISSLTransport.providedBy(transport) and hasattr(transport, "dataReceived"):
+        # What lies between TLS and us receives only what is behind the handshake.
+        while ISSLTransport.providedBy(getattr(self._transport, "transport", None)):
+            self._transport = self._transport.transport
+        if ISSLTransport.providedBy(self._transport) and hasattr(self._transport, "dataReceived"):
             # What comes passes through here until it is over: nobody else can tell how much that is.
-            self._receive = transport.dataReceived
-            transport.dataReceived = self._received
+            self._receive = self._transport.dataReceived
+            self._transport.dataReceived = self._received
         if seconds < math.inf:
             self._deadline.start(seconds)
 

@@ -14,6 +14,7 @@ from zope.interface import implementer
 from ..gate.gate import Gate
 from ..gate.turns import TURN_SECONDS
 from ..interfaces import ILease, IWaiter
+from ..policyfailure import FAILURES
 from .link import CLOSING, Link, LinkState
 from .pauses import UNSENT, Pause
 
@@ -165,7 +166,7 @@ class InboundBuffer:
                 self._askAgain()
             while self._held and not self._reasons and self._hasMemory() and self._mayBegin():
                 self._deliverSlice()
-        except Exception:
+        except FAILURES:
             # Of the pool, its order or whoever is told that memory is short.
             link.readingFailed()
         finally:

@@ -16,6 +16,7 @@ from .factory import HANDSHAKE_BYTES, TLS_CONNECTION_BYTES, AdmittedFactory, hos
 from .handshake import Handshake
 from .hangup import filenoOf, unreadBytes
 from .pauses import BUSY, Pause, Pauses
+from .proxyheader import ProxyHeader, readerOfHeader
 from .responses import ResponseQueue, descriptorOf, dropUnsent
 
 PLAIN_CONNECTION_BYTES = 8 << 10
@@ -111,6 +112,12 @@ class LinkOwner(Protocol):
         @param isReset: the connection has failed, and nothing can be read from it.
         """
 
+    def peerKnown(self) -> None:
+        """
+        The peer is another than it seemed when the connection was made: behind a load balancer it is known only now.
+        Called once, before anything is received, and only if L{Link.proxyHeader} was set.
+        """
+
     def closing(self) -> None:
         """
         Nothing is read from now on: drop what was received, and wait for
@@ -130,6 +137,7 @@ class Link:
     @ivar host: the peer's address without its port.
     @ivar isTLS: whether it is encrypted.
     @ivar handshake: its handshake, until somebody says that it is over.
+    @ivar proxyHeader: the header of a load balancer, until it has come; the peer seems to be the balancer until then.
     @ivar pauses: the reasons not to read.
     @ivar responses: what is to be sent.
     @ivar heldCharge: the charge of L{chargeHeld}, if there is one.
@@ -165,6 +173,7 @@ class Link:
         "lastActiveSeconds",
         "pauses",
         "peer",
+        "proxyHeader",
         "responses",
         "resumedSeconds",
         "state",
@@ -177,14 +186,15 @@ class Link:
         @param transport: what has just been connected.
         @param queue: what sends.
         """
-        clock, address = factory.clock, transport.getPeer()
+        clock = factory.clock
         self._owner = owner
         self._factory = factory
         self._transport = transport
         self._descriptor = descriptorOf(transport)
         self.state = LinkState.OPEN
-        self.peer = peerName(address)
-        self.host = hostOf(address)
+        self._namePeer()
+        reader = readerOfHeader(transport)
+        self.proxyHeader: ProxyHeader | None = None if reader is None else ProxyHeader(reader, self.peerKnown)
         self.isTLS = ISSLTransport.providedBy(transport)
         self.isServing = self.isReadClosed = self._awaitsPeer = False
         self.closeReason: str | None = None
@@ -329,6 +339,18 @@ class Link:
             if self.state is not LOST:
                 self._chargeOpen()
 
+    def peerKnown(self) -> None:
+        """
+        The header of a load balancer has come, or something was received behind it, which tells as much.  No effect
+        the second time, nor if the connection is closing.
+        """
+        if self.proxyHeader is not None and self.state < CLOSING:
+            self.proxyHeader.close()
+            self.proxyHeader = None
+            self._namePeer()
+            self._chargeOpen()
+            self._owner.peerKnown()
+
     # What the gate calls
 
     @property
@@ -455,6 +477,8 @@ class Link:
         self._sendDeadline.close()
         if self.handshake is not None:
             self.handshake.close()
+        if self.proxyHeader is not None:
+            self.proxyHeader.close()
         for charge in (self._openCharge, self.heldCharge):
             if charge is not None:
                 charge.release()
@@ -470,13 +494,18 @@ class Link:
 
     def _chargeOpen(self) -> None:
         charge = self._openCharge
-        if self.handshake is not None:
+        if self.handshake is not None or self.proxyHeader is not None:
             costBytes = HANDSHAKE_BYTES
         else:
             costBytes = TLS_CONNECTION_BYTES if self.isTLS else PLAIN_CONNECTION_BYTES
         self._openCharge = self._factory.gate.pool.charge(costBytes, CONNECTIONS)
         if charge is not None:
             charge.release()
+
+    def _namePeer(self) -> None:
+        address = self._transport.getPeer()
+        self.peer = peerName(address)
+        self.host = hostOf(address)
 
     def _beginHandshake(self) -> None:
         factory = self._factory

@@ -15,6 +15,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from ..interfaces import ILease, IWaiter
+from ..policyfailure import FAILURES, raiseInterrupt
 from ..request import ServerRequest
 from ..tlsfailure import whyTlsFailed
 from .deadline import Deadline
@@ -76,6 +77,7 @@ class AdmittedProtocol(Linked, Protocol):
     openedSeconds = throttledUntilSeconds = 0.0
 
     _isConnected = False
+    _isOpen = False
     _hasTurn = False
     _openRequests = 0
     _body: ILease | None = None
@@ -106,6 +108,12 @@ class AdmittedProtocol(Linked, Protocol):
         if sizeBytes > largestBytes:
             return f"a frame of {sizeBytes} bytes was announced, and the largest allowed is {largestBytes}"
         return None
+
+    def opened(self) -> None:
+        """
+        It is known from where the connection comes: behind a load balancer that may be later than C{connectionMade}.
+        Nothing was received yet.
+        """
 
     def requestsAbandoned(self) -> None:
         """
@@ -348,8 +356,7 @@ class AdmittedProtocol(Linked, Protocol):
         self.link = link
         self._isConnected = True
         self.pauses = link.pauses
-        self.peer = link.peer
-        self.host = self.holder = link.host
+        self._namePeer()
         self.openedSeconds = link.lastActiveSeconds
         self.framer = Framer(self._allocate, self._announced, self.headBytes)
         self._bodyDeadline = Deadline(clock, self._bodyStopped)
@@ -360,9 +367,9 @@ class AdmittedProtocol(Linked, Protocol):
                 # A UNIX socket says that it is TCP.
                 pass
         factory.connected(self, isStranger=True)
-        for observer in factory.observers:
-            observer.connectionOpened(self)
         Protocol.makeConnection(self, transport)  # type: ignore[no-untyped-call]
+        if link.proxyHeader is None:
+            self._open()
 
     def dataReceived(self, data: bytes) -> None:
         """
@@ -374,6 +381,10 @@ class AdmittedProtocol(Linked, Protocol):
         link.lastActiveSeconds = self.factory.clock.seconds()
         if link.handshake is not None:
             link.handshakeCompleted()
+        if link.proxyHeader is not None:
+            link.peerKnown()
+            if link.state >= CLOSING:
+                return
         self.framer.feed(data)
         if self.pauses.isApplied:
             link.chargeHeld()
@@ -411,8 +422,9 @@ class AdmittedProtocol(Linked, Protocol):
         if request is not None and not request.isWorkedOn:
             self.request = None
             self.requestOver(request, self.factory.clock.seconds())
-        for observer in self.factory.observers:
-            observer.connectionClosed(self, reason)
+        if self._isOpen:
+            for observer in self.factory.observers:
+                observer.connectionClosed(self, reason)
         self.factory.disconnected(self)
 
     # What the gate calls
@@ -486,7 +498,7 @@ class AdmittedProtocol(Linked, Protocol):
                 self._begin(lease)
         except FrameRefused as refusal:
             self._frameRefused(str(refusal))
-        except Exception:
+        except FAILURES:
             self.factory.log.failure("reading from {peer} failed", peer=self.peer)
             self.close("what it sent could not be read")
         finally:
@@ -498,6 +510,11 @@ class AdmittedProtocol(Linked, Protocol):
             link.chargeHeld()
         self._watchBody()
         pauses.settle()
+
+    def peerKnown(self) -> None:
+        self._namePeer()
+        if self.factory.peerKnown(self):
+            self._open()
 
     def sendingBlocked(self, isBlocked: bool) -> None:
         if not isBlocked:
@@ -521,6 +538,16 @@ class AdmittedProtocol(Linked, Protocol):
             self.releaseRequest()
 
     # The way of one request
+
+    def _namePeer(self) -> None:
+        self.peer = self.link.peer
+        self.host = self.holder = self.link.host
+
+    def _open(self) -> None:
+        self._isOpen = True
+        for observer in self.factory.observers:
+            observer.connectionOpened(self)
+        self.opened()
 
     def _frameRefused(self, reason: str) -> None:
         """
@@ -599,7 +626,8 @@ class AdmittedProtocol(Linked, Protocol):
         try:
             self.requestReceived(request)
             return
-        except Exception:
+        except FAILURES:
+            raiseInterrupt()
             self.factory.log.failure("a request of {peer} failed", peer=self.peer)
         # Only now: what the exception knows of would keep the buffer from being used again.
         self.finish()

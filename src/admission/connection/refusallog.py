@@ -5,15 +5,34 @@ Why connections are closed, in the log.
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
+from contextlib import suppress
 
-from twisted.logger import Logger
+from twisted.logger import Logger, globalLogBeginner, globalLogPublisher
 
 MAX_LINES = 100
 """How many refusals are logged with their reasons between two sweeps."""
 
 MAX_LINES_OF_ADDRESS = 20
 """How many of these may be of one address."""
+
+
+UNTOLD = (
+    "connections are closed for what their peers did, and nobody is told which and why, since Twisted's log was not "
+    "begun: call twisted.logger.globalLogBeginner.beginLoggingTo([twisted.logger.STDLibLogObserver()], "
+    "redirectStandardIO=False) to have it in Python's logging"
+)
+"""What is said of that, once."""
+
+
+def _isLogRead() -> bool:
+    """
+    Whether anybody is told what is logged: before it is begun, Twisted prints only what is critical, and says nothing
+    of the rest if it never is.
+    """
+    unbegun = getattr(globalLogBeginner, "_temporaryObserver", None)
+    return unbegun is None or any(each is not unbegun for each in getattr(globalLogPublisher, "_observers", ()))
 
 
 class RefusalLog:
@@ -30,6 +49,7 @@ class RefusalLog:
         self._lines: Counter[str] = Counter()
         self._others: Counter[str] = Counter()
         self._lineCount = 0
+        self._hasLooked = False
 
     def refused(self, host: str, peer: str, reason: str) -> None:
         """
@@ -38,6 +58,13 @@ class RefusalLog:
         @param host: its address; empty if unknown.
         @param peer: its address and port, for the log.
         """
+        if not self._hasLooked:
+            # Not earlier: twistd begins its log after servers were set up.
+            self._hasLooked = True
+            if not _isLogRead():
+                # Where warnings are errors, it is not the peer's connection that shall have them.
+                with suppress(Warning):
+                    warnings.warn(UNTOLD, stacklevel=2)
         if self._lineCount < MAX_LINES and self._lines[host] < MAX_LINES_OF_ADDRESS:
             self._lineCount += 1
             self._lines[host] += 1

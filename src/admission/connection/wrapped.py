@@ -10,15 +10,16 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
-from twisted.internet.interfaces import IAddress, IHalfCloseableProtocol, IHandshakeListener
+from twisted.internet.interfaces import IAddress, IHalfCloseableProtocol, IHandshakeListener, ISSLTransport
 from twisted.internet.protocol import connectionDone
 from twisted.protocols.policies import ProtocolWrapper
 from twisted.python.failure import Failure
-from zope.interface import directlyProvides, implementer, providedBy
+from zope.interface import alsoProvides, directlyProvides, implementer, providedBy
 
 from ..clock import wholeMicroseconds
 from ..interfaces import CONNECTION, RECEIVED, SENT, Request, Usage
 from ..names import boundedName
+from ..policyfailure import FAILURES
 from ..units import formatBytes
 from .bytequota import ByteQuota
 from .deadline import Deadline
@@ -43,25 +44,30 @@ class WrappedConnection(Linked, ProtocolWrapper):
 
     @ivar factory: the L{WrappedFactory <admission.connection.wrapping.WrappedFactory>} that made it, whose C{nameOf}
         and C{maxUnsentBytes} it goes by.
-    @ivar wrappedProtocol: the protocol; L{None} when the connection is gone.
+    @ivar builtFor: what the wrapped factory is told of the peer.
+    @ivar wrappedProtocol: the protocol; L{None} until the connection was admitted, and when it is gone.
     @ivar peer: who is at the other end, in words; known once connected.
     @ivar host: the peer's address without its port.
     """
 
     factory: Any
     transport: Any
+    builtFor: IAddress | None
     wrappedProtocol: Any
 
     peer = host = ""
     _hostAddress: IAddress
     _peerAddress: IAddress
+    _isHandshakeListener = False
+    _isHalfCloseable = False
     _isHalfClosing = False
     _isFull = False
     _isIntroduced = False
+    _isNaming = False
 
     def __init__(self, factory: AdmittedFactory) -> None:
         """
-        @param factory: who then sets C{wrappedProtocol}.
+        @param factory: who then sets C{builtFor}.
         """
         super().__init__(factory, None)  # type: ignore[arg-type]
 
@@ -115,21 +121,18 @@ class WrappedConnection(Linked, ProtocolWrapper):
         """
         factory, clock = self.factory, self.factory.clock
         self.transport = transport
-        # Kept, since a socket that is closed cannot tell any more, and the protocol may be handed what came before.
-        self._hostAddress, self._peerAddress = transport.getHost(), transport.getPeer()
         self.connected = 1
         self._producer = WrappedProducer(clock, self._failed)
         link = self.link = Link(self, factory, transport, WrittenQueue)
-        self.peer, self.host = link.peer, link.host
-        self._provide()
+        self._namePeer()
         self._received = ByteQuota(factory.control, clock, partial(self._asked, RECEIVED), self._holdReceived)
         self._sent = ByteQuota(factory.control, clock, partial(self._asked, SENT), self._holdSent)
         self._incoming = InboundBuffer(link, factory.gate, clock, self._deliver, self._received.askAgain, self._holder)
         self._opening = Deadline(clock, partial(link.resume, Pause.OPENING))
-        factory.connected(self, isStranger=link.handshake is not None)
-        if self._mayOpen():
-            self._isIntroduced = True
-            self.wrappedProtocol.makeConnection(self)
+        isKnown = link.proxyHeader is None
+        factory.connected(self, isStranger=link.handshake is not None or not isKnown)
+        if not isKnown or self._mayOpen():
+            self._introduce()
 
     def dataReceived(self, data: bytes) -> None:
         """
@@ -141,6 +144,10 @@ class WrappedConnection(Linked, ProtocolWrapper):
         link.lastActiveSeconds = self.factory.clock.seconds()
         if link.handshake is not None:
             self._handshakeOver()
+        if link.proxyHeader is not None:
+            link.peerKnown()
+            if link.state >= CLOSING:
+                return
         self._incoming.add(data)
         if self._incoming.heldBytes > MAX_HELD_BYTES:
             self.cutOff(f"{self._incoming.heldBytes} bytes have come although it is not read ({link.pauses!r})")
@@ -150,7 +157,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
         From now on it can be muted; the protocol may want to know as well.
         """
         self._handshakeOver()
-        if self._isIntroduced and IHandshakeListener.providedBy(self.wrappedProtocol):
+        if self._isIntroduced and self._isHandshakeListener:
             self.wrappedProtocol.handshakeCompleted()
         self.link.settle()
 
@@ -305,6 +312,9 @@ class WrappedConnection(Linked, ProtocolWrapper):
             self.cutOff("TLS was to begin, and there was more from before it, in one direction or the other")
             return
         self.transport.startTLS(*args, **kwargs)
+        if not ISSLTransport.providedBy(self.transport):
+            # Twisted's own wrappers go on saying what was under them when they were connected.
+            alsoProvides(self.transport, ISSLTransport)
         self._provide()
         link.tlsStarted()
 
@@ -325,6 +335,13 @@ class WrappedConnection(Linked, ProtocolWrapper):
         if self.link.responses.isTaken:
             self._incoming.releaseLease()
             self._closeWhenSent()
+
+    def peerKnown(self) -> None:
+        self._namePeer()
+        if self.link.handshake is None:
+            self.factory.introduced(self)
+        if self.factory.peerKnown(self):
+            self._mayOpen()
 
     def peerHungUp(self, isReset: bool) -> None:
         link = self.link
@@ -361,9 +378,32 @@ class WrappedConnection(Linked, ProtocolWrapper):
 
     # Deciding
 
+    def _namePeer(self) -> None:
+        # Kept, since a socket that is closed cannot tell any more, and the protocol may be handed what came before.
+        self._hostAddress, self._peerAddress = self.transport.getHost(), self.transport.getPeer()
+        self.peer, self.host = self.link.peer, self.link.host
+
     def _handshakeOver(self) -> None:
         self.link.handshakeCompleted()
         self.factory.introduced(self)
+
+    def _introduce(self) -> None:
+        # Only now: a factory that counts its protocols would go on counting those of who is refused.
+        try:
+            wrapped = self.factory.wrappedFactory.buildProtocol(self.builtFor)
+        except FAILURES:
+            self._failed()
+            return
+        if wrapped is None:
+            self.abortConnection()
+            return
+        self.wrappedProtocol = wrapped
+        # Before it is connected: from then on Twisted's own wrappers provide whatever we do, and call us for it.
+        self._isHandshakeListener = IHandshakeListener.providedBy(wrapped)
+        self._isHalfCloseable = IHalfCloseableProtocol.providedBy(wrapped)
+        self._provide()
+        self._isIntroduced = True
+        wrapped.makeConnection(self)
 
     def _mayOpen(self) -> bool:
         control = self.factory.control
@@ -404,22 +444,26 @@ class WrappedConnection(Linked, ProtocolWrapper):
         The principal and the client id, if anybody knows them.
         """
         name: tuple[str, str] | None = None
-        if self.factory.nameOf is not None and self._isIntroduced and not self.isLost:
+        # Twisted's own wrappers look up with us what they do not have, and so they may ask us who it is.
+        if self.factory.nameOf is not None and self._isIntroduced and not (self.isLost or self._isNaming):
+            self._isNaming = True
             try:
                 name = self.factory.nameOf(self.wrappedProtocol)
                 if not (name is None or (isinstance(name, tuple) and len(name) == 2)):
                     raise TypeError(f"nameOf must return (principal, clientId) or None, not {name!r}")
                 if name is not None:
                     name = boundedName(name[0]), boundedName(name[1])
-            except Exception:
+            except FAILURES:
                 name = None
                 self._failed()
+            finally:
+                self._isNaming = False
         return name
 
     def _deliver(self, data: bytes) -> None:
         try:
             self.wrappedProtocol.dataReceived(data)
-        except Exception:
+        except FAILURES:
             self._failed()
         # Only now: it may have told who it is from.
         self.factory.requestBytes += len(data)
@@ -475,7 +519,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
             self.transport.loseWriteConnection()
 
     def _provide(self) -> None:
-        interfaces = [IHalfCloseableProtocol] if IHalfCloseableProtocol.providedBy(self.wrappedProtocol) else []
+        interfaces = [IHalfCloseableProtocol] if self._isHalfCloseable else []
         directlyProvides(self, providedBy(self.transport), *interfaces)
 
     def __repr__(self) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
+from ..policyfailure import FAILURES
 from .pauses import Pause
 
 
@@ -118,5 +119,5 @@ class WrappedProducer:
     def _tell(self, method: str) -> None:
         try:
             getattr(self.producer, method)()
-        except Exception:
+        except FAILURES:
             self._failed()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
+from weakref import WeakSet
 
 from twisted.internet.interfaces import IAddress, IProtocolFactory, IProtocolNegotiationFactory, IReactorTime
 from twisted.internet.protocol import Protocol
@@ -32,7 +33,8 @@ from ..interfaces import (
 from ..memorylimit import memoryLimitBytes
 from ..metrics.registry import SensorRegistry
 from ..plugins import PolicyError, buildPolicy, parseDescription
-from .factory import AdmittedFactory, ConnectionLimits, RefusedProtocol
+from ..units import roundedBytes
+from .factory import AdmittedFactory, ConnectionLimits
 from .hangup import HangUpWatch
 from .wrapped import WrappedConnection
 
@@ -42,7 +44,13 @@ MAX_DELAY_SECONDS = 20.0
 POOL_SHARE = 4
 """The default pool is this fraction of the memory that the process may use."""
 
+POOLS_SHARE = 2
+"""The pools of all servers of a process should not have more than this fraction of it between them."""
+
 _log = Logger()
+
+_serving: WeakSet[WrappedFactory] = WeakSet()
+"""The wrapped factories of this process that listen or have connections."""
 
 NameOf = Callable[[Any], tuple[str, str] | None]
 """
@@ -67,6 +75,8 @@ class WrappedFactory(AdmittedFactory):
     @ivar maxUnsentBytes: who has so much unsent, besides the largest write, may not write more.
     @ivar cutOffs: how many connections were cut off for what they did.
     """
+
+    asksPolicies = True
 
     def __init__(
         self,
@@ -109,6 +119,10 @@ class WrappedFactory(AdmittedFactory):
         """
         if not self._sweeping.running:
             self.start()
+        if self not in _serving:
+            if _serving:
+                warnOfPools(self, _serving, memoryLimitBytes())
+            _serving.add(self)
 
     def stopFactory(self) -> None:
         """
@@ -122,14 +136,12 @@ class WrappedFactory(AdmittedFactory):
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol:
         """
-        A protocol of the wrapped factory, wrapped; or one that closes the
-        connection, if there are too many or the wrapped factory wants none.
+        A connection, for which the wrapped factory makes a protocol once it is admitted; or a protocol that closes it,
+        if there are too many.
         """
         built: Any = super().buildProtocol(addr)
         if isinstance(built, WrappedConnection):
-            built.wrappedProtocol = self.wrappedFactory.buildProtocol(addr)
-            if built.wrappedProtocol is None:
-                return RefusedProtocol()
+            built.builtFor = addr
         protocol: Protocol = built
         return protocol
 
@@ -167,9 +179,44 @@ class WrappedFactory(AdmittedFactory):
 
     def _restIfOver(self) -> None:
         if not (self.numPorts or self.connections):
+            _serving.discard(self)
             self.stop()
             self.gate.close()
             self.hangUpWatch.close()
+
+
+def warnOfPools(factory: WrappedFactory, others: Iterable[WrappedFactory], limitBytes: int) -> None:
+    """
+    Log that the pools of several servers may hold more than half of the memory between them, if C{factory} makes it so.
+    A pool that alone is larger than the memory was meant to be no bound.
+
+    @param others: those that serve already.
+    @param limitBytes: what the process may use.
+    """
+    before = [each for each in others if each.gate.pool.sizeBytes <= limitBytes]
+    serving = [*before, factory]
+    totalBytes = _poolBytes(serving)
+    maxBytes = limitBytes // POOLS_SHARE
+    if not (maxBytes < totalBytes and factory.gate.pool.sizeBytes <= limitBytes and _poolBytes(before) <= maxBytes):
+        return
+    _log.warn(
+        "the pools of {count} servers may hold {total} together, and the process {limit}: {pools}; give each less, as "
+        "in wrapFactory(pool='bounded:64MiB'), or all the same, as in wrapFactory(pool=first.gate.pool)",
+        count=len(serving),
+        total=roundedBytes(totalBytes),
+        limit=roundedBytes(limitBytes),
+        pools=", ".join(
+            f"{type(each.wrappedFactory).__name__} {roundedBytes(each.gate.pool.sizeBytes)}" for each in serving
+        ),
+    )
+
+
+def _poolBytes(factories: Iterable[WrappedFactory]) -> int:
+    """
+    The size of the pools of several servers together; nothing if they all have one.
+    """
+    pools = {id(each.gate.pool): each.gate.pool.sizeBytes for each in factories}
+    return sum(pools.values()) if len(pools) > 1 else 0
 
 
 def wrapFactory(

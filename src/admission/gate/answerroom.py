@@ -13,6 +13,7 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from ..interfaces import PARKED, RESPONSES, ILease, IMemoryPool, IWaiter, IWaitOrder
+from ..policyfailure import FAILURES, raiseInterrupt
 
 SMALL_ANSWER_BYTES = 64 << 10
 """Answers up to this size need no room: a connection may have as much unsent without being charged for it."""
@@ -111,7 +112,8 @@ class AnswerRoom:
             return False
         try:
             waiter = self._order.next()
-        except Exception:
+        except FAILURES:
+            raiseInterrupt()
             self._log.failure("the order of waiters failed; it is asked again later")
             return False
         assert isinstance(waiter, _AwaitedAnswer)

@@ -12,6 +12,7 @@ from typing import ClassVar
 from twisted.logger import Logger
 
 from ..interfaces import IFairPool, IMemoryPool, IWaiter
+from ..policyfailure import FAILURES, raiseInterrupt
 
 HOLDERS_PER_TURN = 64
 """How many holders above their share are looked at in one turn of the reactor."""
@@ -98,7 +99,8 @@ class Aside:
             self.holders.move_to_end(holder)
             try:
                 isAboveShare = self.isAboveShare(holder)
-            except Exception:
+            except FAILURES:
+                raiseInterrupt()
                 self._log.failure("the memory pool failed; it is asked again later")
                 return False
             if isAboveShare:

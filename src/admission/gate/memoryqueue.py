@@ -12,6 +12,7 @@ from typing import ClassVar, TypeAlias
 from twisted.logger import Logger
 
 from ..interfaces import ILease, IMemoryPool, IWaiter, IWaitOrder
+from ..policyfailure import FAILURES, raiseInterrupt
 from .aside import HOLDERS_PER_TURN, Aside
 from .reserve import SMALL_FRAME_BYTES, Reserve
 
@@ -147,7 +148,8 @@ class MemoryQueue:
             waiter = self._order.next()
             lease = self._pool.tryAllocate(waiter.wantedBytes, waiter.holder)
             isAboveShare = lease is None and self._aside.isAboveShare(waiter.holder)
-        except Exception:
+        except FAILURES:
+            raiseInterrupt()
             self._log.failure("the memory pool or the order of waiters failed; both are asked again later")
             return False
         if lease is not None:
@@ -172,7 +174,8 @@ class MemoryQueue:
                 waiter, sizeBytes = next(iter(waiters.items()))
                 try:
                     lease = self._reserve.tryAllocate(waiter, sizeBytes)
-                except Exception:
+                except FAILURES:
+                    raiseInterrupt()
                     self._log.failure("the memory pool failed; it is asked again later")
                     return False
                 if lease is not None:

@@ -12,6 +12,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from ..interfaces import IWaiter, IWaitOrder
+from ..policyfailure import FAILURES, raiseInterrupt
 
 TURN_SECONDS = 0.005
 """For how long requests are begun in one turn of the reactor; the others wait for the next."""
@@ -121,7 +122,8 @@ class Turns:
             return False
         try:
             waiter = self._order.next()
-        except Exception:
+        except FAILURES:
+            raiseInterrupt()
             self._log.failure("the order of waiters failed; it is asked again later")
             # There may be no request that is going to be over.
             self._grantLater(RETRY_SECONDS)

@@ -28,7 +28,7 @@ class ClientConnection(Protocol):
     """
     What a request says about its connection.
 
-    @ivar holder: whose memory it is: the principal, or the address while that is not known.
+    @ivar holder: its principal, or its address while that is not known.
     @ivar isTLS: whether it is encrypted.
     @ivar needsLogin: whether we want a login of it, unless it has a certificate.
     """

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any, ClassVar
@@ -17,6 +18,7 @@ from twisted.internet.interfaces import IStreamServerEndpoint
 from twisted.internet.task import Clock
 from twisted.python.usage import UsageError
 
+from ..boundedfile import readBounded
 from ..clock import wallSeconds
 from ..control import AdmissionControl
 from ..gate.gate import DEFAULT_ORDER
@@ -36,6 +38,7 @@ from ..interfaces import (
     PolicyContext,
     QuotaEntity,
 )
+from ..plaintext import escapeUnencodable
 from ..plugins import PolicyError, PolicyKind, PolicyOptionsMixin, buildPolicy, parseDescription
 from ..units import formatBytes, formatSeconds
 from .brokeroptions import BrokerOptions, ListenOptions, parseHostPort
@@ -67,6 +70,9 @@ Examples:
   twistd -n admission --config broker.properties --set queued.max.request.bytes=256MiB --export spark:recording
 """
 
+
+_TLS_FILE = re.compile(r":(?:privateKey|certKey|extraCertChain|dhParameters|certificate)=((?:\\.|[^:\\])*)", re.DOTALL)
+"""The arguments of Twisted's endpoints that name files."""
 
 _PORT = re.compile(r"(?::|:port=)([0-9]+)(?=:|$)")
 
@@ -145,6 +151,8 @@ class ServerOptions(ListenOptions, PolicyOptionsMixin):
         self["advertise"] = []
 
     def parseOptions(self, options: Sequence[str] | None = None) -> None:
+        # What is written is help, what twistd says of a mistake, and the log of a server that is no daemon.
+        escapeUnencodable(sys.stdout, sys.stderr)
         try:
             super().parseOptions(options)  # type: ignore[no-untyped-call]
         except UsageError:
@@ -434,6 +442,7 @@ def endpointOf(option: str, description: str) -> IStreamServerEndpoint:
     from twisted.internet import reactor
 
     try:
+        checkFiles(description)
         endpoint: IStreamServerEndpoint = serverFromString(reactor, description)  # type: ignore[no-untyped-call]
     except Exception as error:
         # Each kind of endpoint has its own way to refuse its arguments.
@@ -442,6 +451,17 @@ def endpointOf(option: str, description: str) -> IStreamServerEndpoint:
             "ssl:9093:privateKey=key.pem:certKey=cert.pem"
         ) from error
     return endpoint
+
+
+def checkFiles(description: str) -> None:
+    """
+    Read the files that an endpoint of TLS names, before Twisted does, which would wait for a pipe, or take all of a
+    device.
+
+    @raise OSError: if one cannot be read within a bound.
+    """
+    for path in _TLS_FILE.findall(description):
+        readBounded(re.sub(r"\\(.)", r"\1", path))
 
 
 def _reason(error: Exception) -> str:

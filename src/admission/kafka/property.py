@@ -23,6 +23,9 @@ from twisted.python.usage import UsageError
 
 from ..units import formatSeconds, parseBytes, parseRate, parseSeconds
 
+_LONGEST_SHOWN = 200
+"""How much of an unknown name is told, and compared with others."""
+
 
 class SettingsError(UsageError, ValueError):
     """
@@ -187,9 +190,10 @@ def parseGiven(
         if name in elsewhere:
             raise SettingsError(f"{place}{name} is a property of Kafka's that is not used here: {elsewhere[name]}")
         if name not in attributes:
-            near = difflib.get_close_matches(name, attributes, n=1)
+            shown = name[:_LONGEST_SHOWN]
+            near = difflib.get_close_matches(shown, attributes, n=1)
             remedy = f"the nearest is {near[0]}" if near else "docs/configuration.md has them all"
-            raise SettingsError(f"{place}unknown property {name!r}; {remedy}")
+            raise SettingsError(f"{place}unknown property {shown!r}; {remedy}")
         try:
             value = properties[attributes[name]].parse(each.text, name)
         except ValueError as error:

@@ -9,8 +9,6 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from ipaddress import ip_address
-from socket import AF_INET, AF_INET6, inet_ntop
 from typing import ClassVar, Final, Protocol
 
 from attrs import asdict, frozen
@@ -21,6 +19,8 @@ from twisted.logger import Logger
 from ..clock import wholeMicroseconds
 from ..control import AdmissionControl
 from ..interfaces import DEFAULT, QuotaEntity
+from ..names import canonicalAddress
+from ..policyfailure import FAILURES
 from ..quotas.limits import UNLIMITED, kindOf
 from .broker.log.interface import LONGEST_KEY_BYTES, CommitCallback, ITable, LogRefusal
 
@@ -192,7 +192,7 @@ class QuotaLimits:
             hasChanged = True
             try:
                 enforced[entity] = self._enforce(entity, limits, self._dynamic.get(entity, {}), by)
-            except Exception:
+            except FAILURES:
                 # A policy that was built with these limits just now refuses them.
                 self._log.failure("limits of {entity} stay as they were", entity=describeEntity(entity))
         self._restoreEstablished({entity: names for entity, names in enforced.items() if names})
@@ -301,7 +301,7 @@ class QuotaLimits:
                     enforced[entity] = self._enforce(entity, self._static.get(entity, {}), stored, by)
             except LogRefusal as refusal:
                 verdicts[index] = refusal
-            except Exception as refusal:
+            except FAILURES as refusal:
                 if not isinstance(refusal, ValueError):
                     self._log.failure("limits of {entity} cannot be put in force", entity=describeEntity(entity))
                 verdicts[index] = LimitRefused(str(refusal))
@@ -403,10 +403,7 @@ def _checkEntity(entity: QuotaEntity) -> QuotaEntity:
     try:
         kindOf(entity)
         if entity.ip not in (None, DEFAULT):
-            address = ip_address(entity.ip)
-            # Client addresses are written this way: IPv4 in IPv6 as IPv4.
-            address = getattr(address, "ipv4_mapped", None) or address
-            entity = QuotaEntity(ip=inet_ntop(AF_INET if address.version == 4 else AF_INET6, address.packed))
+            entity = QuotaEntity(ip=canonicalAddress(entity.ip))
     except ValueError as refusal:
         raise LimitRefused(str(refusal)) from refusal
     if len(_encodeEntity(entity)) > LONGEST_KEY_BYTES:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from ..clock import wholeMicroseconds
+from ..connection.factory import AdmittedFactory
 from ..connection.protocol import AdmittedProtocol
 from ..interfaces import CONNECTION, Decision, Refusal, Request, Usage
 from ..recording.events import UNKNOWN
@@ -76,6 +77,14 @@ class KnownApi(Protocol):
 
     @property
     def largestFrameBytes(self) -> int | None: ...
+
+
+class SessionFactory(AdmittedFactory):
+    """
+    The connections of a server that speaks Kafka.
+    """
+
+    asksPolicies = True
 
 
 class KafkaSession(AdmittedProtocol):
@@ -195,7 +204,7 @@ class KafkaSession(AdmittedProtocol):
         self.finish()
         self.close(reason)
 
-    def connectionMade(self) -> None:
+    def opened(self) -> None:
         """
         Connections may be limited, too.
         """

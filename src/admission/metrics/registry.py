@@ -15,6 +15,7 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from ..interfaces import IHistogram, ISensorRegistry
+from ..policyfailure import FAILURES, raiseInterrupt
 
 T = TypeVar("T")
 
@@ -118,7 +119,7 @@ class SensorRegistry:
         """
         try:
             return read()
-        except Exception:
+        except FAILURES:
             self._failed(name)
             return None
 
@@ -130,10 +131,11 @@ class SensorRegistry:
                 if len(labels) != labelCount or not all(isinstance(each, str) for each in labels):
                     raise TypeError(f"it has {labelCount} labels, which are texts, and not {labels!r:.300}")
                 yield labels, _number(value)
-        except Exception:
+        except FAILURES:
             self._failed(name)
 
     def _failed(self, name: str) -> None:
+        raiseInterrupt()
         count = self.failures[name] = self.failures.get(name, 0) + 1
         if count == 1:
             self._log.failure("the sensor {name} cannot be read and is left out; this is said once", name=name)

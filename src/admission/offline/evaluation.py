@@ -34,9 +34,14 @@ from typing import Any
 
 from attrs import asdict, define, field, frozen
 
+from admission.boundedfile import readBounded
+
 from .failures import OutputError
 
 EVALUATION = "evaluation.json"
+
+MAX_EVALUATION_BYTES = 16 << 20
+"""The largest file, in bytes; one of a hundred runs under a hundred candidates has a tenth of that."""
 
 _SHOWN = {"recording": "DIRECTORY", "since": "--from", "until": "--to", "sample": "--sample"}
 
@@ -119,7 +124,7 @@ class Evaluation:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text("utf-8"))
+        found = json.loads(readBounded(path, MAX_EVALUATION_BYTES))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:

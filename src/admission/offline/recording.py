@@ -11,16 +11,17 @@ from collections.abc import Collection, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from math import ceil
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attrs import define
 from pyarrow import parquet  # type: ignore[import-untyped]
 from pyspark.sql.types import DateType, IntegerType, StructField, StructType
 
+from admission.boundedfile import FileRefused, readBounded
 from admission.interfaces import CONNECTION
 from admission.recording.recordlayout import SLOT_BYTES
 from admission.recording.schema import CONNECTIONS, LIMITS, SENSORS, Table
+from admission.recording.segments import MAX_SEGMENT_BYTES
 from admission.recording.tables import REQUESTS, TABLES
 from pyspark_admission.columns import columnsOf
 from pyspark_admission.files import PARQUET_SUFFIX, SealedFile, damagedPaths, sealedFiles, segmentNames, segmentPath
@@ -249,9 +250,9 @@ def _slotsIn(path: str) -> float:
     """
     try:
         # Its end is not written to while it is not full.
-        return len(Path(path).read_bytes().rstrip(b"\0")) / SLOT_BYTES
-    except FileNotFoundError:
-        # It has been sealed meanwhile.
+        return len(readBounded(path, MAX_SEGMENT_BYTES).rstrip(b"\0")) / SLOT_BYTES
+    except (FileNotFoundError, FileRefused):
+        # It has been sealed meanwhile, or never was one.
         return 0.0
 
 

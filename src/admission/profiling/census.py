@@ -70,7 +70,8 @@ class Census:
         self._random = random
         self._objects = objects
         self._maxObjects = maxObjects
-        self._tally: dict[type, list[float]] = {}
+        # By the id of the class: the class, the number of its objects, and their size.
+        self._tally: dict[int, tuple[type, list[float]]] = {}
         self._pending: list[tuple[list[Any], float]] = []
         self.stride = 1
         self._seen = [0] * len(grouping.groups)
@@ -107,8 +108,9 @@ class Census:
         The summary, in no order.
         """
         rows: dict[str, Row] = {}
-        for kind, (count, sizeBytes) in self._tally.items():
-            row = rows.setdefault(nameOf(kind), [nameOf(kind), 0, 0])
+        for kind, (count, sizeBytes) in self._tally.values():
+            name = nameOf(kind)
+            row = rows.setdefault(name, [name, 0, 0])
             row[1] += round(count * self.stride)
             row[2] += round(sizeBytes * self.stride)
         return list(rows.values())
@@ -133,7 +135,7 @@ class Census:
             if not gc.is_tracked(part):
                 share = weight / max(references - _OWN_REFERENCES, 1)
                 kind = type(part)
-                self._add(kind, (sys.getsizeof(part) + 15) & -16, share)
+                self._add(kind, flatBytes(part), share)
                 if kind is dict or kind is tuple or kind is frozenset:
                     # Only numbers and strings, which Python need not track.
                     inner = referentsOf(part)
@@ -141,10 +143,11 @@ class Census:
         return len(parts) + 1
 
     def _add(self, kind: type, sizeBytes: int, weight: float) -> None:
-        entry = self._tally.get(kind)
-        if entry is None:
-            self._tally[kind] = [weight, sizeBytes * weight]
+        found = self._tally.get(id(kind))
+        if found is None:
+            self._tally[id(kind)] = kind, [weight, sizeBytes * weight]
         else:
+            _, entry = found
             entry[0] += weight
             entry[1] += sizeBytes * weight
 
@@ -178,7 +181,7 @@ class Sizing:
         @param maxVisits: how many objects are looked at.
         """
         self._grouping = grouping
-        self._opaque = opaque or {}
+        self._opaque = {id(kind): sized for kind, sized in (opaque or {}).items()}
         self._maxVisits = maxVisits
         self._bytes = 0.0
         self._sizedMembers = 0
@@ -218,8 +221,8 @@ class Sizing:
                     break
                 referents = referentsOf(each)
                 sizeBytes = flatBytes(each, referents)
-                if type(each) in opaque:
-                    sizeBytes += opaque[type(each)](each)
+                if id(type(each)) in opaque:
+                    sizeBytes += opaque[id(type(each))](each)
                 self._bytes += sizeBytes * weight
                 parts, partWeight = referents.objects, weight * referents.weight
                 if len(parts) > MAX_SIBLINGS:

@@ -3,6 +3,9 @@
 The server's description of its objects for the profiler: which belong together, and where the memory of one ends. Also
 the size and references of an object, in bounded time and without changing it.
 
+Every class of the process comes by here, so nothing is asked of a class or an object that code of its own could answer:
+a metaclass may have its own attributes, hash and comparison, and a class its own C{__class__}.
+
 Pympler's C{asizeof} asks each instance for its C{__dict__}, which creates one where Python had spared it, for good: the
 process would grow by being measured.  The garbage collector finds the references without that.
 """
@@ -26,6 +29,12 @@ LARGE = 5_000
 
 ATOMIC = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType, CodeType, FrameType)
 """Objects that own nothing that they refer to."""
+
+UNNAMED = "a class without a name"
+
+_MODULE_OF, _NAME_OF, _ORDER_OF, _NAMESPACE_OF, _DICT_OFFSET_OF = (
+    type.__dict__[each].__get__ for each in ("__module__", "__qualname__", "__mro__", "__dict__", "__dictoffset__")
+)
 
 _ALIGNMENT_BYTES = 16
 _POINTER_BYTES = 8
@@ -58,28 +67,29 @@ class Grouping:
 
     groups: Sequence[Group]
     isShared: Callable[[type], bool] = field(default=lambda kind: False)
-    _places: dict[type, int] = field(factory=dict, init=False)
-    _boundaries: dict[type, bool] = field(factory=dict, init=False)
+    # By the ids of classes, with the classes, since not all can be hashed.
+    _places: dict[int, tuple[type, int]] = field(factory=dict, init=False)
+    _boundaries: dict[int, tuple[type, bool]] = field(factory=dict, init=False)
 
     def placeOf(self, kind: type) -> int:
         """
         The index in C{groups} of the group that holds C{kind}; -1 if none does.
         """
-        place = self._places.get(kind)
-        if place is None:
+        found = self._places.get(id(kind))
+        if found is None:
             place = next((place for place, group in enumerate(self.groups) if group.holds(kind)), -1)
-            self._places[kind] = place
-        return place
+            found = self._places[id(kind)] = kind, place
+        return found[1]
 
     def isBoundary(self, kind: type) -> bool:
         """
         Whether the memory of an object ends where it refers to a C{kind}.
         """
-        boundary = self._boundaries.get(kind)
-        if boundary is None:
+        found = self._boundaries.get(id(kind))
+        if found is None:
             boundary = issubclass(kind, ATOMIC) or self.placeOf(kind) >= 0 or self.isShared(kind)
-            self._boundaries[kind] = boundary
-        return boundary
+            found = self._boundaries[id(kind)] = kind, boundary
+        return found[1]
 
     def forget(self) -> None:
         """
@@ -95,7 +105,8 @@ def subclassOf(*classes: type) -> Callable[[type], bool]:
     """
 
     def holds(kind: type) -> bool:
-        return issubclass(kind, classes)
+        # Not issubclass, which an abstract class has answered by code that asks the other one.
+        return any(type.__subclasscheck__(each, kind) for each in classes)
 
     return holds
 
@@ -107,8 +118,11 @@ def implementing(*interfaces: InterfaceClass) -> Callable[[type], bool]:
 
     def holds(kind: type) -> bool:
         # implementedBy would add a declaration to a class that has none.
-        declared = getattr(kind, "__implemented__", None)
-        return isinstance(declared, Implements) and any(declared.isOrExtends(each) for each in interfaces)
+        for each in _ORDER_OF(kind):
+            declared = _NAMESPACE_OF(each).get("__implemented__")
+            if declared is not None:
+                return type(declared) is Implements and any(declared.isOrExtends(each) for each in interfaces)
+        return False
 
     return holds
 
@@ -146,26 +160,35 @@ def referentsOf(each: Any) -> Referents:
     return Referents(gc.get_referents(each), 1.0)
 
 
-def flatBytes(each: Any, referents: Referents) -> int:
+def flatBytes(each: Any, referents: Referents | None = None) -> int:
     """
     The size of C{each} without what it refers to, rounded as the allocator does.
 
-    @param referents: the result of L{referentsOf} for it.
+    @param referents: the result of L{referentsOf} for it, if it can refer to anything.
     """
     try:
         sizeBytes = sys.getsizeof(each)
-    except Exception:
+    except (Exception, SystemExit):
         # A class can define __sizeof__.
         return 0
-    objects = referents.objects
-    if type(each).__dictoffset__ and objects and not any(type(part) is dict for part in objects):
+    objects = None if referents is None else referents.objects
+    if objects and _DICT_OFFSET_OF(type(each)) and not any(type(part) is dict for part in objects):
         # Python keeps the attributes in an array that getsizeof does not count.
         sizeBytes += _POINTER_BYTES * len(objects)
     return (sizeBytes + _ALIGNMENT_BYTES - 1) & -_ALIGNMENT_BYTES
 
 
 def nameOf(kind: type) -> str:
-    module, name = str(kind.__module__), str(kind.__qualname__)
+    """
+    The full name of a class, or L{UNNAMED}.
+    """
+    try:
+        module, name = _MODULE_OF(kind), _NAME_OF(kind)
+    except AttributeError:
+        # It was deleted.
+        return UNNAMED
+    if type(module) is not str or type(name) is not str:
+        return UNNAMED
     return name if module == "builtins" else f"{module}.{name}"
 
 

@@ -25,6 +25,8 @@ MAX_METERS = 10_000
 OVERFLOW = "<overflow>"
 """The label, in place of a name, of a meter that clients share for lack of room."""
 
+_ADDRESSES_PART: Final = 10
+
 _METER_BYTES: Final = 250
 """About what a meter takes with its place in the table, without its names; a mean of both algorithms."""
 
@@ -290,7 +292,8 @@ class Meters(Generic[M]):
 
     Clients choose their names, so there may be any number.  Clients that have a
     limit by name have a meter in any case; once all others have C{maxMeters},
-    new ones share one meter for each default until idle meters have made room.
+    new ones share one meter for each default and address until idle meters have
+    made room; a tenth as many addresses have such a meter, and the others share.
 
     @ivar limitName: which limit.
     @ivar overflows: how often a meter was shared for lack of room.
@@ -322,7 +325,8 @@ class Meters(Generic[M]):
         self._by = by
         self._meters: dict[EntityKey, M] = {}
         self._named: set[EntityKey] = set()
-        self._shared: dict[EntityKey, M] = {}
+        # By the default and the address of those that share; the address is empty once there are too many.
+        self._shared: dict[tuple[EntityKey, str], M] = {}
         self._overflowsToSweep = 0
         # What was found lately by principal and client id, L{None} for no limit, unless it goes by address; forgotten
         # whole when any of it may be wrong.
@@ -422,7 +426,7 @@ class Meters(Generic[M]):
             return None
         meter = self._meters.get(self._key(first, second, limit))
         if meter is None and not limit.isNamed and self._isFull():
-            meter = self._shared.get(keyOf(limit.entity))
+            meter = self._shared.get(self._sharedKey(limit, request))
         return meter or self._build(limit, now)
 
     def obtain(self, request: Request, now: float) -> M | None:
@@ -455,13 +459,12 @@ class Meters(Generic[M]):
                 dropped.append(self._meters.pop(key))
                 self._nameBytes -= _sizeOfNames(key)
             self._named.discard(key)
-        shared = self._shared.get(changed)
-        if shared is not None:
-            limit = self._limits.find(entity, self.limitName)
+        limit = self._limits.find(entity, self.limitName)
+        for sharedKey in [each for each in self._shared if each[0] == changed]:
             if limit is not None:
-                shared.setLimit(limit, now)
+                self._shared[sharedKey].setLimit(limit, now)
             else:
-                dropped.append(self._shared.pop(changed))
+                dropped.append(self._shared.pop(sharedKey))
         return dropped
 
     def sweep(self, now: float) -> None:
@@ -469,9 +472,10 @@ class Meters(Generic[M]):
         Drop all meters that are idle.
         """
         self._forget()
-        for meters in (self._meters, self._shared):
-            for key in [key for key, meter in meters.items() if meter.isIdle(now)]:
-                del meters[key]
+        for key in [key for key, meter in self._meters.items() if meter.isIdle(now)]:
+            del self._meters[key]
+        for sharedKey in [sharedKey for sharedKey, meter in self._shared.items() if meter.isIdle(now)]:
+            del self._shared[sharedKey]
         self._named.intersection_update(self._meters)
         self._nameBytes = sum(map(_sizeOfNames, self._meters))
 
@@ -501,7 +505,8 @@ class Meters(Generic[M]):
     ) -> Iterator[tuple[Sequence[str], float]]:
         meters = {
             tuple(OVERFLOW if label == DEFAULT else label or "" for label in key): meter
-            for key, meter in self._shared.items()
+            # Of those with the same labels the one whose clients wait longest.
+            for (key, _), meter in sorted(self._shared.items(), key=lambda item: item[1].delaySeconds(now))
         }
         # Clients may call themselves by our words; then the labels are ours, and none come twice.
         for key, meter in self._meters.items():
@@ -532,7 +537,7 @@ class Meters(Generic[M]):
             if meter is None:
                 if not limit.isNamed and not self._hasRoom(now):
                     # Not to be found again: there may be room the next time.
-                    return self._share(limit, now)
+                    return self._share(limit, request, now)
                 meter = self._meters[key] = self._build(limit, now)
                 self._nameBytes += _sizeOfNames(key)
                 isNew = True
@@ -552,9 +557,15 @@ class Meters(Generic[M]):
                 self._foundNameBytes += getsizeof(request.clientId)
         return meter
 
-    def _share(self, limit: Limit, now: float) -> M:
+    def _sharedKey(self, limit: Limit, request: Request) -> tuple[EntityKey, str]:
+        # So a flood of names from one address harms only those that are new there.
+        key = (keyOf(limit.entity), request.peer)
+        isKept = key in self._shared or len(self._shared) < self._maxMeters // _ADDRESSES_PART
+        return key if isKept else (key[0], "")
+
+    def _share(self, limit: Limit, request: Request, now: float) -> M:
         self.overflows += 1
-        key = keyOf(limit.entity)
+        key = self._sharedKey(limit, request)
         meter = self._shared.get(key)
         if meter is None:
             meter = self._shared[key] = self._build(limit, now)

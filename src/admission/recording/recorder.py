@@ -18,6 +18,7 @@ from twisted.logger import Logger
 
 from ..interfaces import IHistogram, IMetricsExporter, QuotaEntity
 from ..metrics.registry import SensorRegistry
+from ..policyfailure import FAILURES, raiseInterrupt
 from .events import (
     CLOSED,
     COUNTER,
@@ -247,7 +248,8 @@ class EventRecorder:
             samples = [SensorSample(now, *each) for each in islice(read, MAX_SAMPLES)]
             if next(read, None) is not None:
                 self.shortenedSamples += 1
-        except Exception:
+        except FAILURES:
+            raiseInterrupt()
             # A sensor that raises must not end the sampling of all others.
             self._log.failure("the sensors cannot be read")
             return
@@ -257,7 +259,7 @@ class EventRecorder:
         for member in self._listening:
             try:
                 member.exporter.exportSamples(samples)
-            except Exception:
+            except FAILURES:
                 self._failed(member)
 
     def _read(self) -> Iterator[tuple[str, str, float, str | None]]:
@@ -282,10 +284,11 @@ class EventRecorder:
         for member in self._listening:
             try:
                 member.exporter.exportEvent(event)
-            except Exception:
+            except FAILURES:
                 self._failed(member)
 
     def _failed(self, member: _Member) -> None:
+        raiseInterrupt()
         member.failures += 1
         now = self._clock.seconds()
         if now >= member.silentUntilSeconds:

@@ -24,7 +24,10 @@ from ..names import boundedName
 from .schema import OVERFLOW, ColumnType, Table
 
 SLOT_BYTES = 256
-"""Divides a page, so that no record is ever half on the disk."""
+"""
+Divides a page, so that no record is ever half on the disk.  No version has smaller ones: what reading costs goes by the
+number of slots, and not by the size of a file.
+"""
 
 TEXT_NUMBER = 255
 """The table number of records that define a code."""
@@ -36,9 +39,6 @@ OVERFLOW_CODE = 1
 FIRST_CODE = 2
 
 _TEXT_END = Struct("<HBB")
-MIN_SLOT_BYTES = 1 + _TEXT_END.size
-"""Any version has room for the end of a text."""
-
 _TEXT_END_OFFSET = SLOT_BYTES - _TEXT_END.size
 
 _NOT_KNOWN = {

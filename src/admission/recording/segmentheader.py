@@ -13,7 +13,7 @@ from typing import Any
 from attrs import asdict, field, frozen
 
 from .events import Origin
-from .recordlayout import MIN_SLOT_BYTES, SLOT_BYTES, Layout, microseconds
+from .recordlayout import SLOT_BYTES, Layout, microseconds
 from .schema import VERSION
 from .tables import TABLES
 
@@ -21,6 +21,12 @@ PAGE_BYTES = 4096
 
 MAGIC = b"ADMSEG1\n"
 """The first bytes of a segment with a header; written last."""
+
+MAX_TEXT_BYTES = 64 << 10
+"""The largest description of a segment, in bytes; that of a server with forty policies has a tenth of it."""
+
+MAX_CONSTANT_BYTES = 8 << 10
+"""How much what is the same for all events may have, as its values: readers repeat it for each event."""
 
 _PREFIX = Struct("<8sII")
 
@@ -57,7 +63,10 @@ class Header:
     def toBytes(self) -> bytes:
         """
         The header as whole pages, for the beginning of the file.
+
+        @raise ValueError: if the origin is too large to be read again.
         """
+        self._checkOrigin()
         described = {**asdict(self, recurse=False), "origin": asdict(self.origin)}
         described["layouts"] = [layout.toJson() for layout in self.layouts]
         text = json.dumps(described).encode("ascii")
@@ -79,6 +88,8 @@ class Header:
             return None
         try:
             _, headerBytes, textBytes = _PREFIX.unpack_from(buffer)
+            if textBytes > MAX_TEXT_BYTES:
+                raise ValueError(f"it has {textBytes} bytes where {MAX_TEXT_BYTES} may be")
             described = json.loads(bytes(buffer[_PREFIX.size : _PREFIX.size + textBytes]))
             origin = Origin(**described.pop("origin"))
             layouts = [Layout.fromJson(each) for each in described.pop("layouts")]
@@ -92,11 +103,19 @@ class Header:
         """
         @raise ValueError: if nothing can be read with it.
         """
-        if type(self.slotBytes) is not int or not MIN_SLOT_BYTES <= self.slotBytes <= PAGE_BYTES:
+        if type(self.slotBytes) is not int or not SLOT_BYTES <= self.slotBytes <= PAGE_BYTES:
             raise ValueError(f"no slots have {self.slotBytes!r} bytes")
         for seconds in (self.monotonicSeconds, self.wallSeconds):
             if type(seconds) not in (int, float):
                 raise ValueError(f"{seconds!r} is no time")
+        self._checkOrigin()
+
+    def _checkOrigin(self) -> None:
+        constantBytes = len(json.dumps(asdict(self.origin)))
+        if constantBytes > MAX_CONSTANT_BYTES:
+            raise ValueError(
+                f"names and descriptions of policies have {constantBytes} bytes where {MAX_CONSTANT_BYTES} may be"
+            )
 
     def constants(self) -> dict[str, Any]:
         """

@@ -21,6 +21,7 @@ from typing import Any
 
 from attrs import define
 
+from ..boundedfile import FileRefused, readBounded
 from .events import ConnectionEvent, LimitEvent, RequestEvent, SensorSample
 from .recordlayout import (
     FIRST_CODE,
@@ -34,7 +35,7 @@ from .recordlayout import (
     unpackText,
 )
 from .schema import CONNECTIONS, LIMITS, SENSORS, Table
-from .segmentheader import MAGIC, PAGE_BYTES, Header
+from .segmentheader import MAGIC, PAGE_BYTES, DamagedSegment, Header
 from .tables import REQUESTS
 
 SUFFIX = ".segment"
@@ -42,6 +43,9 @@ UNFINISHED_SUFFIX = ".new"
 """The suffix of a segment that is being made."""
 
 SMALLEST_SEGMENT_BYTES = 16 * PAGE_BYTES
+
+MAX_SEGMENT_BYTES = 16 << 20
+"""A segment is read whole, and what becomes of it may take thirty times its size."""
 
 MAX_TEXTS = 1024
 MAX_FOREIGN_TEXTS = 4096
@@ -88,13 +92,13 @@ class SegmentWriter:
     def __init__(self, path: str, sizeBytes: int, isPopulated: bool = False) -> None:
         """
         @param path: of a file that does not exist yet.
-        @param sizeBytes: a multiple of L{PAGE_BYTES}, and no less than L{SMALLEST_SEGMENT_BYTES}.
+        @param sizeBytes: a multiple of L{PAGE_BYTES}, from L{SMALLEST_SEGMENT_BYTES} to L{MAX_SEGMENT_BYTES}.
         @param isPopulated: whether to have all of it in memory at once.  It keeps the first write to each page from
             waiting for the file system, and makes the disk write all pages, used or not.
         @raise OSError: if there is no space, or the file exists.
         """
-        if sizeBytes < SMALLEST_SEGMENT_BYTES or sizeBytes % PAGE_BYTES:
-            raise ValueError(f"a segment takes pages of {PAGE_BYTES} bytes, 16 at least; {sizeBytes} are not")
+        if not SMALLEST_SEGMENT_BYTES <= sizeBytes <= MAX_SEGMENT_BYTES or sizeBytes % PAGE_BYTES:
+            raise ValueError(f"a segment takes from 16 to 4096 pages of {PAGE_BYTES} bytes; {sizeBytes} are not that")
         self.path = path
         self.sizeBytes = sizeBytes
         self.recordCount = 0
@@ -129,6 +133,13 @@ class SegmentWriter:
         How often a text was recorded as an overflow.
         """
         return self._own.overflows + self._foreign.overflows
+
+    @property
+    def isRemoved(self) -> bool:
+        """
+        Whether its file was deleted, so that nobody will read what is in it.
+        """
+        return not os.fstat(self._fileno).st_nlink
 
     def begin(self, header: Header) -> None:
         """
@@ -170,7 +181,7 @@ class SegmentWriter:
         try:
             if self.recordCount:
                 os.ftruncate(self._fileno, usedBytes)
-            else:
+            elif not self.isRemoved:
                 os.unlink(self.path)
         finally:
             os.close(self._fileno)
@@ -209,7 +220,10 @@ class Segment:
         @raise DamagedSegment: if it cannot be read.
         @raise OSError: if there is no such file.
         """
-        buffer = memoryview(Path(path).read_bytes())
+        try:
+            buffer = memoryview(readBounded(path, MAX_SEGMENT_BYTES))
+        except FileRefused as refusal:
+            raise DamagedSegment(f"this is no segment: {refusal.strerror}") from refusal
         found = Header.fromBytes(buffer)
         if found is None:
             return None

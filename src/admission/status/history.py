@@ -14,6 +14,8 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
+from ..policyfailure import FAILURES
+
 SAMPLE_SECONDS = 10.0
 """How often the numbers are taken."""
 
@@ -74,7 +76,7 @@ class History:
     def _take(self) -> None:
         try:
             self._samples.append(json.dumps(_numbersIn(self._document.fields), allow_nan=False))
-        except Exception:
+        except FAILURES:
             # The next one may be better; the page for programs tells the same.
             self._log.failure("the state of the server could not be kept for its page")
 

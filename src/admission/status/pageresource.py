@@ -18,6 +18,8 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 from zope.interface import implementer
 
+from ..policyfailure import FAILURES
+
 JSON = b"application/json"
 
 
@@ -112,7 +114,7 @@ class Page(Resource):
             request.setResponseCode(self._code())
         except BadQuestion as refusal:
             return refuse(request, BAD_REQUEST, str(refusal))
-        except Exception:
+        except FAILURES:
             self.log.failure("the status page {path} failed", path=request.path)
             return refuse(request, INTERNAL_SERVER_ERROR, "this page has failed; the server's log says why")
         request.setHeader(b"Content-Type", self.contentType)
@@ -177,7 +179,7 @@ class _Delivery:
         self._turn = None
         try:
             piece = next(self._rest, None)
-        except Exception:
+        except FAILURES:
             Page.log.failure("the status page {path} failed halfway", path=self._request.path)
             # The status line has been sent, so only an incomplete response can still show that it failed.
             self._request.transport.abortConnection()

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from ipaddress import ip_address
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from twisted.web.server import NOT_DONE_YET
 from ..interfaces import IHistogram, QuotaStatus, Request
 from ..metrics.prometheus import CONTENT_TYPE, exposition
 from ..metrics.prometheusnames import Naming
-from ..names import boundedName
+from ..names import boundedName, canonicalAddress
 from ..profiling.profiler import Profiler, ProfilerStopped
 from .clients import clientsOf, slowest
 from .document import StatusDocument
@@ -135,7 +134,7 @@ class StatusPages:
         ip = question.get("ip", "")
         if "ip" in question:
             try:
-                ip = str(ip_address(ip))
+                ip = canonicalAddress(ip)
             except ValueError:
                 raise BadQuestion(f"{ip!r} is not an address; write 192.0.2.1 or 2001:db8::1, without a port") from None
         document, server, now = self._document, self._document.server, self._document.sensors.seconds()

@@ -27,6 +27,7 @@ from twisted.web.server import Site
 
 from ..clock import wallSeconds
 from ..metrics.registry import SensorRegistry
+from ..names import canonicalAddress
 from .document import StatusDocument
 from .history import History
 from .pageresource import Refused
@@ -121,7 +122,6 @@ class StatusChannel(HTTPChannel):
     """
     A connection for one request without a body.
 
-    @ivar host: the address of the client.
     @ivar isAnswering: whether its request is there.
     @ivar progressSeconds: when it was opened, its request was there, or a part of
         its answer was taken, whichever came last.
@@ -133,13 +133,19 @@ class StatusChannel(HTTPChannel):
 
     site: StatusSite
     transport: Any
-    host = ""
     isAnswering = False
     progressSeconds = 0.0
     _deadline: IDelayedCall | None = None
 
+    @property
+    def host(self) -> str:
+        """
+        The address of the client, without its port; behind a load balancer it is another once something was received.
+        """
+        host: str = getattr(self.transport.getPeer(), "host", "")
+        return host
+
     def connectionMade(self) -> None:
-        self.host = getattr(self.transport.getPeer(), "host", "")
         self.progressSeconds = self.site.reactor.seconds()
         self._deadline = self.site.reactor.callLater(REQUEST_SECONDS, self.abort)
         self.site.opened(self)
@@ -356,7 +362,7 @@ def isLocal(address: Any) -> bool:
     all.
     """
     host = getattr(address, "host", None)
-    return host is None or ip_address(host.partition("%")[0]).is_loopback
+    return host is None or ip_address(canonicalAddress(host)).is_loopback
 
 
 def _isAddress(text: str) -> bool:

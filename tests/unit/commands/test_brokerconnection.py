@@ -100,7 +100,11 @@ class ConnectionOptionsTests(CommandTestCase):
 
     def test_badPasswordFile(self) -> None:
         """A password file that is not there, or no text, is said to be so; what is in it is not told."""
-        for path, words in (("/no/such/file", "No such file"), (self.file(b"\xffsecret"), "is not UTF-8")):
+        for path, words in (
+            ("/no/such/file", "No such file"),
+            (self.file(b"\xffsecret"), "is not UTF-8"),
+            ("/dev/zero", "it has more than 1MiB"),
+        ):
             error = self.assertRaises(CommandFailed, self.settings, f"--login alice --password-file {path}")
             self.assertIn(words, str(error))
             self.assertNotIn("secret", str(error))

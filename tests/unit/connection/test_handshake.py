@@ -75,6 +75,15 @@ class HandshakeTests(SynchronousTestCase):
             self.told, [f"it has sent {MAX_HANDSHAKE_BYTES + 1} bytes for its TLS handshake, which is not over"]
         )
 
+    def test_tooMuchUnderOthers(self) -> None:
+        """What lies between TLS and the connection, such as a wrapper of Twisted's, changes nothing."""
+        tls = Transport()
+        above = Transport()
+        above.transport = tls  # type: ignore[attr-defined]
+        self.begin(transport=above)
+        tls.dataReceived(bytes(MAX_HANDSHAKE_BYTES + 1))
+        self.assertEqual(len(self.told), 1)
+
     def test_dataBehindIt(self) -> None:
         """What came together with its end counts for nothing."""
         _, transport = self.begin()

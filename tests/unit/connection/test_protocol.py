@@ -210,6 +210,19 @@ class RequestTests(ProtocolTestCase):
         self.assertEqual((protocol.requests, transport.isLost), ([b"one"], True))
         self.assertWhole()
 
+    def test_wantsToEndTheProcess(self) -> None:
+        """One that raises what ends a process ends nothing but its connection either, and its turn is given back."""
+
+        def behave(protocol: RecordingProtocol, request: ServerRequest) -> None:
+            raise SystemExit
+
+        self.server.behave = behave
+        _, transport = self.server.connect()
+        self.server.send(transport, b"one")
+        self.assertEqual(len(self.flushLoggedErrors(SystemExit)), 1)
+        self.assertTrue(transport.isLost)
+        self.assertWhole()
+
     def test_failureAtTheBeginning(self) -> None:
         """A connection that cannot be set up, because the pool fails, is closed; nothing stays behind."""
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from twisted.logger import capturedLogs, formatEvent
+import sys
+import warnings
+from io import StringIO
+
+from twisted.logger import LogBeginner, LogPublisher, capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.connection.refusallog import MAX_LINES, MAX_LINES_OF_ADDRESS, RefusalLog
+from admission.connection import refusallog
+from admission.connection.refusallog import MAX_LINES, MAX_LINES_OF_ADDRESS, UNTOLD, RefusalLog
 
 REASON = "a frame of -1 bytes was announced"
 
@@ -32,6 +37,31 @@ class RefusalLogTests(SynchronousTestCase):
         with capturedLogs() as events:
             self.refusals.sweep()
         return [formatEvent(event) for event in events]
+
+    def test_nobodyReadsIt(self) -> None:
+        """Where Twisted's log was not begun, and nobody else reads it, a warning says so, once."""
+        publisher = LogPublisher()
+        beginner = LogBeginner(publisher, StringIO(), sys, warnings)
+        self.patch(refusallog, "globalLogPublisher", publisher)
+        self.patch(refusallog, "globalLogBeginner", beginner)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            self.refuse("192.0.2.1", 2)
+        self.assertEqual([str(each.message) for each in told], [UNTOLD])
+        self.refusals = RefusalLog()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            self.assertEqual(len(self.refuse("192.0.2.1")), 1)
+
+        publisher.addObserver(lambda event: None)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            self.refusals = RefusalLog()
+            self.refuse("192.0.2.1")
+            beginner.beginLoggingTo((), redirectStandardIO=False)
+            self.refusals = RefusalLog()
+            self.refuse("192.0.2.1")
+        self.assertEqual(told, [])
 
     def test_reason(self) -> None:
         """A refusal is logged with its peer and its reason."""

@@ -29,6 +29,7 @@ from admission.connection.factory import ConnectionLimits
 from admission.connection.pauses import Pause
 from admission.connection.wrapping import MAX_DELAY_SECONDS, wrapFactory
 from admission.interfaces import (
+    ADMITTED,
     CONNECTION,
     DEFAULT,
     NOTHING,
@@ -319,6 +320,17 @@ class QuotaTests(SynchronousTestCase):
             [error] = self.flushLoggedErrors(TypeError, ZeroDivisionError)
             self.assertIn(words, str(error.value))
 
+    def test_nameThatAsksUs(self) -> None:
+        """A C{nameOf} that asks one of Twisted's wrappers, which asks us, fails once, and not again within itself."""
+        server = wrapped(self, quota=limiting(), nameOf=lambda protocol: (protocol.principal, protocol.clientId))
+        inner = ThrottlingFactory(server.inner)  # type: ignore[no-untyped-call]
+        server.factory.wrappedFactory = inner
+        _, transport = server.connect()
+        transport.peerSends(b"x")
+        server.settle()
+        self.assertTrue(transport.isLost)
+        self.assertEqual(len(self.flushLoggedErrors(TypeError)), 1)
+
     def test_producer(self) -> None:
         """A producer writes as fast as the quota allows, whether it pushes or is pulled."""
         for isStreaming in (True, False):
@@ -472,10 +484,25 @@ class ConnectionTests(SynchronousTestCase):
         server = wrapped(self, quota=policy)
         for isTLS in (False, True):
             with capturedLogs() as events:
-                protocol, transport = server.connect(isTLS)
-            self.assertEqual((transport.isLost, protocol.lost, protocol.transport), (True, [], None))
+                transport = server.open(isTLS)
+            self.assertEqual((transport.isLost, server.protocols), (True, []))
             self.assertEqual([event["reason"] for event in events], ["ScriptedQuota: not today"])
         self.assertEqual(policy.recorded, [])
+
+    def test_refusedAreNotCountedInside(self) -> None:
+        """A wrapped factory that counts its protocols counts none of those that a policy refuses."""
+        policy = limiting(decision=Decision(False, 1.0, "not today"))
+        server = wrapped(self, quota=policy)
+        counting = ThrottlingFactory(server.inner, maxConnectionCount=1)  # type: ignore[no-untyped-call]
+        server.factory.wrappedFactory = counting
+        server.open()
+        self.assertEqual((server.protocols, counting.connectionCount), ([], 0))
+        policy.decision = ADMITTED
+        _, transport = server.connect()
+        self.assertEqual((transport.isLost, counting.connectionCount), (False, 1))
+        transport.peerCloses()
+        server.settle()
+        self.assertEqual(counting.connectionCount, 0)
 
     def test_connectionIsCounted(self) -> None:
         """A connection is counted once, by its address."""

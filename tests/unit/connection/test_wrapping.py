@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from random import Random
 from typing import Any
+from weakref import WeakSet
 
 from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import (
@@ -24,9 +26,10 @@ from twisted.protocols.policies import ThrottlingFactory
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import directlyProvides, implementer
 
-from admission.connection.factory import HANDSHAKE_BYTES, TLS_CONNECTION_BYTES, ConnectionLimits, RefusedProtocol
+from admission.connection import wrapping
+from admission.connection.factory import HANDSHAKE_BYTES, TLS_CONNECTION_BYTES, ConnectionLimits
 from admission.connection.wrapped import MAX_HELD_BYTES
-from admission.connection.wrapping import WrappedFactory, wrapFactory
+from admission.connection.wrapping import WrappedFactory, warnOfPools, wrapFactory
 from admission.interfaces import (
     CONNECTIONS,
     Usage,
@@ -124,6 +127,51 @@ class PassingTests(SynchronousTestCase):
         self.assertEqual(negotiating.acceptableProtocols(), [b"h2"])
         self.assertFalse(IProtocolNegotiationFactory.providedBy(wrapFactory(Factory(), reactor=object())))
 
+    def test_poolsOfAProcess(self) -> None:
+        """
+        Servers whose pools may hold more than half of the memory between them are named in the log, once, with what to
+        do; not if they share one, and not for a pool that is no bound.
+        """
+        gib = 1 << 30
+        one, other, third = (wrapFactory(Factory(), pool=f"bounded:{gib}", reactor=object()) for _ in range(3))
+        sharing = wrapFactory(Factory(), pool=one.gate.pool, reactor=object())
+        unbounded = wrapFactory(Factory(), pool="unbounded", reactor=object())
+        told: list[list[str]] = []
+        for factory, others, limitBytes in (
+            (one, (), gib),
+            (sharing, (one,), gib),
+            (unbounded, (one,), gib),
+            (one, (unbounded,), gib),
+            (other, (one,), 4 * gib),
+            (other, (one, sharing, unbounded), 3 * gib),
+            (third, (one, other), 3 * gib),
+            (third, (one, other), 4 * gib),
+        ):
+            with capturedLogs() as events:
+                warnOfPools(factory, others, limitBytes)
+            told.append([formatEvent(event) or "" for event in events])
+        self.assertEqual([len(each) for each in told], [0, 0, 0, 0, 0, 1, 0, 1])
+        self.assertIn(
+            "the pools of 3 servers may hold 3 GiB together, and the process 4 GiB: Factory 1 GiB, ", told[7][0]
+        )
+        self.assertIn("wrapFactory(pool=first.gate.pool)", told[7][0])
+
+    def test_poolsOfThoseThatServe(self) -> None:
+        """Those count that listen or have connections."""
+        told: list[tuple[Any, set[Any]]] = []
+        self.patch(wrapping, "_serving", WeakSet())
+        self.patch(wrapping, "warnOfPools", lambda factory, others, limitBytes: told.append((factory, set(others))))
+        one, other = (wrapFactory(Factory(), pool="unbounded", clock=Clock(), reactor=object()) for _ in range(2))
+        one.doStart()
+        other.doStart()
+        other.doStop()
+        other.doStart()
+        one.doStop()
+        other.doStop()
+        one.doStart()
+        one.doStop()
+        self.assertEqual(told, [(other, {one}), (other, {one})])
+
     def test_halfClosesOnce(self) -> None:
         """The transport is told once, also if a producer leaves after that."""
         told: list[str] = []
@@ -186,13 +234,15 @@ class PassingTests(SynchronousTestCase):
 
     def test_refusing(self) -> None:
         """
-        Where the wrapped factory makes no protocol the connection is closed,
-        also inside TLS, where there must be a protocol.
+        Where the wrapped factory makes no protocol, or fails to, the connection is closed, also inside TLS, where
+        there must be a protocol.
         """
-        factory = wrapFactory(Factory(), clock=Clock(), reactor=object())
-        factory.wrappedFactory.buildProtocol = lambda addr: None
-        self.assertIsInstance(factory.buildProtocol(None), RefusedProtocol)
-        self.assertEqual(len(factory.connections), 0)
+        server = wrapped(self)
+        for isTLS, build in product((False, True), (lambda addr: None, lambda addr: 1 / 0)):
+            server.inner.buildProtocol = build  # type: ignore[method-assign, assignment]
+            self.assertTrue(server.open(isTLS).isLost)
+        self.assertEqual((len(server.factory.connections), server.used()), (0, {}))
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 2)
 
     def test_failing(self) -> None:
         """
@@ -202,10 +252,10 @@ class PassingTests(SynchronousTestCase):
         server = wrapped(self)
 
         def fail(protocol: Foreign, data: bytes) -> None:
-            raise ZeroDivisionError
+            raise error
 
         server.behave = fail
-        for isLater in (False, True):
+        for isLater, error in product((False, True), (ZeroDivisionError, SystemExit)):
             protocol, transport = server.connect()
             if isLater:
                 protocol.transport.pauseProducing()
@@ -216,7 +266,7 @@ class PassingTests(SynchronousTestCase):
                 protocol.transport.resumeProducing()
                 server.settle()
             self.assertEqual((len(protocol.lost), transport.isLost), (1, True))
-            self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+            self.assertEqual(len(self.flushLoggedErrors(error)), 1)
 
     def test_notBytes(self) -> None:
         """Text is refused as Twisted's transports refuse it."""

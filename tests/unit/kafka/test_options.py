@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +80,25 @@ class ListenTests(OptionsTestCase):
         """An endpoint that cannot be made is refused with what is wrong and an example."""
         for text in ("", "tcp", "carrier:pigeon", "tcp:1:no=2", "tcp:nosuchservice", "ssl:1:privateKey=/no/key"):
             self.assertMistake(["--listen", text], f"--listen {text}", "tcp:9092:interface=127.0.0.1")
+        pipe = self.mktemp()
+        os.mkfifo(pipe)
+        for path in ("/dev/zero", pipe):
+            for name in ("privateKey", "certKey", "extraCertChain", "dhParameters"):
+                self.assertMistake(["--listen", f"ssl:1:{name}={path}"], f"{name}={path}: ", "it is not a regular file")
         self.assertMistake(["--status", "tcp"], "--status tcp: it takes other arguments; write an endpoint")
         self.assertMistake(["--status", "tcp:1:backlog=x"], "--status tcp:1:backlog=x: 'x' is not a number; write")
+
+
+class EncodingTests(OptionsTestCase):
+    """What the command writes, and later its log, is written whatever the terminal's encoding is."""
+
+    def test_escaped(self) -> None:
+        """What the encoding lacks is escaped, also where the command line has a mistake."""
+        written = BytesIO()
+        self.patch(sys, "stdout", TextIOWrapper(written, "latin-1", write_through=True))
+        self.assertRaises(UsageError, self.parse, "--quota", "\u20ac")
+        sys.stdout.write("\u20ac")
+        self.assertEqual(written.getvalue(), b"\\u20ac")
 
 
 class LoginTests(OptionsTestCase):

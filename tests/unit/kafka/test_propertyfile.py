@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -38,10 +39,33 @@ class ReadPropertyFileTests(SynchronousTestCase):
             *((4, "a", "1,2 # no comment"), (6, "b", "\\"), (7, "c", "3\x85\x0b4"), (8, "d", "")),
         )
 
+    def test_continued(self) -> None:
+        """A line that is continued is one from its first, whatever the others begin with; so is one of 80,000."""
+        self.assertReads(
+            "\\\n \\\n#x=1\n\\\n\na=b\\\\\\\n\\\n !c\n# d\\\ne=\\\\", (1, "#x", "1"), (6, "a", "b\\!c"), (10, "e", "\\")
+        )
+        self.assertReads(
+            "a=b\n" + "c\\\n" * 80_000 + "d=e\nf=g\n",
+            (1, "a", "b"),
+            (2, "c" * 80_000 + "d", "e"),
+            (80_003, "f", "g"),
+        )
+
     def test_text(self) -> None:
         """The file is in UTF-8, with a byte order mark or without, and may have Java's escapes."""
         self.assertReads("\ufeffname=Z\u00fcrich", (1, "name", "Z\u00fcrich"))
         self.assertReads("a\\ b\\=c = x\\ty\\u00e9\\z\\:\\ud83d\\ude00", (1, "a b=c", "x\ty\u00e9z:\U0001f600"))
+
+    def test_noSuchFile(self) -> None:
+        """What may never end is refused before it is read: the reactor reads it when SIGHUP says so."""
+        os.mkfifo(self.path)
+        for path, reason in ((self.path, "it is not a regular file"), ("/dev/zero", "it is not a regular file")):
+            error = self.assertRaises(SettingsError, list, readPropertyFile(path))
+            self.assertEqual(str(error), f"{path} cannot be read: {reason}")
+        os.unlink(self.path)
+        Path(self.path).write_bytes(b"a=" + b"x" * (8 << 20))
+        error = self.assertRaises(SettingsError, list, readPropertyFile(self.path))
+        self.assertEqual(str(error), f"{self.path} cannot be read: it has more than 256KiB")
 
     def test_refused(self) -> None:
         """A file that cannot be read is named, with the place of the mistake."""

@@ -263,12 +263,18 @@ class AlterTests(LimitsTestCase):
 
     def test_policyFails(self) -> None:
         """A policy that raises what it should not is logged, and the alteration fails like a refused one."""
-        self.patch(self.policies[0], "configure", lambda entity, limits, now: any(limits.values()) and 1 // 0)
-        (refusal,) = self.alter((ALICE, {RATE: 7.0}))
-        self.assertIsInstance(refusal, LimitRefused)
-        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
-        self.clock.turn()
-        self.assertEqual(list(self.log.table("quotas").items()), [])
+
+        def configure(entity: QuotaEntity, limits: Mapping[str, float | None], now: float) -> None:
+            if any(limits.values()):
+                raise error
+
+        self.patch(self.policies[0], "configure", configure)
+        for error in (ZeroDivisionError, SystemExit):
+            (refusal,) = self.alter((ALICE, {RATE: 7.0}))
+            self.assertIsInstance(refusal, LimitRefused)
+            self.assertEqual(len(self.flushLoggedErrors(error)), 1)
+            self.clock.turn()
+            self.assertEqual(list(self.log.table("quotas").items()), [])
 
     def test_eachForItself(self) -> None:
         """Of one entity all is changed or nothing; others are changed all the same."""

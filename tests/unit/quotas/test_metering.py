@@ -395,6 +395,27 @@ class CardinalityTests(MetersTestCase):
         self.configure(ALICE_DEFAULT, None)
         self.assertEqual((len(self.meters), self.owed(by("alice", "y"))), (11, [1.0]))
 
+    def test_overflowOfEachAddress(self) -> None:
+        """A flood of names from one address harms those that are new there, and not those that are new at another."""
+        self.meters = Meters(self.limits, RATE, Buckets(1.0).build, 20)
+        self.configure(DEFAULT_CLIENT)
+
+        def new(name: str, peer: str) -> Request:
+            return Request("Produce", "alice", name, peer, 100)
+
+        for number in range(25):
+            self.meters.spend(new(str(number), "192.0.2.66"), 100, self.clock.seconds())
+        for peer, expected in (("192.0.2.66", 4.0), ("192.0.2.1", 0.0)):
+            self.assertEqual(self.owed(new("another", peer)), [expected])
+            self.meters.spend(new("another", peer), 100, self.clock.seconds())
+        # Beyond some addresses, all others share.
+        for peer in ("192.0.2.2", "192.0.2.3"):
+            self.meters.spend(new("another", peer), 100, self.clock.seconds())
+        self.assertEqual(self.owed(new("more", "192.0.2.4")), [1.0])
+        self.assertEqual(len(self.meters), 20 + 2 + 1)
+        self.configure(DEFAULT_CLIENT, None)
+        self.assertEqual(len(self.meters), 0)
+
     def test_roomAgain(self) -> None:
         """Meters that are idle make room for newcomers, swept or not."""
         self.configure(DEFAULT_CLIENT)

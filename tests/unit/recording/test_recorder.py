@@ -66,11 +66,11 @@ class BrokenExporter(MemoryExporter):
 
     def exportEvent(self, event: Any) -> None:
         """Raise."""
-        raise RuntimeError("broken")
+        raise SystemExit
 
     def exportSamples(self, samples: Sequence[SensorSample]) -> None:
         """Raise."""
-        raise RuntimeError("broken")
+        raise SystemExit
 
 
 class UnstartableExporter(MemoryExporter):
@@ -234,13 +234,13 @@ class RecorderTests(SynchronousTestCase):
             recorder.connectionOpened("tcp", "::1")
         recorder.sample()
         self.assertEqual((len(other.events), len(other.samples)), (5, 1))
-        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+        self.assertEqual(len(self.flushLoggedErrors(SystemExit)), 1)
         self.assertEqual(
             dict(registry.families["ExportFailures"].read(self.clock.seconds())),
             {("exporter 0",): 6, ("exporter 1",): 0},
         )
         self.clock.advance(60.0)
-        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+        self.assertEqual(len(self.flushLoggedErrors(SystemExit)), 1)
 
     def test_cannotStart(self) -> None:
         """When an exporter cannot start, the recorder does not, and those that have are stopped."""

@@ -65,6 +65,8 @@ class HeaderTests(SegmentTestCase):
             {"slotBytes": 0},
             {"slotBytes": -256},
             {"slotBytes": 2},
+            {"slotBytes": 5},
+            {"slotBytes": 255},
             {"slotBytes": 1e3},
             {"slotBytes": None},
             {"slotBytes": 2**40},
@@ -73,6 +75,16 @@ class HeaderTests(SegmentTestCase):
         ):
             Path(self.path).write_bytes(evolve(header, **changed).toBytes() + bytes(SLOT_BYTES))
             self.assertRaises(DamagedSegment, self.load)
+
+    def test_large(self) -> None:
+        """What readers would have to parse, or repeat for each event, is bounded, for readers and for writers."""
+        raw = Header(ORIGIN, 1, 100.0, 1_700_000_000.0).toBytes()
+        for name, sizeBytes in (("bandwidth", 8 << 10), ("wallSeconds", 64 << 10)):
+            text = raw[16:].rstrip(b"\0").replace(name.encode(), name.encode() + b"x" * sizeBytes)
+            Path(self.path).write_bytes(struct.pack("<8sII", raw[:8], 16 + len(text), len(text)) + text)
+            self.assertIn(" may be", str(self.assertRaises(DamagedSegment, self.load)))
+        header = Header(evolve(ORIGIN, poolDescription="x" * (8 << 10)), 1, 100.0, 1_700_000_000.0)
+        self.assertIn(" may be", str(self.assertRaises(ValueError, header.toBytes)))
 
 
 class WritingTests(SegmentTestCase):
@@ -304,6 +316,17 @@ class ReadingTests(SegmentTestCase):
         ):
             Path(self.path).write_bytes(bad)
             self.assertRaises(DamagedSegment, Segment.load, self.path)
+
+    def test_noSegment(self) -> None:
+        """A file that is larger than any segment is not read, however little of it there is; nor is a pipe."""
+        self.writer().append(KafkaRequestEvent(1, 100.0))
+        os.truncate(self.path, 3 << 30)
+        damaged = self.assertRaises(DamagedSegment, Segment.load, self.path)
+        self.assertEqual(str(damaged), "this is no segment: it has more than 16MiB")
+        os.unlink(self.path)
+        os.mkfifo(self.path)
+        damaged = self.assertRaises(DamagedSegment, Segment.load, self.path)
+        self.assertEqual(str(damaged), "this is no segment: it is not a regular file")
 
     def test_cutOff(self) -> None:
         """Of a file that was cut off, whole records are read: here one text and five requests."""

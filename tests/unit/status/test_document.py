@@ -14,7 +14,7 @@ from admission.metrics.registry import SensorRegistry
 from admission.status.document import FULL_SECONDS, KEPT_SECONDS, MAX_CONNECTIONS, SHORTAGE_SECONDS, StatusDocument
 from admission.status.sections import LONGEST_NAME, Section
 from tests.kit.statusfixture import NOW_SECONDS
-from tests.kit.wrapped import BUCKET, KIB, echo, wrapped
+from tests.kit.wrapped import KIB, echo, wrapped
 
 
 class DocumentTestCase(SynchronousTestCase):
@@ -86,10 +86,11 @@ class DocumentTests(DocumentTestCase):
 
     def test_connections(self) -> None:
         """Connections are listed by the memory that they hold, with who is at the other end."""
-        self.serve(quota=BUCKET, nameOf=lambda protocol: ("alice", "diary") if protocol.received else None)
+        slow = "client-bytes:produce=500:fetch=500:algorithm=bucket"
+        self.serve(quota=slow, nameOf=lambda protocol: ("alice", "diary") if protocol.received else None)
         self.server.connect(host="192.0.2.7")
         _, transport = self.server.connect(isTLS=True)
-        transport.peerSends(b"x" * 3000)
+        transport.peerSends(b"x" * KIB)
         self.server.settle()
         largest, other = self.look()["connections"]["largest"]
         self.assertEqual((largest["user"], largest["clientId"], largest["heldBytes"]), ("alice", "diary", 48 * KIB))

@@ -244,6 +244,8 @@ class PagesTests(StatusTestCase):
         said = self.get("/explain?ip=192.0.2.2").document
         self.assertEqual((said["clientCount"], said["connections"], round(said["delaySeconds"])), (2, 1, 4))
         self.assertEqual(said["ip"], "192.0.2.2")
+        said = self.get("/explain?ip=::ffff:192.0.2.2").document
+        self.assertEqual((said["clientCount"], said["ip"]), (2, "192.0.2.2"))
         self.assertEqual(self.get("/explain?user=bob").document["clientCount"], 0)
 
     def test_explainNames(self) -> None:

@@ -15,6 +15,7 @@ from twisted.logger import Logger
 
 from admission.interfaces import PARKED, IPurgatory
 from admission.names import boundedName
+from admission.policyfailure import FAILURES
 from admission.timeslices import SLICE_SECONDS, Steps, TimeSlices
 
 from ..brokersettings import Settings
@@ -26,6 +27,7 @@ from ..server import Server
 from ..wire.recordwalk import FoundRecord, RecordWalk
 from .groups.groupcoordinator import GroupCoordinator
 from .groups.groupstate import GroupLimits
+from .holdings import RefusedShares
 from .log.interface import ILog, Partition
 
 
@@ -89,6 +91,7 @@ class Broker(Server[Settings]):
     @ivar superUsers: who may change limits, topics and groups.
     @ivar groups: the groups of consumers; to be started and stopped with the
         broker.
+    @ivar refusedShares: tells the log who may not have more topics.
     @ivar waitingFetches: how many partitions each large Fetch has that waits for records, by what answers it at once.
     @ivar isDraining: whether L{drain} was called.
     @ivar changed: the partition whose watchers are being checked, because it has changed; L{None} while none are.
@@ -107,6 +110,7 @@ class Broker(Server[Settings]):
     logins: Logins = field(init=False)
     superUsers: SuperUsers = field(init=False)
     groups: GroupCoordinator = field(init=False)
+    refusedShares: RefusedShares = field(init=False, factory=RefusedShares)
     waitingFetches: dict[Callable[[], object], int] = field(init=False, factory=dict)
     isDraining: bool = field(init=False, default=False)
     changed: Partition | None = field(init=False, default=None)
@@ -217,7 +221,7 @@ class Broker(Server[Settings]):
             self.changed = partition
             try:
                 self.purgatory.checkAndComplete(partition)
-            except Exception:
+            except FAILURES:
                 self._log.failure(
                     "the purgatory failed; who waits for records of {partition} waits until its time is over",
                     partition=f"{partition.topicName}-{partition.index}",

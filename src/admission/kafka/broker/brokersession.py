@@ -159,7 +159,6 @@ class BrokerSession(KafkaSession):
         """
         if self.needsLogin:
             self._loginCall = self.factory.clock.callLater(self.broker.settings.loginTimeoutSeconds, self._loginOverdue)
-        super().connectionMade()
 
     def throttleOver(self) -> None:
         """
@@ -515,7 +514,7 @@ class BrokerSession(KafkaSession):
         if isLarge:
             self._chargeDecoded(request, len(produced.partitions))
         goOver = partial(self.broker.goOver, request)
-        steps = produceapi.append(self.broker, produced, self.principal, wantsFlush, goOver)
+        steps = produceapi.append(self.broker, produced, self.principal, self.holder, wantsFlush, goOver)
         # A slice that survives would keep the buffer from being reused.
         del produced
         if not isLarge:

@@ -30,7 +30,7 @@ from admission._version import __version__
 from admission.tlsfailure import whyTlsFailed
 
 from ..wire.primitives import MalformedResponse
-from ..wire.requests import ClientApi, clientApi, decodeResponse, encodeRequest, readCorrelationId
+from ..wire.requests import MAX_ELEMENTS, ClientApi, clientApi, decodeResponse, encodeRequest, readCorrelationId
 from ..wire.versions import API_VERSIONS
 from .errors import (
     AuthenticationFailed,
@@ -67,6 +67,8 @@ class ConnectionSettings:
     @ivar connectTimeoutSeconds: how long connecting may take, negotiating and
         logging in included.
     @ivar maxResponseBytes: the largest response to read.
+    @ivar maxElements: how many array elements it may have, at all depths together; each takes some hundred
+        bytes beside its own.
     """
 
     clientId: str | None = "admission"
@@ -75,6 +77,7 @@ class ConnectionSettings:
     requestTimeoutSeconds: float = 30.0
     connectTimeoutSeconds: float = 30.0
     maxResponseBytes: int = 100_000_000
+    maxElements: int = MAX_ELEMENTS
 
 
 @define(eq=False)
@@ -283,7 +286,7 @@ class ClientConnection(Protocol):
             _, errorCode = _ERROR.unpack_from(frame)
             if errorCode == ErrorCode.unsupported_version.value:
                 apiVersion = 0
-        return decodeResponse(pending.api, apiVersion, frame)
+        return decodeResponse(pending.api, apiVersion, frame, self._settings.maxElements)
 
     def _noteThrottle(self, response: Any) -> None:
         throttleMs = getattr(response, "throttleTimeMs", None)

@@ -97,10 +97,12 @@ class RecordsRefused(ClientError):
     <admission.kafka.client.consumer.Consumer.seek>} past it to go on.
 
     @ivar offset: where reading stopped.
+    @ivar nextOffset: where the next batch begins; L{None} if the header of this one is damaged.
     """
 
-    def __init__(self, topic: str, partition: int, offset: int, reason: str) -> None:
+    def __init__(self, topic: str, partition: int, offset: int, reason: str, nextOffset: int | None = None) -> None:
         super().__init__(f"{topic}-{partition} cannot be read at offset {offset}: {reason}")
+        self.nextOffset = nextOffset
         self.topic = topic
         self.partition = partition
         self.offset = offset

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from ..wire.batches import BatchRefused, Record, recordsOf
+from ..wire.batches import BatchRefused, Record, RecordBatch, recordsOf
 from ..wire.compression import MAX_BLOCK_BYTES, decompressed
 from ..wire.primitives import Buffer
 from ..wire.stored import batchesIn
@@ -65,7 +65,9 @@ class PartitionRecords:
         self._decoded: Sequence[Record] = ()
         self._index = 0
         self._batchEnd = fetchOffset
-        self._refusal: BatchRefused | None = None
+        # In words: the exception would keep what was decompressed so far.
+        self._refusal: str | None = None
+        self._refusedEnd: int | None = None
 
     def take(self, count: int) -> list[ConsumerRecord]:
         """
@@ -91,7 +93,7 @@ class PartitionRecords:
                 self.nextOffset = max(self.nextOffset, self._batchEnd)
                 if not self._decodeNext():
                     if self._refusal is not None and not taken:
-                        raise RecordsRefused(topic, partition, self.nextOffset, str(self._refusal))
+                        raise RecordsRefused(topic, partition, self.nextOffset, self._refusal, self._refusedEnd)
                     break
         return taken
 
@@ -110,8 +112,10 @@ class PartitionRecords:
                 self.isExhausted = True
                 return False
             batch, payload = found
+            self._refusedEnd = batch.lastOffset + 1
             if not batch.isControl:
                 records = recordsOf(batch, decompress(batch.compression, payload, self._maxBatchBytes))
+                _checkOffsets(batch, records)
                 if batch.attributes & _STORED_TIME_BIT:
                     records = [
                         Record(each.key, each.value, batch.maxTimestampMs, each.headers, each.offset)
@@ -121,10 +125,24 @@ class PartitionRecords:
                     records = [each for each in records if each.offset >= self.nextOffset]
                 self._decoded = records
         except BatchRefused as refusal:
-            self._refusal = refusal
+            self._refusal = str(refusal)
             return False
-        self._batchEnd = batch.lastOffset + 1
+        self._batchEnd, self._refusedEnd = batch.lastOffset + 1, None
         return True
+
+
+def _checkOffsets(batch: RecordBatch, records: Sequence[Record]) -> None:
+    """
+    @raise BatchRefused: if a record has an offset outside of its batch: the partition may not have the one behind it,
+        and who asks for that begins anew.
+    """
+    for record in records:
+        if not batch.baseOffset <= record.offset <= batch.lastOffset:
+            raise BatchRefused(
+                ErrorCode.corrupt_message,
+                f"a record has offset {record.offset}, and its batch those from {batch.baseOffset} to"
+                f" {batch.lastOffset}",
+            )
 
 
 def decompress(compression: int, payload: Buffer, maxBytes: int) -> Buffer:

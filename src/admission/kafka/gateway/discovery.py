@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from attrs import evolve
 from twisted.internet.defer import CancelledError, Deferred, inlineCallbacks
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
@@ -17,6 +18,12 @@ from ..kafkarequest import Address
 from .gateway import Gateway
 
 LOGGED_SECONDS = 60.0
+
+MAX_NODES = 10_000
+"""How many nodes an answer may name, ten times what may have ports; decoded they take 4 MB and ten milliseconds."""
+
+LARGEST_ANSWER_BYTES = 1 << 20
+"""The largest answer to ApiVersions or Metadata: 10,000 nodes with names of eighty bytes."""
 
 
 class Discovery:
@@ -33,7 +40,8 @@ class Discovery:
     def __init__(self, gateway: Gateway, clock: IReactorTime, settings: ConnectionSettings) -> None:
         self._gateway = gateway
         self._clock = clock
-        self._settings = settings
+        # No client is charged for what a node answers here.
+        self._settings = evolve(settings, maxResponseBytes=LARGEST_ANSWER_BYTES, maxElements=MAX_NODES)
         self._connection: ClientConnection | None = None
         self._asking: Deferred[None] | None = None
         self._next = 0

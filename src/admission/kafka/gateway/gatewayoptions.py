@@ -15,10 +15,12 @@ from twisted.internet.endpoints import HostnameEndpoint, clientFromString
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.python.usage import UsageError
 
+from admission.boundedfile import readBounded
+
 from ..brokeroptions import parseHostPort
 from ..client.sasl import Credentials
 from ..kafkarequest import Address
-from ..options import Listener, ServerOptions, endpointOf
+from ..options import Listener, ServerOptions, checkFiles, endpointOf
 from .gateway import EndpointMaker
 from .gatewaysettings import GatewaySettings, loadGatewaySettings
 from .nodes import NodePorts
@@ -183,6 +185,7 @@ def _checkEndpoint(upstream: Upstream) -> None:
     endpointFor = upstream.endpoints(reactor, 1.0)
     for host, port in upstream.addresses:
         try:
+            checkFiles(f"tls{upstream.options or ''}")
             endpointFor(host, port)
         except Exception as error:
             # Each kind of endpoint has its own way to refuse its arguments.
@@ -204,9 +207,11 @@ def parseLogin(text: str) -> Credentials:
         raise UsageError(f"--upstream-login {text}: write MECHANISM:USER:FILE, as in SCRAM-SHA-256:gateway:password")
     mechanism, username, path = parts
     try:
-        password = Path(path).read_text("utf-8").rstrip("\r\n")
+        password = readBounded(path).decode("utf-8").rstrip("\r\n")
         return Credentials(mechanism, username, password)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise UsageError(f"--upstream-login {text}: {path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
         raise UsageError(f"--upstream-login {text}: {error}") from error
 
 

@@ -16,10 +16,16 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
+from admission.boundedfile import readBounded
+
+from ..broker.holdings import Holdings
 from ..broker.log.flushing import DeferToThread
 
 MAX_PRODUCERS: Final = 100_000
-"""How many are remembered; those that were used longest ago are forgotten first."""
+"""How many are remembered; of users that have more than the mean, those that were used longest ago are forgotten."""
+
+MAX_FILE_BYTES: Final = 64 << 20
+"""The largest file that is read, in bytes: of as many producers, each of a user of its own with a name of 500 bytes."""
 
 SAVED_SECONDS: Final = 60.0
 """How often what has changed is written to the disk."""
@@ -49,6 +55,7 @@ class KnownProducers:
         self._path = path
         self._deferToThread = deferToThread
         self._known: dict[tuple[str, int], None] = {}
+        self._holdings = Holdings()
         self._hasChanged = False
         self._saving = DeferredLock()
         self._saves = LoopingCall(self.save)
@@ -82,9 +89,15 @@ class KnownProducers:
                 del known[pair]
             else:
                 self._hasChanged = True
+                self._holdings.add(principal, 1)
             known[pair] = None
         while len(known) > MAX_PRODUCERS:
-            del known[next(iter(known))]
+            oldest = next(iter(known))
+            del known[oldest]
+            if self._holdings.isAboveMean(oldest[0], MAX_PRODUCERS):
+                self._holdings.add(oldest[0], -1)
+            else:
+                known[oldest] = None
 
     def __iter__(self) -> Iterator[tuple[str, int]]:
         """
@@ -125,8 +138,7 @@ class KnownProducers:
 
     def _load(self) -> None:
         try:
-            with open(self._path, "rb") as file:
-                content = file.read()
+            content = readBounded(self._path, MAX_FILE_BYTES)
         except FileNotFoundError:
             return
         except OSError as error:
@@ -134,6 +146,8 @@ class KnownProducers:
             return
         try:
             self._known = dict.fromkeys(_parsed(content))
+            for principal, _ in self._known:
+                self._holdings.add(principal, 1)
         except ValueError as error:
             self._log.warn(
                 "{path} is damaged ({error}): producers count as new until they are known again",

@@ -6,13 +6,16 @@ The nodes of the cluster behind a gateway: where they are, and what is under way
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from attrs import define, field, frozen
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
 from ..kafkarequest import Address
+
+MOVE_LOGGED_SECONDS: Final = 1.0
+"""How often it is logged, at most, that a node has moved."""
 
 
 class ShareWaiter(Protocol):
@@ -62,6 +65,7 @@ class Node:
     @ivar shareBytes: how much memory requests on their way to it may hold.
     @ivar address: where it is; L{None} while that is not known.
     @ivar sinceSeconds: since when it is known to be there.
+    @ivar movedSeconds: when it was last logged that it has another address.
     @ivar linkCount: how many links to it are open or being opened.
     @ivar unanswered: how many requests it has not answered.
     @ivar heldBytes: how much memory is meant for it.
@@ -76,6 +80,7 @@ class Node:
     shareBytes: int
     address: Address | None = None
     sinceSeconds: float = 0.0
+    movedSeconds: float = float("-inf")
     linkCount: int = 0
     unanswered: int = 0
     heldBytes: int = 0
@@ -211,11 +216,14 @@ class Nodes:
         node = self.of(nodeId)
         address = Address(host, port)
         if node.address != address:
-            if node.address is not None:
-                self._log.info("node {id} has moved to {host}:{port}", id=nodeId, host=host, port=port)
-            else:
+            now = self._seconds()
+            if node.address is None:
                 self._log.info("node {id} is at {host}:{port}", id=nodeId, host=host, port=port)
-                node.sinceSeconds = self._seconds()
+                node.sinceSeconds = now
+            elif now - node.movedSeconds >= MOVE_LOGGED_SECONDS:
+                # One response may name a node ten thousand times, each time at another place.
+                node.movedSeconds = now
+                self._log.info("node {id} has moved to {host}:{port}", id=nodeId, host=host, port=port)
             node.address = address
             for waiting in self._waiting.pop(nodeId, ()):
                 waiting.callback(node)

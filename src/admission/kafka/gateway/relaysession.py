@@ -71,11 +71,17 @@ UNANSWERED_BYTES: Final = 1 << 10
 COLLECTED_BYTES: Final = 64 << 10
 """A larger response is passed on as it comes."""
 
-LARGEST_COLLECTED_BYTES: Final = 4 << 20
-"""What has to be collected to be understood may have so much."""
+LARGEST_COLLECTED_BYTES: Final = 1 << 20
+"""
+What has to be collected to be understood may have so much: the coordinators of 20,000 groups, or 10,000 nodes.  It is
+looked through in one turn.
+"""
 
 HEAD_BYTES: Final = 1 << 10
-"""So much of a large response is waited for before anything is passed on: what is changed in it comes early."""
+"""
+So much of a large response is waited for before anything is passed on: what is changed in it comes early.  If that is
+not enough, twice as much is waited for, and so on.
+"""
 
 GROUP_SESSION_SECONDS: Final = 45.0
 """The session timeout of members whose coordinator sets it (KIP-848), if that has its default."""
@@ -402,11 +408,17 @@ class RelaySession(KafkaSession):
                     f"its answer to {request.kind} has {sizeBytes} bytes, and the gateway can collect "
                     f"{LARGEST_COLLECTED_BYTES}"
                 )
-            if sizeBytes > COLLECTED_BYTES:
-                request.releaseDecoded()
-                request.decoded = self.factory.gate.pool.charge(sizeBytes, RESPONSES)
-            return CollectedResponse(partial(self._respondWhole, request)).take
+            return CollectedResponse(
+                partial(self._respondWhole, request), partial(self.chargeCollected, request, sizeBytes)
+            ).take
         return PassedResponse(self, request, sizeBytes).take
+
+    def chargeCollected(self, request: KafkaRequest, sizeBytes: int) -> None:
+        """
+        So much of a response is kept until more of it comes.
+        """
+        request.releaseDecoded()
+        request.decoded = self.factory.gate.pool.charge(UNANSWERED_BYTES + sizeBytes, RESPONSES)
 
     def _respondWhole(self, request: KafkaRequest, response: bytes) -> None:
         header = request.header
@@ -557,14 +569,20 @@ class CollectedResponse:
     A response that is handed on when it is whole.
     """
 
-    __slots__ = ("_parts", "_whole")
+    __slots__ = ("_kept", "_parts", "_whole")
 
-    def __init__(self, whole: Callable[[bytes], None]) -> None:
+    def __init__(self, whole: Callable[[bytes], None], kept: Callable[[], None]) -> None:
+        """
+        @param kept: called once, if it does not come at once.
+        """
         self._whole = whole
+        self._kept = kept
         self._parts: list[bytes] = []
 
     def take(self, part: bytes, isLast: bool) -> None:
         if not isLast:
+            if not self._parts:
+                self._kept()
             self._parts.append(part)
             return
         if self._parts:
@@ -577,13 +595,14 @@ class PassedResponse:
     A response that is handed on as it comes, with only its beginning changed.
     """
 
-    __slots__ = ("_delaySeconds", "_eraser", "_head", "_isBegun", "_request", "_session", "_sizeBytes")
+    __slots__ = ("_delaySeconds", "_eraser", "_head", "_isBegun", "_request", "_session", "_sizeBytes", "_wantedBytes")
 
     def __init__(self, session: RelaySession, request: KafkaRequest, sizeBytes: int) -> None:
         self._session = session
         self._request = request
         self._sizeBytes = sizeBytes
         self._head = b""
+        self._wantedBytes = min(HEAD_BYTES, sizeBytes)
         self._isBegun = False
         self._eraser: AddressEraser | None = None
         self._delaySeconds = 0.0
@@ -595,7 +614,7 @@ class PassedResponse:
                 session.send([part if self._eraser is None else self._eraser.feed(part)])
             else:
                 self._head += part
-                if len(self._head) >= min(HEAD_BYTES, self._sizeBytes):
+                if len(self._head) >= self._wantedBytes:
                     self._begin()
         except (MalformedRequest, MalformedResponse) as malformed:
             # Varints and tagged fields are read alike in both.
@@ -619,10 +638,15 @@ class PassedResponse:
         if apiKey == METADATA:
             found = metadataHead(apiVersion, body, session.addressOf)
             if found is None:
+                # As often as not the next piece would not be enough either, and all of it is looked through again.
+                self._wantedBytes = min(2 * len(head), self._sizeBytes, LARGEST_COLLECTED_BYTES)
+                session.chargeCollected(self._request, self._wantedBytes)
                 return
             end, replacement = found
             sizeBytes += len(replacement) - end
             body = replacement + body[end:]
+            if self._wantedBytes > HEAD_BYTES:
+                session.chargeCollected(self._request, 0)
         self._isBegun = True
         self._head = b""
         delaySeconds = self._delaySeconds = session.charged(self._request, sizeBytes)

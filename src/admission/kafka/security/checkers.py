@@ -17,8 +17,10 @@ from twisted.internet.threads import deferToThread
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from admission.boundedfile import readBounded
+
 from .credentials import IScramCredentials, PrincipalRealm
-from .passwordfile import PasswordFile, Users, changeUsers
+from .passwordfile import MAX_FILE_BYTES, PasswordFile, Users, changeUsers
 
 SUPPORTED = (IUsernamePassword, IScramCredentials)
 """The credentials that clients of the broker can present."""
@@ -138,7 +140,7 @@ def repaired(checker: Any) -> Any:
         checker.users = {_encoded(name): _encoded(password) for name, password in checker.users.items()}
     elif isinstance(checker, FilePasswordDB):
         try:
-            open(checker.filename, "rb").close()
+            readBounded(checker.filename, MAX_FILE_BYTES)
         except OSError as error:
             raise ValueError(f"{checker.filename} cannot be read: {error.strerror}") from error
     return checker

@@ -6,7 +6,6 @@ TLS with client certificates, and the names of their subjects.
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 from cryptography import x509
@@ -14,6 +13,8 @@ from cryptography.x509.oid import NameOID
 from OpenSSL.crypto import FILETYPE_PEM, X509, load_certificate
 from twisted.internet.endpoints import SSL4ServerEndpoint
 from twisted.internet.ssl import CertificateOptions, PrivateCertificate
+
+from admission.boundedfile import readBounded
 
 _KEYWORDS = {
     NameOID.COMMON_NAME: "CN",
@@ -100,7 +101,7 @@ def listenWithCertificates(
     if required not in ("yes", "no"):
         raise ValueError(f"required is {required!r}, and it can be yes or no")
     own, *chain = _certificates(certKey)
-    identity = PrivateCertificate.loadPEM(Path(privateKey).read_bytes() + b"\n" + own)  # type: ignore[no-untyped-call]
+    identity = PrivateCertificate.loadPEM(readBounded(privateKey) + b"\n" + own)  # type: ignore[no-untyped-call]
     options = CertificateOptions(
         privateKey=identity.privateKey.original,
         certificate=identity.original,
@@ -114,7 +115,7 @@ def listenWithCertificates(
 
 
 def _certificates(path: str) -> list[bytes]:
-    found = _CERTIFICATE.findall(Path(path).read_bytes())
+    found = _CERTIFICATE.findall(readBounded(path))
     if not found:
         raise ValueError(f"{path} has no certificate in PEM")
     return found

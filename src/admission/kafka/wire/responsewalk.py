@@ -32,11 +32,20 @@ from .layouts import (
     primitiveSizeBytes,
     untagged,
 )
-from .primitives import MalformedResponse
+from .primitives import MAX_TAGS, MalformedResponse
 from .relayedapis import RELAYED_BY_KEY
 
 #: The L{Span.name} of the number of a tagged field that is found.
 TAG_NUMBER: Final = "tag number"
+
+MAX_ADDRESSES: Final = 10_000
+"""
+How many addresses of nodes, three spans each, a response may have that is looked through whole; they take a tenth of a
+second, and half a kilobyte each while they are known.  The shortest address has 11 bytes.
+"""
+
+_SLICE_BYTES: Final = 64 << 10
+"""How much is walked through before the fields that were found are counted."""
 
 _VARINT_SHIFTS: Final = range(0, 35, 7)
 
@@ -96,11 +105,15 @@ def walked(walk: Walk, body: bytes, spans: list[Span]) -> int | None:
     Walk through a body, or the beginning of one.
 
     @return: what the walk returns, or L{None} if it needs more bytes.
+    @raise MalformedResponse: also if there are more than L{MAX_ADDRESSES}.
     """
     steps = walk(spans)
     next(steps)
     try:
-        steps.send(body)
+        for begin in range(0, len(body), _SLICE_BYTES):
+            steps.send(body[begin : begin + _SLICE_BYTES])
+            if len(spans) > 3 * MAX_ADDRESSES:
+                raise MalformedResponse(f"a response has more than {MAX_ADDRESSES} addresses")
     except StopIteration as over:
         end: int = over.value
         return end
@@ -131,6 +144,10 @@ class _Reader:
 
     def refuse(self, what: str) -> NoReturn:
         raise MalformedResponse(f"{self.label} {what}")
+
+    def limitTags(self, count: int) -> None:
+        if count > MAX_TAGS:
+            self.refuse(f"has a count of {count} tagged fields where {MAX_TAGS} may be")
 
     def next(self, chunk: bytes, base: int, offset: int) -> Generator[None, bytes, _Place]:
         """
@@ -176,6 +193,7 @@ class _Reader:
         """
         Skip tagged fields.
         """
+        self.limitTags(count)
         for _ in range(count):
             _, chunk, base, offset = yield from self.varint(chunk, base, offset)
             sizeBytes, chunk, base, offset = yield from self.varint(chunk, base, offset)
@@ -324,6 +342,7 @@ def _wantedTag(member: Field[Any]) -> Iterator[str]:
     """
     tag = introspect.get_field_tag(member)
     yield from _varint("n")
+    yield "reader.limitTags(n)"
     yield "for _ in range(n):"
     yield from indented(
         ["numberAt = base + offset"],

@@ -16,6 +16,9 @@ _RANGE: Final = struct.Struct(">hhh")
 
 _UNSUPPORTED_VERSION: Final = 35
 
+_MAX_APIS: Final = 1_000
+"""How many APIs a node may name; Kafka has not a hundred."""
+
 
 def versionOfForm(apiVersion: int, body: bytes) -> int:
     """
@@ -53,6 +56,8 @@ def cutApiVersions(apiVersion: int, body: bytes) -> bytes:
 def _cut(dialect: Dialect, body: bytes) -> bytes:
     # Null comes out as empty; Kafka sends neither.
     count, offset = dialect.readLength(body, _ERROR_CODE.size)
+    if count > _MAX_APIS:
+        raise MalformedRequest(f"there are {count} APIs where {_MAX_APIS} may be")
     kept = []
     for _ in range(count):
         begin = offset

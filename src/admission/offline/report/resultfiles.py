@@ -17,7 +17,9 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from attrs import field, frozen
 from pyarrow import compute as pc, parquet
 
-from ..evaluation import EVALUATION
+from admission.boundedfile import readBounded
+
+from ..evaluation import EVALUATION, MAX_EVALUATION_BYTES
 from ..failures import ReportError
 
 Row = dict[str, Any]
@@ -66,7 +68,7 @@ class Results:
         evaluation: Any = {}
         try:
             if path.exists():
-                evaluation = json.loads(path.read_text("utf-8"))
+                evaluation = json.loads(readBounded(path, MAX_EVALUATION_BYTES))
         except (OSError, ValueError) as error:
             raise ReportError(f"{path} cannot be read: {error}; evaluate the recording again") from error
         if not isinstance(evaluation, dict):

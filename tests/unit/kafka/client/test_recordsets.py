@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import struct
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from admission.kafka.client.recordsets import PartitionRecords, decompress
 from admission.kafka.client.subscriptionstate import TopicPartition
 from admission.kafka.wire.batches import HEADER_BYTES, BatchRefused, Record, encodeBatch
 from admission.kafka.wire.compression import GZIP, LZ4, SNAPPY, ZSTD
+from admission.kafka.wire.primitives import signedVarint
 
 PLACE = TopicPartition("events", 3)
 LARGEST_BYTES = 1 << 16
@@ -142,6 +144,34 @@ class RecordsTests(SynchronousTestCase):
             lie = batch(b"0")
             struct.pack_into(">i", lie, at, value)
             self.assertRaises(RecordsRefused, self.records(bytes(lie)).take, 1)
+
+    def test_offsetOutside(self) -> None:
+        """
+        A record whose offset is not one of its batch is damage, and where the next batch begins is told: behind that
+        record there may be nothing.
+        """
+        for delta in (1000, 2, -1):
+            # Without attributes, a time, a key and headers.
+            record = bytes(2) + signedVarint(delta) + signedVarint(-1) + signedVarint(1) + b"2" + bytes(1)
+            strange = batch(b"1", baseOffset=1)[:HEADER_BYTES] + signedVarint(len(record)) + record
+            struct.pack_into(">i", strange, 23, 1)
+            records = self.records(bytes(batch(b"0")), sealed(strange), bytes(batch(b"3", baseOffset=3)))
+            self.assertEqual(self.values(records), [b"0"])
+            error = self.assertRaises(RecordsRefused, records.take, 1)
+            self.assertEqual((error.offset, error.nextOffset, records.nextOffset), (1, 3, 1))
+            self.assertIn(f"has offset {1 + delta}, and its batch those from 1 to 2", str(error))
+
+    def test_bombIsForgotten(self) -> None:
+        """Once a batch that becomes too large is refused, nothing of it is kept."""
+        records = PartitionRecords(PLACE, memoryview(compressed(GZIP, gzip.compress, bytes(9 << 20))), 0, 8 << 20)
+        tracemalloc.start()
+        self.addCleanup(tracemalloc.stop)
+        error = self.assertRaises(RecordsRefused, records.take, 1)
+        keptBytes, peakBytes = tracemalloc.get_traced_memory()
+        self.assertLess(keptBytes, 1 << 20)
+        self.assertIn("more than 8388608 bytes", str(error))
+        self.assertEqual(error.nextOffset, 1)
+        self.assertGreater(peakBytes, 8 << 20)
 
     def test_compressed(self) -> None:
         """Whatever producers compress with is read."""

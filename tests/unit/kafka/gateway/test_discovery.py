@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 from admission.kafka.client.clientconnection import ConnectionSettings
-from admission.kafka.gateway.discovery import LOGGED_SECONDS, Discovery
+from admission.kafka.gateway.discovery import LARGEST_ANSWER_BYTES, LOGGED_SECONDS, MAX_NODES, Discovery
 from admission.kafka.kafkarequest import Address
 from tests.unit.kafka.gateway.gatewayfixture import API_KEYS, UPSTREAM, GatewayTestCase, PlayedNode, addressOf
 
@@ -109,6 +110,17 @@ class DiscoveryTests(GatewayTestCase):
         self.clock.pump([REFRESH_SECONDS] * 4)
         self.assertTrue(first.isClosed)
         self.assertEqual(self.attempts[:2], list(UPSTREAM))
+
+    def test_large(self) -> None:
+        """An answer that no cluster gives is refused, before memory is taken for it: it is charged to nobody."""
+        self.begin()
+        self.answer(self.played, brokers=[{"node_id": 1, "host": "a", "port": 9092}] * (MAX_NODES + 1))
+        self.assertIn(f"and {MAX_NODES} elements allowed", self.discovery.lastError or "")
+        self.clock.advance(REFRESH_SECONDS)
+        self.played.answer(api_keys=RANGES)
+        self.played.send(struct.pack(">i", LARGEST_ANSWER_BYTES + 1))
+        self.assertIn(f"not from 4 to {LARGEST_ANSWER_BYTES}", self.discovery.lastError or "")
+        self.assertEqual(self.nodes.addresses, {})
 
     def test_logged(self) -> None:
         """It is not logged more than once in a minute that nobody answers."""

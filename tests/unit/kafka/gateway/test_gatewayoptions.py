@@ -118,7 +118,9 @@ class ListenTests(OptionsTestCase):
             (["--node-ids", "5"], "write LOWEST-HIGHEST"),
             (["--node-ids", "6-5"], "write LOWEST-HIGHEST"),
             (["--node-ids", "0-1000"], "for up to 1000 nodes"),
+            (["--upstream", "tls:k1:9093:certificate=/dev/zero"], "it is not a regular file: '/dev/zero'; its options"),
             (["--limits", "nobody"], "it is gateway or upstream"),
+            (["--upstream-login", "PLAIN:gateway:/dev/zero"], "/dev/zero cannot be read: it is not a regular file"),
         ):
             self.assertMistake(arguments, words)
 

@@ -57,6 +57,17 @@ class KnownProducersTests(SynchronousTestCase):
         self.assertEqual(len(self.known), 3)
         self.assertGreater(self.known.sizeBytes, 0)
 
+    def test_greedy(self) -> None:
+        """A user that has more than the mean has others' producers forgotten no more, after a restart either."""
+        with patch.object(knownproducers, "MAX_PRODUCERS", 4):
+            self.known.note("alice", [1])
+            self.known.note("greedy", range(10))
+            self.assertEqual(set(self.known), {("alice", 1), ("greedy", 7), ("greedy", 8), ("greedy", 9)})
+            self.successResultOf(self.known.stop())
+            again = KnownProducers(self.path, Clock(), maybeDeferred)
+            again.note("greedy", range(20, 30))
+            self.assertIn(("alice", 1), set(again))
+
     def test_damaged(self) -> None:
         """A file that is cut off or changed anywhere is reported, and begun anew."""
         self.known.note("alice", [7])

@@ -8,7 +8,7 @@ from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.kafka.gateway.nodes import Node, NodePorts, Nodes
+from admission.kafka.gateway.nodes import MOVE_LOGGED_SECONDS, Node, NodePorts, Nodes
 from admission.kafka.kafkarequest import Address
 
 
@@ -177,6 +177,15 @@ class NodesTests(SynchronousTestCase):
             [formatEvent(event) for event in self.logged],
             ["node 2 is at a:9092", "node 1 is at b:9092", "node 2 has moved to c:9092"],
         )
+
+    def test_movesWithoutEnd(self) -> None:
+        """That a node has moved is logged once a second, however often it does; it is where it was last."""
+        for port in range(100):
+            self.nodes.learn(1, "a", port)
+        self.assertEqual([formatEvent(each) for each in self.logged], ["node 1 is at a:0", "node 1 has moved to a:1"])
+        self.clock.advance(MOVE_LOGGED_SECONDS)
+        self.nodes.learn(1, "b", 9092)
+        self.assertEqual(formatEvent(self.logged[-1]), "node 1 has moved to b:9092")
 
     def test_unreachable(self) -> None:
         """Nodes without a port are logged once, are told as troubles, and are bounded in number."""

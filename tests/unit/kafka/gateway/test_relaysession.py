@@ -13,12 +13,19 @@ from twisted.internet.defer import maybeDeferred
 from admission.connection.pauses import UNANSWERED, Pause
 from admission.interfaces import ADMITTED, FRAMES, Decision
 from admission.kafka.broker.log.segmentlog import SegmentLog
-from admission.kafka.gateway.relaysession import COLLECTED_BYTES, LARGEST_COLLECTED_BYTES, MAX_UNANSWERED
+from admission.kafka.gateway import relaysession
+from admission.kafka.gateway.relaysession import (
+    COLLECTED_BYTES,
+    LARGEST_COLLECTED_BYTES,
+    MAX_UNANSWERED,
+    UNANSWERED_BYTES,
+)
 from admission.kafka.kafkarequest import Address, KafkaRequest
 from admission.kafka.quotalimits import QuotaLimits
 from admission.kafka.recordedcolumns import KafkaRequestEvent
 from admission.kafka.requestrecording import kafkaEventOf
 from admission.kafka.server import ANONYMOUS
+from admission.kafka.wire.addresses import metadataHead
 from tests.kit.brokerfixture import (
     batchOf,
     framed,
@@ -601,6 +608,28 @@ class LargeTests(RelayTestCase):
             client.disconnect()
             self.clock.advance(1.0)
 
+    def test_metadataOfManyNodes(self) -> None:
+        """While the nodes of a large Metadata come, what has come is charged, and not looked through for each piece."""
+        looks: list[int] = []
+
+        def lookedAt(apiVersion: int, prefix: bytes, readdress: Any) -> Any:
+            looks.append(len(prefix))
+            return metadataHead(apiVersion, prefix, readdress)
+
+        self.patch(relaysession, "metadataHead", lookedAt)
+        self.client.send("Metadata", 9)
+        (sent,) = self.played.arrived()
+        brokers = [{"node_id": each % 16, "host": "h" * 500, "port": 9092} for each in range(1000)]
+        response = self.played.responseTo(sent, {"brokers": brokers})
+        available = self.pool.availableBytes
+        for begin in range(0, 400_000, 1000):
+            self.played.send(response[begin : begin + 1000])
+        self.assertLess(self.pool.availableBytes, available - 400_000)
+        self.played.send(response[400_000:])
+        self.assertLess(sum(looks), 3 * len(response))
+        self.assertEqual(self.pool.availableBytes, available + UNANSWERED_BYTES)
+        self.assertEqual(len(self.client.receive().brokers), 1000)
+
     def test_metadataWithoutEnd(self) -> None:
         """A large Metadata that ends within its nodes closes both ends: it cannot be answered."""
         self.client.send("Metadata", 9)
@@ -624,6 +653,18 @@ class LargeTests(RelayTestCase):
         self.assertEqual(len(self.client.transport.received), 0)
         self.played.send(response[-1:])
         self.assertEqual({broker.host for broker in self.client.receive().brokers}, {REACHED_HOST})
+
+    def test_smallAndSlow(self) -> None:
+        """A small response that does not come at once is charged while it is kept, too."""
+        self.client.send("DescribeCluster", 0)
+        (sent,) = self.played.arrived()
+        response = self.played.responseTo(sent, {"brokers": [{"broker_id": 1, "host": "h" * 500, "port": 9092}] * 100})
+        self.assertLess(len(response), COLLECTED_BYTES)
+        available = self.pool.availableBytes
+        self.played.send(response[:-1])
+        self.assertLess(self.pool.availableBytes, available - 50_000)
+        self.played.send(response[-1:])
+        self.client.receive()
 
     def test_tooLarge(self) -> None:
         """Beyond that both ends are closed."""

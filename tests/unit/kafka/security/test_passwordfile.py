@@ -12,6 +12,7 @@ from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.kafka.scram import HASHES, MIN_ITERATIONS
+from admission.kafka.security import passwordfile
 from admission.kafka.security.passwordfile import (
     DEFAULT_ITERATIONS,
     PasswordFile,
@@ -150,6 +151,18 @@ class ChangeUsersTests(FileTestCase):
         self.assertEqual(self.path.read_bytes(), before)
         changeUsers(self.path, lambda users: users.remove("bob"))
 
+    def test_tooLarge(self) -> None:
+        """A file that could not be read any more is not written."""
+        before = self.path.read_bytes()
+        self.patch(passwordfile, "MAX_FILE_BYTES", len(before))
+        changeUsers(self.path, lambda users: users.setPassword("bob", "b", MIN_ITERATIONS))
+        before = self.path.read_bytes()
+        error = self.assertRaises(
+            PasswordFileError, changeUsers, self.path, lambda users: users.setPassword("carol", "c", MIN_ITERATIONS)
+        )
+        self.assertIn("would have more than ", str(error))
+        self.assertEqual(self.path.read_bytes(), before)
+
     def test_notAPasswordFile(self) -> None:
         """Another file is not overwritten."""
         self.path.write_text("-----BEGIN PRIVATE KEY-----\n")
@@ -227,11 +240,20 @@ class PasswordFileTests(FileTestCase):
             self.path.write_text("nonsense")
             self.modified = 2
 
+        def replaceFile() -> None:
+            self.path.unlink()
+            os.mkfifo(self.path)
+            self.modified = 3
+
         def removeFile() -> None:
             self.path.unlink()
             self.modified = -1
 
-        for happens, reason in ((breakFile, "not a password file"), (removeFile, "cannot be read")):
+        for happens, reason in (
+            (breakFile, "not a password file"),
+            (replaceFile, "not a regular file"),
+            (removeFile, "cannot be read"),
+        ):
             happens()
             with capturedLogs() as logged:
                 self.assertTrue(self.isKnown("alice"))
@@ -240,7 +262,7 @@ class PasswordFileTests(FileTestCase):
             self.assertEqual(event["log_level"], LogLevel.error)
             self.assertIn(reason, str(formatEvent(event)))
         self.rewrite(usersOf("carol"))
-        self.modified = 3
+        self.modified = 4
         self.assertTrue(self.isKnown("carol"))
 
     def test_unusable(self) -> None:

@@ -794,6 +794,7 @@ class AuthOptionTests(SynchronousTestCase):
         self.assertIn("--auth scram: name a password file", self.mistake("--auth", "scram"))
         for authType in ("scram", "file"):
             self.assertIn("cannot be read: No such file", self.mistake("--auth", f"{authType}:/no/file"))
+            self.assertIn("cannot be read: it is not a regular file", self.mistake("--auth", f"{authType}:/dev/zero"))
         self.assertIn("--auth memory: name a user", self.mistake("--auth", "memory"))
         self.assertIn(
             "--auth scram: one file of SCRAM secrets",
@@ -844,6 +845,8 @@ class AuthOptionTests(SynchronousTestCase):
             (good + ":required=maybe", "required is 'maybe', and it can be yes or no"),
             (good.replace(f"caKey={certificate}", f"caKey={key}"), "has no certificate in PEM"),
             (good.replace(f"privateKey={key}", "privateKey=/no/key"), "/no/key"),
+            (good.replace(f"privateKey={key}", "privateKey=/dev/zero"), "it is not a regular file: '/dev/zero'"),
+            (good.replace(f"caKey={certificate}", "caKey=/dev/zero"), "it is not a regular file: '/dev/zero'"),
             (good.replace("mtls:1", "mtls:kafka"), "kafka"),
         ):
             self.assertIn(words, self.mistake("--listen", description))

@@ -3,10 +3,12 @@ Tests for L{admission.kafka.wire.responsewalk}; that its walks find what they sh
 shown by those of L{admission.kafka.wire.addresses} and its neighbours.
 """
 
+import struct
+
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.kafka.wire.primitives import MalformedResponse
-from admission.kafka.wire.responsewalk import TAG_NUMBER, Span, taggedWalkFor, walked, walkFor
+from admission.kafka.wire.primitives import MAX_TAGS, MalformedResponse, unsignedVarint
+from admission.kafka.wire.responsewalk import MAX_ADDRESSES, TAG_NUMBER, Span, taggedWalkFor, walked, walkFor
 from admission.kafka.wire.versions import FETCH, METADATA
 
 _ADDRESS = ("node_id", "host", "port")
@@ -97,6 +99,31 @@ class WalkTests(SynchronousTestCase):
         """A length that makes no sense is refused by a sentence that names the response."""
         malformed = self.assertRaises(MalformedResponse, walked, walkFor(METADATA, 0, _ADDRESS), b"\x80" + bytes(9), [])
         self.assertEqual(str(malformed), "a response to Metadata v0 has a length of -2147483648")
+
+    def test_manyAddresses(self) -> None:
+        """Of more addresses than any cluster has no more are looked for, and the response is refused."""
+        node = b"\0\0\0\1\0\0\0\0\0\1"
+        spans: list[Span] = []
+        body = struct.pack(">i", MAX_ADDRESSES) + node * MAX_ADDRESSES
+        self.assertEqual(walked(walkFor(METADATA, 0, _ADDRESS), body, spans), len(body))
+        self.assertEqual(len(spans), 3 * MAX_ADDRESSES)
+        spans.clear()
+        body = struct.pack(">i", 20 * MAX_ADDRESSES) + node * 20 * MAX_ADDRESSES
+        malformed = self.assertRaises(MalformedResponse, walked, walkFor(METADATA, 0, _ADDRESS), body, spans)
+        self.assertEqual(str(malformed), "a response has more than 10000 addresses")
+        self.assertLess(len(spans), 5 * MAX_ADDRESSES)
+
+    def test_manyTags(self) -> None:
+        """Tagged fields that take two bytes and a round of a loop each are refused by their number."""
+        structure = bytes(4) + b"\x02" + bytes(4) + b"\1" + bytes(4) + b"\0" + unsignedVarint(MAX_TAGS + 1)
+        for apiKey, apiVersion, body in (
+            (METADATA, 12, structure),
+            (FETCH, 17, bytes(10) + b"\1" + unsignedVarint(MAX_TAGS + 1)),
+        ):
+            malformed = self.assertRaises(
+                MalformedResponse, walked, walkFor(apiKey, apiVersion, _ADDRESS), body + b"\2\0" * (MAX_TAGS + 1), []
+            )
+            self.assertIn(f"has a count of {MAX_TAGS + 1} tagged fields where {MAX_TAGS} may be", str(malformed))
 
     def test_nullableStructure(self) -> None:
         """A structure that may be null is an error when the walk is made, not a gap in it."""

@@ -107,6 +107,7 @@ class CutApiVersionsTests(SynchronousTestCase):
         self.assertRaises(MalformedResponse, cutApiVersions, 3, b"\x00\x00\xff\xff\xff\xff\x7f" + bytes(100))
         row = b"\x00\x00\x02\x00\x0c\x00\x00\x00\x04\x01\x05"
         self.assertRaises(MalformedResponse, cutApiVersions, 3, row + b"\xff\xff\xff\xff\x7f" + bytes(100))
+        self.assertRaises(MalformedResponse, cutApiVersions, 0, _body(0, [(12, 0, 4)] * 1001))
         malformed = self.assertRaises(MalformedResponse, cutApiVersions, 3, bytes(2) + 6 * b"\x80")
         self.assertEqual(str(malformed), "in a response to ApiVersions v3 a varint runs over 5 bytes")
 

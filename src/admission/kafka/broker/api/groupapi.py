@@ -12,17 +12,23 @@ from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.python.failure import Failure
 
+from admission.interfaces import PARKED
 from admission.kafka.kafkarequest import KafkaRequest
+from admission.timeslices import Steps
 
-from ..broker import Answer, Broker, Work
+from ..broker import Answer, Broker, Waiting, Work
 from ..groups.member import GroupRefusal, JoinRequest, JoinResult, MemberRequest, SyncResult
+from ..groups.subscriptions import CONSUMER_PROTOCOL_TYPE, NO_TOPICS, Subscription, decodingBytes, subscriptionIn
 
 _FIRST_JOIN_THAT_NEEDS_ITS_ID = 4
 _FIRST_JOIN_THAT_MAY_SKIP = 9
 _FIRST_LEAVE_OF_SEVERAL = 3
 
+_LARGE_DECODING_BYTES = 256 << 10
+"""The memory that it takes to decode about a thousand names."""
 
-def joinGroup(broker: Broker, request: KafkaRequest) -> Deferred[Answer | Work]:
+
+def joinGroup(broker: Broker, request: KafkaRequest) -> Steps[Waiting]:
     """
     JoinGroup: answered when all members have joined.
     """
@@ -30,21 +36,44 @@ def joinGroup(broker: Broker, request: KafkaRequest) -> Deferred[Answer | Work]:
     sessionSeconds = entity.session_timeout.total_seconds()
     # Version 0 has one timeout for both; a rebalance timeout of zero has been seen to make groups spin (KAFKA-8653).
     rebalanceSeconds = entity.rebalance_timeout.total_seconds() if hasattr(entity, "rebalance_timeout") else -1.0
+    protocols = tuple((protocol.name, protocol.metadata) for protocol in entity.protocols)
+    subscription = NO_TOPICS
+    if entity.protocol_type == CONSUMER_PROTOCOL_TYPE:
+        subscription = yield from _subscriptionIn(broker, request, [metadata for _, metadata in protocols])
     joinRequest = JoinRequest(
         groupId=entity.group_id,
         memberId=entity.member_id,
         instanceId=getattr(entity, "group_instance_id", None),
         clientId=request.clientId,
         host=request.host,
+        holder=request.connection.holder,
         connection=request.connection,
         sessionSeconds=sessionSeconds,
         rebalanceSeconds=rebalanceSeconds if rebalanceSeconds > 0 else sessionSeconds,
         protocolType=entity.protocol_type,
-        protocols=tuple((protocol.name, protocol.metadata) for protocol in entity.protocols),
+        protocols=protocols,
+        subscription=subscription,
         mustKnowItsId=request.apiVersion >= _FIRST_JOIN_THAT_NEEDS_ITS_ID,
         maySkipAssignment=request.apiVersion >= _FIRST_JOIN_THAT_MAY_SKIP,
     )
     return maybeDeferred(broker.groups.join, joinRequest).addCallbacks(_joined, _refused)
+
+
+def _subscriptionIn(broker: Broker, request: KafkaRequest, metadata: list[bytes]) -> Steps[Subscription]:
+    """
+    What a member reads; where that may be much, when there is memory for it.
+    """
+    sizeBytes = sum(map(decodingBytes, metadata))
+    if sizeBytes <= _LARGE_DECODING_BYTES:
+        return (yield from subscriptionIn(metadata))
+    room = broker.gate.answers.whenRoom(request.connection.holder, sizeBytes, request.decodedBytes)
+    if room is not None:
+        yield room
+    charge = broker.gate.pool.charge(sizeBytes, PARKED)
+    try:
+        return (yield from subscriptionIn(metadata))
+    finally:
+        charge.release()
 
 
 def syncGroup(broker: Broker, request: KafkaRequest) -> Deferred[Answer | Work]:
@@ -107,6 +136,7 @@ def memberRequest(request: KafkaRequest, generation: int) -> MemberRequest:
         generation=generation,
         memberId=entity.member_id,
         instanceId=getattr(entity, "group_instance_id", None),
+        holder=request.connection.holder,
         connection=request.connection,
     )
 

@@ -59,7 +59,7 @@ def metadata(broker: Broker, request: KafkaRequest) -> Steps[Answer | Waiting]:
             for name, _ in asked:
                 yield None
                 if name is not None and name not in broker.log.topics:
-                    _create(broker, name, created, errors)
+                    _create(broker, request, name, created, errors)
         topics = Rows(asked, partial(_lookUp, broker, request, errors))
     response = {
         "brokers": [_brokerAt(broker, request)],
@@ -165,7 +165,13 @@ def _brokerAt(broker: Broker, request: KafkaRequest) -> dict[str, Any]:
     return {"node_id": broker.nodeId, "host": request.advertised.host, "port": request.advertised.port, "rack": None}
 
 
-def _create(broker: Broker, name: str, created: list[dict[str, Any]], errors: dict[str | None, dict[str, Any]]) -> None:
+def _create(
+    broker: Broker,
+    request: KafkaRequest,
+    name: str,
+    created: list[dict[str, Any]],
+    errors: dict[str | None, dict[str, Any]],
+) -> None:
     """
     Create a topic that a client asked about.
 
@@ -174,7 +180,7 @@ def _create(broker: Broker, name: str, created: list[dict[str, Any]], errors: di
     """
     errors[name] = {}
     try:
-        createTopic(broker, name, broker.settings.numPartitions, {})
+        createTopic(broker, name, broker.settings.numPartitions, {}, holder=request.connection.holder)
         created.append(errors[name])
     except LogRefusal as refusal:
         errors[name]["error_code"] = refusal.errorCode

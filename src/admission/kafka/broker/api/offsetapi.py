@@ -16,7 +16,8 @@ from admission.kafka.wire.codec import Rows
 from admission.timeslices import Steps
 
 from ..broker import Answer, Broker, Waiting
-from ..groups.groupstate import CONSUMER_PROTOCOL_TYPE, Group, Offset
+from ..groups.groupstate import Group, Offset
+from ..groups.subscriptions import CONSUMER_PROTOCOL_TYPE
 from ..log.interface import LogRefusal, Partition
 from .groupapi import memberRequest, refusalOf
 from .topicapi import partitionIn
@@ -48,7 +49,9 @@ def offsetCommit(broker: Broker, request: KafkaRequest) -> Steps[Waiting]:
                     errorCode = ErrorCode.offset_metadata_too_large
                 else:
                     leaderEpoch = getattr(each, "committed_leader_epoch", -1)
-                    offsets[partition] = Offset(each.committed_offset, leaderEpoch, metadata, broker.wallSeconds())
+                    offsets[partition] = Offset(
+                        each.committed_offset, leaderEpoch, metadata, broker.wallSeconds(), request.connection.holder
+                    )
             verdicts[-1][1].append((each.partition_index, errorCode))
 
     def answered(errorCode: ErrorCode) -> Answer:
@@ -94,11 +97,12 @@ def offsetDelete(broker: Broker, request: KafkaRequest) -> Steps[Answer | Waitin
         return {"error_code": ErrorCode.group_id_not_found}
     if group.members and group.protocolType != CONSUMER_PROTOCOL_TYPE:
         return {"error_code": ErrorCode.non_empty_group}
-    subscribed = group.subscribedTopics()
     topics = []
     partitions = []
     for topic in entity.topics:
         answers = []
+        yield None
+        isRead = group.isRead(topic.name)
         for each in topic.partitions:
             yield None
             errorCode = ErrorCode.none
@@ -107,7 +111,7 @@ def offsetDelete(broker: Broker, request: KafkaRequest) -> Steps[Answer | Waitin
             except LogRefusal as refusal:
                 errorCode = ErrorCode(refusal.errorCode)
             else:
-                if topic.name in subscribed:
+                if isRead:
                     errorCode = ErrorCode.group_subscribed_to_topic
                 elif partition in group.offsets:
                     partitions.append(partition)

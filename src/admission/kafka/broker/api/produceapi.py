@@ -38,6 +38,9 @@ _RECORDS_OF_A_BATCH = 20
 
 _INT64_MAX = 2**63 - 1
 
+_MAX_WAIT_SECONDS = 30.0
+"""How long a request waits at most for files to be flushed, whatever its client would wait: a disk may hang."""
+
 
 def wantsFlush(broker: Broker, request: ProduceRequest) -> bool:
     """
@@ -55,15 +58,17 @@ def wantsFlush(broker: Broker, request: ProduceRequest) -> bool:
 
 
 def append(
-    broker: Broker, request: ProduceRequest, principal: str, isUrgent: bool, goOver: GoOver
+    broker: Broker, request: ProduceRequest, principal: str, holder: str, isUrgent: bool, goOver: GoOver
 ) -> Steps[list[PartitionResult]]:
     """
     Produce: check the batches, and append those that can be appended in the step that returns, on behalf of
     C{principal}.  Acknowledge them only when the log has committed them.
 
     To many partitions some are appended at a time, and committed, since the first batch of a partition needs a
-    directory and a file.  C{request} is not changed by others meanwhile.
+    directory and a file.  While there is memory, it waits until its client may have more files unflushed.  C{request}
+    is not changed by others meanwhile.
 
+    @param holder: the principal, or the address.
     @param isUrgent: whether the request will wait for the disk.
     @param goOver: goes over the records that take long.
     """
@@ -76,11 +81,18 @@ def append(
     partitions = request.partitions
     if not isLarge(request):
         checked = yield from _checkAll(broker, partitions, goOver)
-        return [_append(broker, each, principal, isUrgent) for each in checked]
+        return [_append(broker, each, principal, holder, isUrgent) for each in checked]
     results: list[PartitionResult] = []
+    seconds = broker.clock.seconds
+    deadlineSeconds = seconds() + min(request.timeoutMs / 1000, _MAX_WAIT_SECONDS)
     for begin in range(0, len(partitions), _PARTITIONS_AT_ONCE):
         checked = yield from _checkAll(broker, partitions[begin : begin + _PARTITIONS_AT_ONCE], goOver)
-        appended = [_append(broker, each, principal, isUrgent) for each in checked]
+        leftSeconds = deadlineSeconds - seconds()
+        if leftSeconds > 0 and not broker.gate.pool.isOutOfMemory():
+            room = broker.log.whenRoom(holder, len(checked), leftSeconds)
+            if room is not None:
+                yield room
+        appended = [_append(broker, each, principal, holder, isUrgent) for each in checked]
         try:
             broker.log.commit()
         except LogRefusal as refusal:
@@ -278,12 +290,14 @@ def _goOver(
     return walk.maxTimestampMs
 
 
-def _append(broker: Broker, checked: _Checked | PartitionResult, principal: str, isUrgent: bool) -> PartitionResult:
+def _append(
+    broker: Broker, checked: _Checked | PartitionResult, principal: str, holder: str, isUrgent: bool
+) -> PartitionResult:
     if isinstance(checked, PartitionResult):
         return checked
     partition, records, batch, appendTimeMs = checked
     try:
-        result = broker.log.append(partition, records, batch, principal, isUrgent)
+        result = broker.log.append(partition, records, batch, principal, isUrgent, holder)
     except LogRefusal as refusal:
         return PartitionResult(partition.topicName, partition.index, refusal.errorCode, errorMessage=reasonOf(refusal))
     return PartitionResult(

@@ -6,6 +6,7 @@ DescribeClientQuotas and AlterClientQuotas.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -16,6 +17,7 @@ from admission.kafka.kafkarequest import KafkaRequest
 from admission.kafka.quotalimits import Alteration
 from admission.kafka.server import Server
 from admission.kafka.wire.codec import Rows
+from admission.names import canonicalAddress
 
 from ..broker import Answer, Work
 from ..log.interface import LogRefusal
@@ -103,6 +105,10 @@ def _wanted(components: Sequence[Any]) -> dict[str, str | None]:
         if (name is not None) != (matchType == _EXACTLY):
             wording = "a" if matchType == _EXACTLY else "no"
             raise Refused(ErrorCode.invalid_request, f"match type {matchType} of {kind} needs {wording} name")
+        if attribute == "ip" and name is not None:
+            # What is no address matches none.
+            with suppress(ValueError):
+                name = canonicalAddress(name)
         wanted[attribute] = {_EXACTLY: name, _DEFAULT: DEFAULT, _ANY: None}[matchType]
     if "ip" in wanted and len(wanted) > 1:
         raise Refused(ErrorCode.invalid_request, "no entity has both an ip and a user or client-id")

@@ -17,6 +17,7 @@ from admission.kafka.wire.codec import Rows
 from admission.timeslices import Steps
 
 from ..broker import Answer, Broker, Waiting
+from ..holdings import Holdings
 from ..log.interface import LogRefusal, Partition, Topic, UnknownTopic
 from .configvalues import topicValues
 from .refusals import Refused, errorOf, onceFlushed, repeated
@@ -35,16 +36,28 @@ created has to be answered.
 
 
 def createTopic(
-    broker: Broker, name: str, partitionCount: int, configs: Mapping[str, str], validateOnly: bool = False
+    broker: Broker,
+    name: str,
+    partitionCount: int,
+    configs: Mapping[str, str],
+    validateOnly: bool = False,
+    holder: str = "",
 ) -> Topic:
     """
     Create a topic, if the broker's limits allow it.
 
     @param validateOnly: whether to change nothing.
+    @param holder: the principal, or the address, that gets it by asking about it.
     @raise LogRefusal: if the limits do not allow it, or the log refuses.
     """
     _checkRoom(broker)
-    return broker.log.createTopic(name, partitionCount, configs, validateOnly)
+    if holder:
+        _checkShare(broker, "max.topics", broker.settings.maxTopics, holder, broker.log.topicHoldings, 1)
+        partitions = broker.log.partitionHoldings
+        # The first topic may have more partitions than a share.
+        if partitions.of(holder):
+            _checkShare(broker, "max.partitions", broker.settings.maxPartitions, holder, partitions, partitionCount)
+    return broker.log.createTopic(name, partitionCount, configs, validateOnly, holder)
 
 
 def topicById(broker: Broker, topicId: UUID | None) -> Topic:
@@ -235,6 +248,13 @@ def _checkRoom(broker: Broker) -> None:
     count = len(broker.log.topics)
     if count >= broker.settings.maxTopics:
         raise Refused(ErrorCode.policy_violation, f"there are {count} topics already (max.topics)")
+
+
+def _checkShare(broker: Broker, limitName: str, capacity: int, holder: str, holdings: Holdings, amount: int) -> None:
+    if holdings.total + amount <= capacity and not holdings.allow(holder, amount, capacity):
+        broker.refusedShares.note(limitName, capacity, holder, holdings, broker.clock.seconds())
+        reason = f"{holder!r:.300} has its share, {holdings.of(holder)} of {capacity} ({limitName})"
+        raise Refused(ErrorCode.policy_violation, reason)
 
 
 def _effective(broker: Broker, own: Mapping[str, str]) -> Rows[TopicConfig]:

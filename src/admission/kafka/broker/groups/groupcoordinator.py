@@ -9,7 +9,7 @@ purgatory; the log stores what has to survive a restart.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from math import inf
 from typing import Any
@@ -22,7 +22,9 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from admission.interfaces import IPurgatory
+from admission.timeslices import SLICE_SECONDS
 
+from ..holdings import Holdings, RefusedShares
 from ..log.interface import CommitCallback, ILog, Partition
 from .groupstate import Group, GroupLimits, GroupTotals, Offset, State
 from .groupstore import GroupStore, StoredGroup
@@ -34,7 +36,7 @@ from .member import (
     MemberRequest,
     Participant,
     SyncResult,
-    sizeOfProtocols,
+    sizeOfBytes,
 )
 from .rebalancer import NEW_MEMBER_SECONDS, Rebalancer
 
@@ -77,7 +79,7 @@ class GroupCoordinator:
         self._answers = self._rebalancer.answers
         self._connections = self._rebalancer.connections
         self._checkCall: IDelayedCall | None = None
-        self._isFull = False
+        self._refusedShares = RefusedShares()
         self._isDraining = False
 
     def start(self) -> None:
@@ -121,7 +123,7 @@ class GroupCoordinator:
         """
         About how much memory all groups take.
         """
-        return self._totals.sizeBytes
+        return self._totals.memoryBytes.total
 
     @property
     def all(self) -> Collection[Group]:
@@ -170,7 +172,7 @@ class GroupCoordinator:
             if group is None:
                 if request.memberId:
                     raise GroupRefusal(ErrorCode.unknown_member_id, request.memberId)
-                group = self._create(request.groupId)
+                group = self._create(request.groupId, request.holder)
             try:
                 return self._join(group, request)
             except GroupRefusal:
@@ -249,8 +251,10 @@ class GroupCoordinator:
         growthBytes = sum(offset.sizeBytes for offset in offsets.values())
         if group is not None:
             growthBytes -= sum(group.offsets[each].sizeBytes for each in offsets if each in group.offsets)
-        self._checkFits(group, growthBytes, ErrorCode.invalid_commit_offset_size)
-        return self._commit(self._create(request.groupId) if group is None else group, offsets)
+        self._checkFits(group, request.holder, growthBytes, ErrorCode.invalid_commit_offset_size)
+        if group is None:
+            group = self._create(request.groupId, request.holder)
+        return self._commit(group, request.holder, offsets, growthBytes)
 
     # Requests of administrators
 
@@ -330,26 +334,25 @@ class GroupCoordinator:
         @param memberId: the id that the group knows the client by; empty if it
             does not.
         """
-        limits, totals = self.limits, self._totals
+        limits = self.limits
         member = group.members.get(memberId)
         # Who was told an id and has not come back with it has no place: clients may ask for any number of ids.
         if group.state is State.PREPARING:
             hasPlace = memberId in group.joined or len(group.joined) < limits.maxMembers
         else:
             hasPlace = member is not None or len(group.members) < limits.maxMembers
-        growthBytes = sizeOfProtocols(request.protocols) - (0 if member is None else sizeOfProtocols(member.protocols))
-        hostBytes = totals.hostBytes.get(request.host, 0)
-        isAllowed = limits.allow(group.sizeBytes, totals.sizeBytes, growthBytes)
-        return hasPlace and isAllowed and limits.allowHost(hostBytes, growthBytes)
+        return hasPlace and self._fits(group, request.holder, group.growthBytes(member, request))
 
     def _addPending(self, group: Group, memberId: str, request: JoinRequest) -> None:
         """
         Expect a new member to come back with its id.  It counts only then: many
         clients ask again and again without ever having been answered.
         """
-        if self._totals.pendingCount >= self.limits.maxPending:
+        pending, holder = self._totals.pending, request.holder
+        if not pending.allow(holder, 1, self.limits.maxPending):
+            self._lacksRoom("max.pending.members", self.limits.maxPending, holder, pending)
             raise GroupRefusal(ErrorCode.coordinator_not_available)
-        participant = Participant(memberId=memberId, sessionSeconds=request.sessionSeconds)
+        participant = Participant(memberId=memberId, sessionSeconds=request.sessionSeconds, holder=holder)
         self._rebalancer.enroll(group, participant, partial(self._pendingExpired, group, participant))
         self._connections.heard(participant, request.connection)
         group.addPending(participant)
@@ -392,7 +395,7 @@ class GroupCoordinator:
             return waiting
         if group.state is State.STABLE and isSame and memberId != group.leaderId:
             return succeed(group.joinResult(member))
-        group.update(member, request.sessionSeconds, request.rebalanceSeconds, request.protocols)
+        group.update(member, request)
         return self._rebalanceFor(group, member, "joined again" if isSame else "has changed its protocols")
 
     def _addMember(self, group: Group, memberId: str, request: JoinRequest) -> Deferred[JoinResult]:
@@ -404,9 +407,11 @@ class GroupCoordinator:
             instanceId=request.instanceId,
             clientId=request.clientId,
             host=request.host,
+            holder=request.holder,
             sessionSeconds=request.sessionSeconds,
             rebalanceSeconds=request.rebalanceSeconds,
             protocols=request.protocols,
+            subscription=request.subscription,
         )
         if group.state is State.PREPARING and not group.generation:
             group.hasGrown = True
@@ -425,8 +430,7 @@ class GroupCoordinator:
         formerId = member.memberId
         self._rebalancer.answer(member, GroupRefusal(ErrorCode.fenced_instance_id, formerId))
         group.rename(member, f"{request.instanceId}-{uuid4()}")
-        group.update(member, request.sessionSeconds, request.rebalanceSeconds, request.protocols)
-        member.clientId, member.host = request.clientId, request.host
+        group.update(member, request)
         self._connections.heard(member, request.connection)
         member.session.start(NEW_MEMBER_SECONDS if member.isNew else member.sessionSeconds)
         if group.state is not State.STABLE or group.protocolName != group.selectProtocol():
@@ -477,7 +481,8 @@ class GroupCoordinator:
         isLeader = member.memberId == group.leaderId
         if isLeader:
             assignments = {memberId: each for memberId, each in assignments.items() if memberId in group.members}
-            self._checkFits(group, sum(map(len, assignments.values())), ErrorCode.group_max_size_reached)
+            growthBytes = sum(map(sizeOfBytes, assignments.values()))
+            self._checkFits(group, member.holder, growthBytes, ErrorCode.group_max_size_reached)
         waiting = self._rebalancer.park(group, member)
         group.unsynced.discard(member.memberId)
         self._rebalancer.checkPhase(group)
@@ -518,9 +523,13 @@ class GroupCoordinator:
         self._connections.heard(member, request.connection)
         member.session.start(member.sessionSeconds)
 
-    def _commit(self, group: Group, offsets: Mapping[Partition, Offset]) -> Deferred[None]:
+    def _commit(
+        self, group: Group, holder: str, offsets: Mapping[Partition, Offset], growthBytes: int
+    ) -> Deferred[None]:
         group.wallSeconds = self._wallSeconds()
         group.uncommittedCount += 1
+        # Of all that is committed in a turn, each must fit beside the others.
+        group.grow(holder, growthBytes)
         if not group.isStored:
             # Or the stored offsets would belong to no group.
             self._store.save(group, lambda error: None)
@@ -528,8 +537,9 @@ class GroupCoordinator:
 
         def committed(error: Exception | None) -> None:
             group.uncommittedCount -= 1
-            if error is None and group.state is not State.DEAD:
-                for partition, offset in offsets.items():
+            if group.state is not State.DEAD:
+                group.grow(holder, -growthBytes)
+                for partition, offset in offsets.items() if error is None else ():
                     if not partition.deleted:
                         group.setOffset(partition, offset)
             _fire(waiting, error)
@@ -541,21 +551,29 @@ class GroupCoordinator:
         if self._isDraining:
             raise GroupRefusal(ErrorCode.not_coordinator, memberId)
 
-    def _checkFits(self, group: Group | None, growthBytes: int, errorCode: ErrorCode) -> None:
-        sizeBytes = 0 if group is None else group.sizeBytes
-        if not self.limits.allow(sizeBytes, self._totals.sizeBytes, growthBytes):
+    def _checkFits(self, group: Group | None, holder: str, growthBytes: int, errorCode: ErrorCode) -> None:
+        if not self._fits(group, holder, growthBytes):
             raise GroupRefusal(errorCode)
+
+    def _fits(self, group: Group | None, holder: str, growthBytes: int) -> bool:
+        limits, memoryBytes = self.limits, self._totals.memoryBytes
+        fits = limits.allow(0 if group is None else group.sizeBytes, memoryBytes, holder, growthBytes)
+        if not fits and not memoryBytes.allow(holder, growthBytes, limits.maxBytes):
+            self._lacksRoom("max.groups.bytes", limits.maxBytes, holder, memoryBytes)
+        return fits
+
+    def _lacksRoom(self, limitName: str, capacity: int, holder: str, holdings: Holdings) -> None:
+        self._refusedShares.note(limitName, capacity, holder, holdings, self._clock.seconds())
 
     # Groups that come and go
 
-    def _create(self, groupId: str) -> Group:
-        isFull = len(self._groups) >= self.limits.maxGroups
-        if isFull and not self._isFull:
-            self._log.warn("there are {count} groups, and no more are allowed (max.groups)", count=len(self._groups))
-        self._isFull = isFull
-        if isFull:
+    def _create(self, groupId: str, holder: str) -> Group:
+        groups, maxGroups = self._totals.groups, self.limits.maxGroups
+        if not groups.allow(holder, 1, maxGroups):
+            self._lacksRoom("max.groups", maxGroups, holder, groups)
             raise GroupRefusal(ErrorCode.policy_violation)
-        group = self._groups[groupId] = Group(groupId, self._store.nextNumber(), self._totals, self._wallSeconds())
+        number = self._store.nextNumber()
+        group = self._groups[groupId] = Group(groupId, number, self._totals, self._wallSeconds(), holder)
         return group
 
     def _restore(self, stored: StoredGroup) -> None:
@@ -589,17 +607,43 @@ class GroupCoordinator:
 
     def _check(self) -> None:
         """
-        Remove groups and offsets that are not kept any longer.
+        Remove groups and offsets that are not kept any longer, in slices.
         """
-        self._checkCall = self._clock.callLater(self.limits.checkSeconds, self._check)
+        checks = self._checkAll()
+
+        def goOn() -> None:
+            began = self._clock.seconds()
+            for _ in checks:
+                if self._clock.seconds() - began >= SLICE_SECONDS:
+                    self._checkCall = self._clock.callLater(0, goOn)
+                    return
+            self._checkCall = self._clock.callLater(self.limits.checkSeconds, self._check)
+
+        goOn()
+
+    def _checkAll(self) -> Iterator[None]:
         for group in list(self._groups.values()):
-            deleted = [partition for partition in group.offsets if partition.deleted]
-            if deleted:
-                self.deleteOffsets(group, deleted).addErrback(lambda _: None)
-            if group.isVacant:
-                self._remove(group, "there is nothing in it", lambda error: None)
-            elif self._isExpired(group):
+            yield
+            for partition in [partition for partition in group.offsets if partition.deleted]:
+                self._deleteOffset(group, partition)
+                yield
+            # One after another: there may be very many of them.
+            for partition in list(group.offsets) if self._isExpired(group) else ():
+                self._deleteOffset(group, partition)
+                yield
+                if not self._isExpired(group):
+                    break
+            if group.state is State.DEAD:
+                continue
+            if self._isExpired(group):
                 self._remove(group, "it was not used for as long as offsets are kept", lambda error: None)
+            elif group.isVacant:
+                self._remove(group, "there is nothing in it", lambda error: None)
+
+    def _deleteOffset(self, group: Group, partition: Partition) -> None:
+        group.setOffset(partition, None)
+        # If it fails, it is there again after the next start.
+        self._store.deleteOffsets(group, (partition,), lambda error: None)
 
     def _isExpired(self, group: Group) -> bool:
         idleSeconds = self._wallSeconds() - group.wallSeconds

@@ -7,33 +7,34 @@ they have committed.  Nothing here waits, writes or sends.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Mapping, Sized
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from attrs import define, evolve, field, frozen
-from kio.schema.consumer_protocol_subscription.v0.data import ConsumerProtocolSubscription
 from kio.schema.errors import ErrorCode
-from kio.serial import entity_reader
 
-from admission.kafka.wire.guard import countElementsOf
-from admission.kafka.wire.primitives import MalformedRequest
 from admission.operations import DelayedOperation
 
+from ..holdings import Holdings
 from ..log.interface import Partition
-from .member import GroupRefusal, JoinResult, Member, MemberMetadata, Participant, Protocols
+from .member import (
+    GroupRefusal,
+    JoinRequest,
+    JoinResult,
+    Member,
+    MemberMetadata,
+    Participant,
+    Protocols,
+    sizeOfBytes,
+    sizeOfProtocols,
+    sizeOfText,
+)
+from .subscriptions import Subscription
 
-CONSUMER_PROTOCOL_TYPE: Final = "consumer"
-"""The protocol type of consumers; other programs may form groups, too."""
-
-_GROUP_BYTES: Final = 2000
-_OFFSET_BYTES: Final = 500
-
-_MAX_TOPICS: Final = 100_000
-_VERSION_BYTES: Final = 2
-
-# Later versions only add to the first.
-_readSubscription: Final[Callable[[bytes, int], tuple[Any, int]]] = entity_reader(ConsumerProtocolSubscription)
+# Measured with their records in the tables of the log.
+_GROUP_BYTES: Final = 1850
+_OFFSET_BYTES: Final = 350
 
 
 @frozen(kw_only=True)
@@ -67,47 +68,33 @@ class GroupLimits:
     retentionSeconds: float = 7 * 86400.0
     checkSeconds: float = 600.0
 
-    def allowHost(self, hostBytes: int, growthBytes: int) -> bool:
-        """
-        Whether the members at one address may grow: they may have half of the memory of all groups.
-        """
-        return growthBytes <= 0 or hostBytes + growthBytes <= self.maxBytes // 2
-
-    def allow(self, groupBytes: int, allBytes: int, growthBytes: int) -> bool:
+    def allow(self, groupBytes: int, allBytes: Holdings, holder: str, growthBytes: int) -> bool:
         """
         Whether a group may grow.  One that does not grow is always allowed.
 
         @param groupBytes: the size of the group.
         @param allBytes: the size of all groups together.
+        @param holder: for whom it would grow.
         @param growthBytes: how much is added; may be negative.
         """
         return growthBytes <= 0 or (
-            groupBytes + growthBytes <= self.maxGroupBytes and allBytes + growthBytes <= self.maxBytes
+            groupBytes + growthBytes <= self.maxGroupBytes and allBytes.allow(holder, growthBytes, self.maxBytes)
         )
 
 
 @define(eq=False)
 class GroupTotals:
     """
-    The sums over all groups.
+    What all groups have together, and for whom.
 
-    @ivar sizeBytes: about how much memory they take.
-    @ivar pendingCount: how many clients were told a member id and have not
-        joined with it.
-    @ivar hostBytes: how much of the memory the members at each address take.
+    @ivar groups: how many there are, for those who made them.
+    @ivar pending: how many clients were told a member id and have not joined with it.
+    @ivar memoryBytes: about how much memory groups take, for those whose members and offsets take it.
     """
 
-    sizeBytes: int = 0
-    pendingCount: int = 0
-    hostBytes: dict[str, int] = field(factory=dict)
-
-    def hold(self, host: str, sizeBytes: int) -> None:
-        """
-        A member at an address takes more memory, or less.
-        """
-        heldBytes = self.hostBytes.pop(host, 0) + sizeBytes
-        if heldBytes:
-            self.hostBytes[host] = heldBytes
+    groups: Holdings = field(factory=Holdings)
+    pending: Holdings = field(factory=Holdings)
+    memoryBytes: Holdings = field(factory=Holdings)
 
 
 class State(Enum):
@@ -138,19 +125,34 @@ class Offset(NamedTuple):
     @ivar leaderEpoch: as the client gave it, -1 if it did not.
     @ivar metadata: text that the client stores with it.
     @ivar wallSeconds: when it was committed, in seconds since the epoch.
+    @ivar holder: who is charged for it: the principal, or the address, that committed it; empty if that is not known.
     """
 
     offset: int
     leaderEpoch: int
     metadata: str
     wallSeconds: float
+    holder: str = ""
 
     @property
     def sizeBytes(self) -> int:
         """
         About how much memory it takes, here and in the table of the log.
         """
-        return _OFFSET_BYTES + 2 * len(self.metadata)
+        return _OFFSET_BYTES + sizeOfText(self.metadata)
+
+
+@define(eq=False)
+class _Readers:
+    """
+    The members of a group that read the same topics, and so share one set of names.
+
+    @ivar holder: who is charged for it, because a member of theirs was the first.
+    """
+
+    subscription: Subscription
+    holder: str
+    count: int = 0
 
 
 def _counted(things: Sized) -> str:
@@ -179,13 +181,15 @@ class Group:
     @ivar uncommittedCount: how many requests to commit offsets wait for the
         log.
     @ivar isStored: whether there is a record of it in the log.
-    @ivar sizeBytes: about how much memory it takes.
+    @ivar holder: who has made it: a principal, or an address; empty if that is not known.
+    @ivar heldBytes: about how much memory it takes, for each holder.
     """
 
     groupId: str
     number: int
     totals: GroupTotals = field(repr=False)
     wallSeconds: float
+    holder: str = ""
     state: State = State.EMPTY
     generation: int = 0
     protocolType: str | None = None
@@ -201,12 +205,16 @@ class Group:
     phase: DelayedOperation | None = field(init=False, default=None, repr=False)
     hasGrown: bool = field(init=False, default=False)
     uncommittedCount: int = field(init=False, default=0)
-    sizeBytes: int = field(init=False, default=0)
+    heldBytes: Holdings = field(init=False, factory=Holdings, repr=False)
     # How many members support each protocol.
     _supporters: Counter[str] = field(init=False, factory=Counter, repr=False)
+    _readers: dict[Subscription, _Readers] = field(init=False, factory=dict, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        self._grow(_GROUP_BYTES + len(self.groupId))
+        self.totals.groups.add(self.holder, 1)
+        # In its record characters may be escaped.
+        textBytes = sizeOfText(self.groupId) * (1 if self.groupId.isascii() else 2)
+        self.grow(self.holder, _GROUP_BYTES + textBytes)
 
     def transitionTo(self, state: State) -> None:
         """
@@ -217,6 +225,13 @@ class Group:
         if state not in _LEGAL_TRANSITIONS[self.state]:
             raise RuntimeError(f"{self!r} cannot become {state.value}")
         self.state = state
+
+    @property
+    def sizeBytes(self) -> int:
+        """
+        About how much memory it takes.
+        """
+        return self.heldBytes.total
 
     @property
     def isVacant(self) -> bool:
@@ -269,7 +284,8 @@ class Group:
         if self.leaderId is None:
             self.leaderId = member.memberId
         self._count(member.protocols, 1)
-        self._growFor(member, member.sizeBytes)
+        self.grow(member.holder, member.sizeBytes)
+        self._subscribe(member, member.subscription)
 
     def remove(self, member: Member) -> None:
         """
@@ -283,7 +299,8 @@ class Group:
         if self.leaderId == member.memberId:
             self.leaderId = next(iter(self.members), None)
         self._count(member.protocols, -1)
-        self._growFor(member, -member.sizeBytes)
+        self.grow(member.holder, -member.sizeBytes)
+        self._unsubscribe(member)
 
     def rename(self, member: Member, memberId: str) -> None:
         """
@@ -300,35 +317,49 @@ class Group:
             self.unsynced.add(memberId)
         if self.leaderId == formerId:
             self.leaderId = memberId
-        self._growFor(member, len(memberId) - len(formerId))
+        self.grow(member.holder, sizeOfText(memberId) - sizeOfText(formerId))
 
-    def update(self, member: Member, sessionSeconds: float, rebalanceSeconds: float, protocols: Protocols) -> None:
+    def update(self, member: Member, request: JoinRequest) -> None:
         """
         Take over what a member that joins again says now.
         """
-        self._growFor(member, -member.sizeBytes)
+        self.grow(member.holder, -member.sizeBytes)
         self._count(member.protocols, -1)
-        member.sessionSeconds = sessionSeconds
-        member.rebalanceSeconds = rebalanceSeconds
-        member.protocols = protocols
-        self._count(protocols, 1)
-        self._growFor(member, member.sizeBytes)
+        member.clientId, member.host, member.holder = request.clientId, request.host, request.holder
+        member.sessionSeconds = request.sessionSeconds
+        member.rebalanceSeconds = request.rebalanceSeconds
+        member.protocols = request.protocols
+        self._count(member.protocols, 1)
+        self.grow(member.holder, member.sizeBytes)
+        if member.subscription != request.subscription:
+            self._unsubscribe(member)
+            self._subscribe(member, request.subscription)
+
+    def growthBytes(self, member: Member | None, request: JoinRequest) -> int:
+        """
+        About how much more memory a member would take.
+
+        @param member: what the group knows of it; L{None} if it is new.
+        """
+        isShared = request.subscription in self._readers
+        addedBytes = sizeOfProtocols(request.protocols) + (0 if isShared else request.subscription.sizeBytes)
+        return addedBytes - (0 if member is None else sizeOfProtocols(member.protocols))
 
     def addPending(self, participant: Participant) -> None:
         """
         A client is told its member id and has yet to join with it.
         """
         self.pending[participant.memberId] = participant
-        self.totals.pendingCount += 1
-        self._grow(participant.sizeBytes)
+        self.totals.pending.add(participant.holder, 1)
+        self.grow(participant.holder, participant.sizeBytes)
 
     def removePending(self, participant: Participant) -> None:
         """
         A pending member has joined or is given up.
         """
         del self.pending[participant.memberId]
-        self.totals.pendingCount -= 1
-        self._grow(-participant.sizeBytes)
+        self.totals.pending.add(participant.holder, -1)
+        self.grow(participant.holder, -participant.sizeBytes)
 
     # What they agree on
 
@@ -392,7 +423,7 @@ class Group:
         """
         for member in self.members.values():
             assignment = assignments.get(member.memberId, b"")
-            self._growFor(member, len(assignment) - len(member.assignment))
+            self.grow(member.holder, sizeOfBytes(assignment) - sizeOfBytes(member.assignment))
             member.assignment = assignment
 
     def joinResult(self, member: Member) -> JoinResult:
@@ -416,15 +447,11 @@ class Group:
         ]
         return evolve(result, members=metadata)
 
-    def subscribedTopics(self) -> set[str]:
+    def isRead(self, topicName: str) -> bool:
         """
-        The topics that any member of this generation reads, as far as they say
-        so like Kafka's consumers.
+        Whether any member reads a topic, as far as they say so like Kafka's consumers.
         """
-        topics: set[str] = set()
-        for member in self.members.values():
-            topics.update(_topicsIn(member.metadata(self.protocolName)))
-        return topics
+        return any(topicName in subscription.topics for subscription in self._readers)
 
     # Offsets and size
 
@@ -434,19 +461,27 @@ class Group:
         """
         before = self.offsets.pop(partition, None)
         if before is not None:
-            self._grow(-before.sizeBytes)
+            self.grow(before.holder, -before.sizeBytes)
         if offset is not None:
             self.offsets[partition] = offset
-            self._grow(offset.sizeBytes)
+            self.grow(offset.holder, offset.sizeBytes)
 
     def leaveTotals(self) -> None:
         """
         Subtract the group from the totals, because it is removed.
         """
-        self.totals.pendingCount -= len(self.pending)
-        for member in self.members.values():
-            self.totals.hold(member.host, -member.sizeBytes)
-        self._grow(-self.sizeBytes)
+        self.totals.groups.add(self.holder, -1)
+        for participant in self.pending.values():
+            self.totals.pending.add(participant.holder, -1)
+        for holder, heldBytes in list(self.heldBytes):
+            self.grow(holder, -heldBytes)
+
+    def grow(self, holder: str, sizeBytes: int) -> None:
+        """
+        What is there for C{holder} takes more memory, or less.
+        """
+        self.heldBytes.add(holder, sizeBytes)
+        self.totals.memoryBytes.add(holder, sizeBytes)
 
     def _count(self, protocols: Protocols, change: int) -> None:
         for name in dict(protocols):
@@ -454,21 +489,17 @@ class Group:
             if not self._supporters[name]:
                 del self._supporters[name]
 
-    def _growFor(self, member: Member, sizeBytes: int) -> None:
-        self.totals.hold(member.host, sizeBytes)
-        self._grow(sizeBytes)
+    def _subscribe(self, member: Member, subscription: Subscription) -> None:
+        readers = self._readers.get(subscription)
+        if readers is None:
+            readers = self._readers[subscription] = _Readers(subscription, member.holder)
+            self.grow(member.holder, subscription.sizeBytes)
+        readers.count += 1
+        member.subscription = readers.subscription
 
-    def _grow(self, sizeBytes: int) -> None:
-        self.sizeBytes += sizeBytes
-        self.totals.sizeBytes += sizeBytes
-
-
-def _topicsIn(metadata: bytes) -> tuple[str, ...]:
-    subscription = metadata[_VERSION_BYTES:]
-    try:
-        countElementsOf(ConsumerProtocolSubscription, "a subscription", subscription, _MAX_TOPICS)
-        topics: tuple[str, ...] = _readSubscription(subscription, 0)[0].topics
-    except (MalformedRequest, ValueError):
-        # Metadata that cannot be understood names no topics.
-        return ()
-    return topics
+    def _unsubscribe(self, member: Member) -> None:
+        readers = self._readers[member.subscription]
+        readers.count -= 1
+        if not readers.count:
+            del self._readers[member.subscription]
+            self.grow(readers.holder, -readers.subscription.sizeBytes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
+import sys
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,8 +17,12 @@ from typing import Any, Final, NamedTuple
 from ..log.interface import CommitCallback, ILog, LogFailed, LogRefusal, Partition
 from .groupstate import Group, GroupTotals, Offset
 from .member import Member
+from .subscriptions import CONSUMER_PROTOCOL_TYPE, NO_TOPICS, Subscription, subscriptionIn
 
 _VERSION: Final = 1
+_OFFSET_VERSION: Final = 2
+"""Since this one, an offset has its holder, and a zero byte, before its metadata."""
+
 _NUMBER: Final = struct.Struct(">Q")
 _OFFSET_KEY: Final = struct.Struct(">QQ")
 _OFFSET: Final = struct.Struct(">Bqid")
@@ -185,6 +190,7 @@ def _encodeGroup(group: Group, assignments: Mapping[str, bytes] | None, isAssign
 
     fields = {
         "id": group.groupId,
+        "holder": group.holder,
         "wallSeconds": group.wallSeconds,
         "generation": group.generation,
         "protocolType": group.protocolType,
@@ -197,6 +203,7 @@ def _encodeGroup(group: Group, assignments: Mapping[str, bytes] | None, isAssign
                 "instance": member.instanceId,
                 "client": member.clientId,
                 "host": member.host,
+                "holder": member.holder,
                 "sessionSeconds": member.sessionSeconds,
                 "rebalanceSeconds": member.rebalanceSeconds,
                 "protocols": [[name, _text(metadata)] for name, metadata in member.protocols],
@@ -216,42 +223,65 @@ def _decodeGroup(number: int, value: bytes, totals: GroupTotals) -> StoredGroup:
         number,
         totals,
         float(fields["wallSeconds"]),
+        sys.intern(fields.get("holder", "")),
         generation=int(fields["generation"]),
         protocolType=fields["protocolType"],
         protocolName=fields["protocolName"],
         leaderId=fields["leader"],
         isStored=True,
     )
-    return StoredGroup(group, [_decodeMember(each) for each in fields["members"]], fields["isAssigned"])
+    isConsumers = group.protocolType == CONSUMER_PROTOCOL_TYPE
+    members = [_decodeMember(each, isConsumers) for each in fields["members"]]
+    return StoredGroup(group, members, fields["isAssigned"])
 
 
-def _decodeMember(fields: Mapping[str, Any]) -> Member:
+def _decodeMember(fields: Mapping[str, Any], isConsumer: bool) -> Member:
+    protocols = tuple((name, b64decode(metadata, validate=True)) for name, metadata in fields["protocols"])
     return Member(
         memberId=fields["id"],
         instanceId=fields["instance"],
         clientId=fields["client"],
         host=fields["host"],
+        holder=sys.intern(fields.get("holder", fields["host"])),
         sessionSeconds=float(fields["sessionSeconds"]),
         rebalanceSeconds=float(fields["rebalanceSeconds"]),
-        protocols=tuple((name, b64decode(metadata, validate=True)) for name, metadata in fields["protocols"]),
+        protocols=protocols,
+        subscription=_subscriptionIn([metadata for _, metadata in protocols]) if isConsumer else NO_TOPICS,
         assignment=b64decode(fields["assignment"], validate=True),
         isNew=False,
     )
 
 
+def _subscriptionIn(metadata: Iterable[bytes]) -> Subscription:
+    # Nobody is served before the start is over.
+    steps = subscriptionIn(metadata)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            subscription: Subscription = end.value
+            return subscription
+
+
 def _encodeOffset(offset: Offset) -> bytes:
-    return _OFFSET.pack(_VERSION, offset.offset, offset.leaderEpoch, offset.wallSeconds) + offset.metadata.encode()
+    head = _OFFSET.pack(_OFFSET_VERSION, offset.offset, offset.leaderEpoch, offset.wallSeconds)
+    holder = offset.holder.encode("utf-8", "surrogatepass").replace(b"\0", b"")
+    return b"".join((head, holder, b"\0", offset.metadata.encode()))
 
 
 def _decodeOffset(value: bytes) -> Offset:
-    _checkVersion(value)
-    _, offset, leaderEpoch, wallSeconds = _OFFSET.unpack_from(value)
-    return Offset(offset, leaderEpoch, value[_OFFSET.size :].decode(), wallSeconds)
+    _checkVersion(value, _OFFSET_VERSION)
+    version, offset, leaderEpoch, wallSeconds = _OFFSET.unpack_from(value)
+    holder, metadata = b"", value[_OFFSET.size :]
+    if version == _OFFSET_VERSION:
+        holder, _, metadata = metadata.partition(b"\0")
+    holderName = sys.intern(holder.decode("utf-8", "surrogatepass"))
+    return Offset(offset, leaderEpoch, metadata.decode(), wallSeconds, holderName)
 
 
-def _checkVersion(value: bytes) -> None:
-    if value[0] != _VERSION:
-        raise LogFailed(f"the state of a group is written in format {value[0]}, and only {_VERSION} is known here")
+def _checkVersion(value: bytes, newest: int = _VERSION) -> None:
+    if not 1 <= value[0] <= newest:
+        raise LogFailed(f"the state of a group is written in format {value[0]}, and only {newest} is known here")
 
 
 def _text(value: bytes) -> str:

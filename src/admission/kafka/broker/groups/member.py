@@ -16,10 +16,12 @@ from twisted.internet.defer import Deferred
 from admission.interfaces import IPurgatory
 from admission.operations import DelayedOperation
 
+from .subscriptions import NO_TOPICS, Subscription
+
 Protocols = tuple[tuple[str, bytes], ...]
 """The protocols that a member supports, its favourite first: the name of each, and the member's metadata in it."""
 
-_PARTICIPANT_BYTES = 1000
+_PARTICIPANT_BYTES = 1250
 _PROTOCOL_BYTES = 200
 
 _LATE_SECONDS = 0.1
@@ -50,10 +52,12 @@ class JoinRequest:
 
     @ivar memberId: empty if the client has none yet.
     @ivar instanceId: of a static member, the name that outlives its processes.
+    @ivar holder: for whom it is: the principal, or the address.
     @ivar connection: the connection that it came by; any object that can be
         hashed.
     @ivar sessionSeconds: how long the member may be silent.
     @ivar rebalanceSeconds: how long the others wait for it to join.
+    @ivar subscription: the topics that the protocols name.
     @ivar mustKnowItsId: whether a new member has to come back with the id that
         it is given before it counts (KIP-394).
     @ivar maySkipAssignment: whether the client understands that it leads
@@ -65,11 +69,13 @@ class JoinRequest:
     instanceId: str | None = None
     clientId: str = ""
     host: str = ""
+    holder: str = ""
     connection: Any = None
     sessionSeconds: float
     rebalanceSeconds: float
     protocolType: str
     protocols: Protocols
+    subscription: Subscription = NO_TOPICS
     mustKnowItsId: bool = False
     maySkipAssignment: bool = False
 
@@ -112,12 +118,14 @@ class MemberRequest:
     begin with.
 
     @ivar generation: the generation that the member believes to be in.
+    @ivar holder: for whom it is: the principal, or the address.
     """
 
     groupId: str
     generation: int
     memberId: str
     instanceId: str | None = None
+    holder: str = ""
     connection: Any = None
 
 
@@ -137,12 +145,14 @@ class Participant:
     A client with a member id, which has to be heard of within its session.
     One that is no L{Member} was told its id and has yet to join with it.
 
+    @ivar holder: who is charged for it: the principal, or the address.
     @ivar connection: the connection that it was heard of by last.
     @ivar session: its session.
     """
 
     memberId: str
     sessionSeconds: float
+    holder: str = ""
     connection: Any = field(default=None, repr=False)
     session: Session = field(init=False, repr=False)
 
@@ -158,7 +168,7 @@ class Participant:
         """
         About how much memory it takes.
         """
-        return _PARTICIPANT_BYTES + len(self.memberId)
+        return _PARTICIPANT_BYTES + sizeOfText(self.memberId)
 
 
 @define(eq=False, kw_only=True)
@@ -167,6 +177,7 @@ class Member(Participant):
     A member of a group.
 
     @ivar rebalanceSeconds: how long the others wait for it to join.
+    @ivar subscription: the topics that it reads; what they take is counted by its group.
     @ivar assignment: what its leader assigned to it.
     @ivar isNew: whether it has never been part of a generation.
     @ivar waiting: the answer to its JoinGroup or SyncGroup request while that
@@ -178,6 +189,7 @@ class Member(Participant):
     host: str
     rebalanceSeconds: float
     protocols: Protocols
+    subscription: Subscription = NO_TOPICS
     assignment: bytes = b""
     isNew: bool = True
     waiting: Deferred[Any] | None = field(default=None, repr=False)
@@ -193,8 +205,8 @@ class Member(Participant):
 
     @property
     def sizeBytes(self) -> int:
-        texts = len(self.memberId) + len(self.instanceId or "") + len(self.clientId)
-        return _PARTICIPANT_BYTES + texts + sizeOfProtocols(self.protocols) + len(self.assignment)
+        texts = sizeOfText(self.memberId) + sizeOfText(self.instanceId or "") + sizeOfText(self.clientId)
+        return _PARTICIPANT_BYTES + texts + sizeOfProtocols(self.protocols) + sizeOfBytes(self.assignment)
 
     def metadata(self, protocolName: str | None) -> bytes:
         """
@@ -207,7 +219,21 @@ def sizeOfProtocols(protocols: Protocols) -> int:
     """
     About how much memory they take, in bytes.
     """
-    return sum(_PROTOCOL_BYTES + len(name) + len(metadata) for name, metadata in protocols)
+    return sum(_PROTOCOL_BYTES + sizeOfText(name) + sizeOfBytes(metadata) for name, metadata in protocols)
+
+
+def sizeOfText(text: str) -> int:
+    """
+    About how much memory a text takes, in bytes: here, and as UTF-8 in a table of the log.
+    """
+    return (2 if text.isascii() else 8) * len(text)
+
+
+def sizeOfBytes(content: bytes) -> int:
+    """
+    About how much memory C{content} takes, in bytes: here, and as base64 in a table of the log.
+    """
+    return len(content) * 7 // 3
 
 
 class Session(DelayedOperation):

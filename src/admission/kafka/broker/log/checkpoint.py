@@ -29,6 +29,12 @@ producers."""
 _EPOCH: Final = struct.Struct(">iq")
 _PRODUCER: Final = struct.Struct(">qI")
 
+MAX_CHECKPOINT_BYTES: Final = 128 << 20
+"""
+A larger file is not read, in bytes.  The index of a segment of 2 GiB has a tenth of that, as many producers as a broker
+remembers a quarter.
+"""
+
 _UNKNOWN: Final = (1 << 32) - 1
 """The number of producers in a checkpoint that does not know them."""
 
@@ -122,7 +128,10 @@ def readCheckpoint(disk: Disk, path: str) -> Checkpoint | None:
     except FileNotFoundError:
         return None
     try:
-        contents = file.read(0, file.size())
+        sizeBytes = file.size()
+        if sizeBytes > MAX_CHECKPOINT_BYTES:
+            return None
+        contents = file.read(0, sizeBytes)
     finally:
         file.close()
     if len(contents) < _HEAD.size + _FACTS.size:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 from collections.abc import Sequence
 from typing import IO, Final, Protocol
 
@@ -193,14 +194,26 @@ class LocalFile:
         os.close(self._descriptor)
 
 
+def openRegular(path: str, flags: int) -> int:
+    """
+    Open a file; a pipe in its place, or a directory, is refused and not waited for.
+
+    @raise OSError: with its name.
+    """
+    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", path)
+    return descriptor
+
+
 class LocalDisk:
     """
     L{Disk} of this machine.
     """
 
     def open(self, path: str, create: bool = False) -> LocalFile:
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return LocalFile(os.open(path, flags, 0o644))
+        return LocalFile(openRegular(path, os.O_RDWR | (os.O_CREAT if create else 0)))
 
     def reserve(self, path: str, sizeBytes: int) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT, 0o644)

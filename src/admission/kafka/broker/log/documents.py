@@ -46,6 +46,9 @@ _CHANGE: Final = struct.Struct(">BHi")
 """The lengths of a table's name, of a key, and of a value, -1 if the key was deleted."""
 
 _SNAPSHOT_FRAME_BYTES: Final = 1 << 20
+_CUT_BYTES: Final = 1 << 20
+"""How much of a journal's end is read at a time, to keep it."""
+
 _NAME: Final = re.compile(r"([0-9]{20})\.(journal|snapshot)")
 _UNFINISHED: Final = re.compile(r"[0-9]{20}\.snapshot\.tmp")
 
@@ -133,7 +136,7 @@ class Documents:
             disk.makeDirectory(directory)
             self._load()
         except OSError as error:
-            raise LogFailed(f"{directory} cannot be read: {explain(error)}") from error
+            raise LogFailed(f"{error.filename or directory} cannot be read: {explain(error)}") from error
 
     def put(self, table: str, key: bytes, value: bytes) -> None:
         values = self.tables.setdefault(table, {})
@@ -318,25 +321,29 @@ class Documents:
         path = self._path(generation, "journal")
         journal = self._disk.open(path)
         try:
-            rest = journal.read(position, max(journal.size() - position, 0))
+            sizeBytes = max(journal.size() - position, 0)
+            begins = range(position, position + sizeBytes, _CUT_BYTES)
+            # Room that nothing was written to is not kept, and there may be much of it.
+            written = [begin for begin in begins if journal.read(begin, _CUT_BYTES).strip(b"\0")]
+            if not written:
+                return
+            kept = path + ".cut"
+            try:
+                file = self._disk.open(kept, create=True)
+                try:
+                    file.truncate(0)
+                    for begin in written:
+                        file.write([journal.read(begin, _CUT_BYTES)], begin - position)
+                finally:
+                    file.close()
+            except OSError as error:
+                kept = f"nowhere ({explain(error)})"
         finally:
             journal.close()
-        if not rest.strip(b"\0"):
-            return
-        kept = path + ".cut"
-        try:
-            file = self._disk.open(kept, create=True)
-            try:
-                file.truncate(0)
-                file.write([rest], 0)
-            finally:
-                file.close()
-        except OSError as error:
-            kept = f"nowhere ({explain(error)})"
         self._log.warn(
             "the end of {path} is not whole: {sizeBytes} bytes are cut off, and kept in {kept}",
             path=path,
-            sizeBytes=len(rest),
+            sizeBytes=sizeBytes,
             kept=kept,
         )
 

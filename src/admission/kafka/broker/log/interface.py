@@ -14,6 +14,8 @@ from zope.interface import Attribute, Interface
 from admission.kafka.wire.batches import RecordBatch
 from admission.timeslices import Steps
 
+from ..holdings import Holdings
+
 LONGEST_KEY_BYTES: Final = 511
 """The length limit of keys of an L{ITable}."""
 
@@ -172,12 +174,14 @@ class Topic:
     @ivar topicId: chosen at random when it was created.
     @ivar partitions: its partitions by index.
     @ivar configs: its own settings, as the strings that were given.
+    @ivar holder: for whom it was created because they asked about it; empty if it was created on purpose.
     """
 
     name: str
     topicId: UUID
     partitions: tuple[Partition, ...] = field(repr=lambda partitions: f"<{len(partitions)}>")
     configs: Mapping[str, str]
+    holder: str = ""
 
 
 class AppendResult(NamedTuple):
@@ -272,6 +276,10 @@ class ILog(Interface):
     """
 
     topics: Mapping[str, Topic] = Attribute("All topics by name, in no particular order.  A live view.")
+    topicHoldings: Holdings = Attribute(
+        "How many topics there are, for those who got them by asking about them; those made on purpose are nobody's."
+    )
+    partitionHoldings: Holdings = Attribute("The same for their partitions.")
     path: str = Attribute("Its directory.")
     clusterId: str = Attribute("The id of the cluster, made at random when the log was made.")
     leaderEpoch: int = Attribute(
@@ -298,7 +306,9 @@ class ILog(Interface):
         @raise UnknownTopic: if no topic has that id.
         """
 
-    def createTopic(name: str, partitionCount: int, configs: Mapping[str, str], validateOnly: bool = False) -> Topic:
+    def createTopic(
+        name: str, partitionCount: int, configs: Mapping[str, str], validateOnly: bool = False, holder: str = ""
+    ) -> Topic:
         """
         Make a topic.  It is committed when this returns, and so is everything
         appended before; the same holds for all methods that change topics.
@@ -311,6 +321,8 @@ class ILog(Interface):
             C{segment.ms}, and keeps any other.
         @param validateOnly: whether to change nothing; failures of the storage
             are not raised then.
+        @param holder: the principal, or the address, that gets it by asking about
+            it.
         @return: the topic; without partitions if it was only validated.
         @raise InvalidTopicName: if the name is not of that form, or that of another topic but for dots and underscores.
         @raise TopicExists: if the name is taken.
@@ -367,6 +379,7 @@ class ILog(Interface):
         batch: RecordBatch,
         owner: str = "",
         isUrgent: bool = False,
+        holder: str = "",
     ) -> AppendResult:
         """
         Append a batch.  It cannot be read before it is
@@ -378,12 +391,22 @@ class ILog(Interface):
             producer, the batch must continue that producer's sequence.
         @param owner: who appends; remembered with the producer's state.
         @param isUrgent: whether somebody will wait for the disk to have it.
+        @param holder: for whom: a principal, or an address.  Nobody has all the
+            files that may wait to be flushed.
         @raise UnknownTopic: if the topic has been deleted.
         @raise OutOfOrderSequence: if batches are missing before this one.
         @raise InvalidProducerEpoch: if the producer has been replaced.
         @raise LogFailed: if the storage fails.  If that was in writing, everything appended
             since the last commit is lost as well, the callbacks are
             told, and nothing can be appended for the rest of this turn.
+        """
+
+    def whenRoom(holder: str, partitionCount: int, timeoutSeconds: float) -> Deferred[None] | None:
+        """
+        Whether some partitions may be appended to for a holder, whether their files wait to be flushed already or not.
+
+        @return: L{None} if they may.  Otherwise fires after a flush, when they may, if no others came first, or after
+            C{timeoutSeconds}.
         """
 
     def deleteRecords(partition: Partition, offset: int) -> None:

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from twisted.internet.defer import maybeDeferred
 
 from .datadirectory import DOCUMENTS, PARTITIONS
-from .disk import DirectoryLock, LocalDisk
+from .disk import DirectoryLock, LocalDisk, openRegular
 from .documents import Documents
 from .interface import LogFailed
 from .logcheck import Tell, refuseInUse
@@ -111,7 +111,7 @@ class LogBackup:
         @return: whether the file is there.
         """
         try:
-            with open(os.path.join(self._source, path), "rb") as source:
+            with open(os.path.join(self._source, path), "rb", opener=openRegular) as source:
                 stat = os.fstat(source.fileno())
                 now = _Copied(stat.st_size, stat.st_mtime_ns, stat.st_ino)
                 before = self._copied.get(path)

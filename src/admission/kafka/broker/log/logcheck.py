@@ -19,7 +19,7 @@ from admission.kafka.wire.batches import HEADER_BYTES, readHeader
 from .batchlookup import BatchPlace, wholeBatches
 from .checkpoint import Checkpoint, checkpointName, holds, readCheckpoint
 from .datadirectory import DOCUMENTS, PARTITIONS, lockHolder
-from .disk import File, LocalDisk, LocalFile, explain
+from .disk import File, LocalDisk, LocalFile, explain, openRegular
 from .documents import FORMAT, Documents, frames
 from .interface import LogFailed, LogInUse, Topic
 from .openfiles import OpenFiles
@@ -133,7 +133,7 @@ class ForgetfulDisk(LocalDisk):
 
     def open(self, path: str, create: bool = False) -> ForgetfulFile:
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = openRegular(path, os.O_RDONLY)
         except FileNotFoundError:
             if not create:
                 raise

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
+from ..holdings import Holdings
 from .disk import Disk, File
 
 
@@ -19,15 +20,17 @@ class LogFile:
     @ivar isDirty: whether it has bytes for which no flush has begun.
     @ivar isFlushing: whether a thread has its descriptor.
     @ivar isRemoved: whether it is gone from the disk, or about to be.
+    @ivar holder: for whom it got the first of its unflushed bytes.
     """
 
-    __slots__ = ("__weakref__", "isDirty", "isFlushing", "isRemoved", "path")
+    __slots__ = ("__weakref__", "holder", "isDirty", "isFlushing", "isRemoved", "path")
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.isDirty = False
         self.isFlushing = False
         self.isRemoved = False
+        self.holder = ""
 
 
 class OpenFiles:
@@ -35,6 +38,9 @@ class OpenFiles:
     Opens files when they are needed, and closes those that were not needed for the
     longest.  A file with unflushed bytes stays open: closing it could swallow the
     error of its flush.
+
+    @ivar holder: for whom files get unflushed bytes; empty for the log itself.
+    @ivar unflushed: how many files have some, or are in a flush, for each holder.
     """
 
     def __init__(self, disk: Disk, maxFiles: int) -> None:
@@ -43,6 +49,8 @@ class OpenFiles:
         """
         self._disk = disk
         self._maxFiles = maxFiles
+        self.holder = ""
+        self.unflushed = Holdings()
         self._idle: OrderedDict[LogFile, File] = OrderedDict()
         # Files with unflushed bytes, or in a flush.
         self._busy: dict[LogFile, File] = {}
@@ -64,21 +72,21 @@ class OpenFiles:
             self._idle.move_to_end(logFile)
         return file
 
-    def hasRoom(self, logFile: LogFile | None, others: int) -> bool:
+    def hasRoom(self, logFile: LogFile | None, holder: str, others: int = 0) -> bool:
         """
-        Whether a file may get unflushed bytes.
+        Whether a file may get unflushed bytes for a holder, which may have as many as it leaves to others.
 
         @param logFile: the file; L{None} for a new one.
         @param others: how many others are about to get some.
         """
-        return logFile in self._busy or len(self._busy) + others < self._maxFiles
+        return logFile in self._busy or self.unflushed.allow(holder, 1 + others, self._maxFiles)
 
     @property
-    def isHalfFull(self) -> bool:
+    def isFilling(self) -> bool:
         """
-        Whether half of those that may have unflushed bytes.
+        Whether so many have unflushed bytes that one holder may have come to half of what it may.
         """
-        return len(self._busy) * 2 > self._maxFiles
+        return len(self._busy) * 4 > self._maxFiles
 
     def willWrite(self, logFile: LogFile, create: bool = False) -> File:
         """
@@ -92,6 +100,8 @@ class OpenFiles:
             file = self.get(logFile, create)
             del self._idle[logFile]
             self._busy[logFile] = file
+            logFile.holder = self.holder
+            self.unflushed.add(self.holder, 1)
         logFile.isDirty = True
         return file
 
@@ -111,6 +121,7 @@ class OpenFiles:
             logFile.isFlushing = False
             if not logFile.isDirty:
                 file = self._busy.pop(logFile)
+                self.unflushed.add(logFile.holder, -1)
                 if logFile.isRemoved:
                     file.close()
                 else:
@@ -126,7 +137,11 @@ class OpenFiles:
         if logFile.isFlushing:
             # A thread has its descriptor.
             return
-        file = self._busy.pop(logFile, None) or self._idle.pop(logFile, None)
+        file = self._busy.pop(logFile, None)
+        if file is not None:
+            self.unflushed.add(logFile.holder, -1)
+        else:
+            file = self._idle.pop(logFile, None)
         if file is not None:
             file.close()
 

@@ -9,10 +9,11 @@ reverted, so that they are committed or lost with the batches.
 
 import struct
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Final, NamedTuple
 
+from ..holdings import Holdings
 from .interface import InvalidProducerEpoch, OutOfOrderSequence
 
 REMEMBERED_BATCHES: Final = 5
@@ -30,8 +31,8 @@ _MAX_MISSING: Final = 10_000
 """Of how many new producers it is remembered that their first batch was not kept."""
 
 _STATE_BYTES: Final = 320
-"""The memory of a state beyond its own bytes: its key, and its places in the table, in the order of use and among
-those of its partition."""
+"""The memory of a state beyond its own bytes: its key, its holder, and its places in the table, in the order of use and
+among those of its partition."""
 
 
 ProducerKey = tuple[int, int]
@@ -98,8 +99,8 @@ class ProducerStates:
     """
     The state of all producers in all partitions, least recently used first.
 
-    @ivar maxEntries: how many are remembered; the oldest beyond that are dropped
-        when changes are settled.
+    @ivar maxEntries: how many are remembered; beyond that, the oldest of holders that have more than the mean are
+        dropped when changes are settled.
     @ivar encodedBytes: the size of all states together when encoded.
     """
 
@@ -109,6 +110,9 @@ class ProducerStates:
         self._states: OrderedDict[ProducerKey, bytes] = OrderedDict()
         # The values of the changed keys before the last L{settle}; None for a new key.
         self._before: dict[ProducerKey, bytes | None] = {}
+        # For whom they are remembered.
+        self._holders: dict[ProducerKey, str] = {}
+        self._holdings = Holdings()
         # The ids of the producers of each partition.
         self._ids: dict[int, set[int]] = {}
         # Where new producers have begun: those that are not settled, and those that were not kept.
@@ -125,20 +129,27 @@ class ProducerStates:
         """
         return self.encodedBytes + (len(self._states) + len(self._missing)) * _STATE_BYTES
 
-    def restore(self, states: Mapping[ProducerKey, bytes]) -> None:
+    def restore(self, states: Mapping[ProducerKey, bytes], holderOf: Callable[[int], str] = lambda _: "") -> None:
         """
         Know the producers of before a restart.
 
         @param states: encoded.
+        @param holderOf: for whom a producer is remembered, as far as that is known.
         """
         # The head of a state ends with the time of its last use.
         for key, encoded in sorted(states.items(), key=lambda item: _HEAD.unpack_from(item[1])[2]):
-            self._add(key, encoded)
+            self._add(key, encoded, holderOf(key[1]))
         self._evict()
 
     def get(self, key: ProducerKey) -> ProducerState | None:
         encoded = self._states.get(key)
         return None if encoded is None else decodeState(encoded)
+
+    def keys(self) -> list[ProducerKey]:
+        """
+        The keys of all producers, least recently used first.
+        """
+        return list(self._states)
 
     def ids(self) -> Iterator[int]:
         """
@@ -183,11 +194,12 @@ class ProducerStates:
             f"producer {key[1]} of epoch {epoch} goes on with sequence {firstSequence}, not with {expected}"
         )
 
-    def record(self, key: ProducerKey, epoch: int, batch: AppendedBatch, nowSeconds: float) -> None:
+    def record(self, key: ProducerKey, epoch: int, batch: AppendedBatch, nowSeconds: float, holder: str = "") -> None:
         """
         Remember a batch that L{check} has accepted.
 
         @param nowSeconds: the time in seconds since 1970.
+        @param holder: for whom.
         """
         before = self._states.get(key)
         self._before.setdefault(key, before)
@@ -195,7 +207,7 @@ class ProducerStates:
         if before is None:
             self._begun[key] = (epoch, batch[0])
             self._missing.pop(key, None)
-            self._add(key, encoded)
+            self._add(key, encoded, holder)
         else:
             self._states[key] = encoded
             self._states.move_to_end(key)
@@ -278,13 +290,16 @@ class ProducerStates:
             if len(self._missing) > _MAX_MISSING:
                 self._missing.popitem(last=False)
 
-    def _add(self, key: ProducerKey, encoded: bytes) -> None:
+    def _add(self, key: ProducerKey, encoded: bytes, holder: str) -> None:
         self._states[key] = encoded
+        self._holders[key] = holder
+        self._holdings.add(holder, 1)
         self.encodedBytes += len(encoded)
         self._ids.setdefault(key[0], set()).add(key[1])
 
     def _drop(self, key: ProducerKey) -> None:
         self.encodedBytes -= len(self._states.pop(key))
+        self._holdings.add(self._holders.pop(key), -1)
         number, producerId = key
         ids = self._ids[number]
         ids.discard(producerId)
@@ -293,4 +308,8 @@ class ProducerStates:
 
     def _evict(self) -> None:
         while len(self._states) > self.maxEntries:
-            self._drop(next(iter(self._states)))
+            oldest = next(iter(self._states))
+            if self._holdings.isAboveMean(self._holders[oldest], self.maxEntries):
+                self._drop(oldest)
+            else:
+                self._states.move_to_end(oldest)

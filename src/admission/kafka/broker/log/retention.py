@@ -40,9 +40,9 @@ class SweptLog(Protocol):
         @raise LogFailed: if it cannot be written.
         """
 
-    def forgetOwners(self) -> None:
+    def forgetOwners(self) -> Iterator[None]:
         """
-        Drop the owners of producers that are not remembered any more.
+        Drop the owners of producers that are not remembered any more, some in each step.
 
         @raise LogFailed: if that cannot be written.
         """
@@ -168,7 +168,7 @@ class Sweep:
                 self._trim(partition)
         while self._expireProducers():
             yield
-        self._swept.forgetOwners()
+        yield from self._swept.forgetOwners()
 
     def _trim(self, partition: PartitionLog) -> None:
         removed = self._untold.pop(partition, [])

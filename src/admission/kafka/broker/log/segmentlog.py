@@ -64,10 +64,16 @@ _PRODUCER_IDS: Final = 1000
 _KEPT_BYTES: Final = 64 << 10
 """Batches below this size are copied and written at the end of the turn; larger ones are written at once."""
 
+_UNAWAITED_AT_ONCE: Final = 200
+"""How many partitions that nobody waits for are flushed in one round: those who come meanwhile wait for its end."""
+
 _OWNERS: Final = "owners"
 _OWNER_KEY: Final = struct.Struct(">q")
 _OWNER_BYTES: Final = 200
 """The memory that it takes to know the owner of a producer id, about."""
+
+_OWNERS_IN_STEP: Final = 1000
+"""How many producer ids are looked at between two steps, in less than a millisecond."""
 
 _FACTS: Final = "facts"
 _COUNTER: Final = struct.Struct(">q")
@@ -145,6 +151,8 @@ class SegmentLog:
         # How many commits there were, how many of them have everything on the disk that somebody waits for, and how
         # many will have when the present flush has ended.
         self._commitCount = self._flushedCount = self._flushingCount = 0
+        # Of those that were written when a flush of everything began and that nobody waits for, how many are left.
+        self._unawaitedCount = 0
         self.path = path
         self._clock = clock
         self._wallSeconds = wallSeconds
@@ -152,9 +160,11 @@ class SegmentLog:
         self._disk = disk = LocalDisk() if disk is None else disk
         self._listeners: list[PartitionsListener] = []
         self._flushWaiters: deque[tuple[int, CommitCallback]] = deque()
+        self._roomWaiters: deque[Deferred[None]] = deque()
         # All of these are used as ordered sets. Partitions that await a commit, and those of them that somebody will
         # wait for; those with unflushed bytes, and those of them that somebody waits for; those to tell listeners of.
-        self._appended: dict[PartitionLog, None] = {}
+        # The first have for whom they were appended to.
+        self._appended: dict[PartitionLog, str] = {}
         self._appendedUrgently: dict[PartitionLog, None] = {}
         self._dirty: dict[PartitionLog, None] = {}
         self._urgent: dict[PartitionLog, None] = {}
@@ -178,14 +188,18 @@ class SegmentLog:
             self._files = SegmentFiles(disk, self._openFiles)
             self._producers = ProducerStates(maxProducers)
             self._maxOwners = 2 * maxProducers + 1000
+            # While owners are forgotten: those that were remembered when that began, and those that have come since.
+            self._rememberedIds: set[int] | None = None
             limitsOf = self._limits.overriddenBy
             self._topics = Topics(self._documents, self._commitNow, partitionsPath, maxPartitions, limitsOf)
             self.topics: Mapping[str, Topic] = MappingProxyType(self._topics.byName)
+            self.topicHoldings = self._topics.topicHoldings
+            self.partitionHoldings = self._topics.partitionHoldings
             deleted = self._load(partitionsPath)
         except OSError as error:
             self._openFiles.closeAll()
             self._lock.release()
-            raise LogFailed(f"{path} cannot be read: {explain(error)}") from error
+            raise LogFailed(f"{error.filename or path} cannot be read: {explain(error)}") from error
         except BaseException:
             self._openFiles.closeAll()
             self._lock.release()
@@ -221,9 +235,9 @@ class SegmentLog:
         return self._topics.getById(topicId)
 
     def createTopic(
-        self, name: str, partitionCount: int, configs: Mapping[str, str], validateOnly: bool = False
+        self, name: str, partitionCount: int, configs: Mapping[str, str], validateOnly: bool = False, holder: str = ""
     ) -> Topic:
-        return self._topics.create(name, partitionCount, configs, validateOnly)
+        return self._topics.create(name, partitionCount, configs, validateOnly, holder)
 
     def deleteTopic(self, name: str) -> None:
         partitions = partitionsOf(self._topics.delete(name))
@@ -269,6 +283,7 @@ class SegmentLog:
         batch: RecordBatch,
         owner: str = "",
         isUrgent: bool = False,
+        holder: str = "",
     ) -> AppendResult:
         stored = self._stored(partition)
         producerId = batch.producerId
@@ -286,7 +301,7 @@ class SegmentLog:
         try:
             self._commits.check()
             if stored not in self._appended:
-                self._prepare(stored, len(buffer))
+                self._prepare(stored, len(buffer), holder)
         except LogFailed:
             if producerId >= 0:
                 self._producers.refused(producer, batch.producerEpoch, firstSequence)
@@ -295,12 +310,12 @@ class SegmentLog:
         assignOffset(buffer, baseOffset, self.leaderEpoch)
         isKept = len(buffer) < _KEPT_BYTES
         stored.append(bytes(buffer) if isKept else buffer, batch)
-        self._appended[stored] = None
+        self._appended.setdefault(stored, holder)
         if isUrgent:
             self._appendedUrgently[stored] = None
         if producerId >= 0:
             appended = (firstSequence, lastSequence, baseOffset)
-            self._producers.record(producer, batch.producerEpoch, appended, self._wallSeconds())
+            self._producers.record(producer, batch.producerEpoch, appended, self._wallSeconds(), holder)
             self._noteOwner(producerId, owner)
         self._commits.appended(len(buffer), isKept)
         return AppendResult(baseOffset, False)
@@ -310,6 +325,18 @@ class SegmentLog:
 
     def whenCommitted(self, callback: CommitCallback) -> None:
         self._commits.whenCommitted(callback)
+
+    def whenRoom(self, holder: str, partitionCount: int, timeoutSeconds: float) -> Deferred[None] | None:
+        if (
+            self._isClosed
+            or self._failure is not None
+            or self._openFiles.hasRoom(None, holder, partitionCount - 1 + len(self._appended))
+        ):
+            return None
+        self._flusher.everything()
+        waiting: Deferred[None] = Deferred()
+        self._roomWaiters.append(waiting)
+        return waiting.addTimeout(timeoutSeconds, self._clock, onTimeoutCancel=lambda *_: None)
 
     def whenFlushed(self, callback: CommitCallback) -> None:
         self._commits.whenCommitted(partial(self._awaitFlush, callback))
@@ -364,9 +391,8 @@ class SegmentLog:
         return list(dict.fromkeys(problem for problem in problems if problem is not None))
 
     def producers(self) -> Iterator[tuple[str, int]]:
-        owners = self._owners
         for producerId in self._producers.ids():
-            yield owners.get(_OWNER_KEY.pack(producerId), b"").decode("utf-8", "surrogatepass"), producerId
+            yield self._ownerOf(producerId), producerId
 
     def allocateProducerId(self) -> int:
         if self._isClosed:
@@ -397,19 +423,30 @@ class SegmentLog:
             closing.addCallback(self._release)
         return closer
 
-    def forgetOwners(self) -> None:
+    def forgetOwners(self) -> Iterator[None]:
         """
-        Drop the owners of producer ids that are not remembered any more.
+        Drop the owners of producer ids that are not remembered any more, some in each step.
 
         @raise LogFailed: if writing failed in this turn.
         """
-        remembered = {_OWNER_KEY.pack(producerId) for producerId in self._producers.ids()}
-        forgotten = [key for key in self._owners if key not in remembered]
-        if forgotten:
-            self._commits.check()
-            for key in forgotten:
-                self._documents.delete(_OWNERS, key)
-            self._commits.appended(len(forgotten) * _OWNER_KEY.size)
+        remembered = self._rememberedIds = set()
+        try:
+            for number, (_, producerId) in enumerate(self._producers.keys()):
+                if number % _OWNERS_IN_STEP == 0:
+                    yield
+                remembered.add(producerId)
+            keys = list(self._owners)
+            for begin in range(0, len(keys), _OWNERS_IN_STEP):
+                yield
+                some = keys[begin : begin + _OWNERS_IN_STEP]
+                forgotten = [key for key in some if _OWNER_KEY.unpack(key)[0] not in remembered]
+                if forgotten:
+                    self._commits.check()
+                    for key in forgotten:
+                        self._documents.delete(_OWNERS, key)
+                    self._commits.appended(len(forgotten) * _OWNER_KEY.size)
+        finally:
+            self._rememberedIds = None
 
     def keepSpare(self) -> None:
         """
@@ -426,6 +463,9 @@ class SegmentLog:
         self._commits.check()
         self._topics.setStart(partition)
         self._commits.appended(_COUNTER.size)
+
+    def _ownerOf(self, producerId: int) -> str:
+        return self._owners.get(_OWNER_KEY.pack(producerId), b"").decode("utf-8", "surrogatepass")
 
     @property
     def _owners(self) -> Mapping[bytes, bytes]:
@@ -478,7 +518,7 @@ class SegmentLog:
                 )
         if shownSeconds > startedSeconds:
             self._log.info("the log has been read in {seconds:.1f} s", seconds=self._clock.seconds() - startedSeconds)
-        self._producers.restore(states)
+        self._producers.restore(states, self._ownerOf)
 
         isNew = _CLUSTER_ID not in facts
         clusterId = facts.get(_CLUSTER_ID) or base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=")
@@ -575,7 +615,7 @@ class SegmentLog:
             )
         return stored
 
-    def _prepare(self, partition: PartitionLog, sizeBytes: int) -> None:
+    def _prepare(self, partition: PartitionLog, sizeBytes: int, holder: str) -> None:
         """
         @raise LogFailed: if the partition cannot be written to.
         """
@@ -584,10 +624,17 @@ class SegmentLog:
             segment = partition.prepare(self._files, sizeBytes, self._wallSeconds(), producers)
         except OSError as error:
             raise LogFailed(explain(error)) from error
-        if not self._openFiles.hasRoom(segment, len(self._appended)):
+        files = self._openFiles
+        if not files.hasRoom(segment, holder, len(self._appended)):
+            # Only then it is known for whom the others of this turn are.
+            self._commits.commit()
+        if not files.hasRoom(segment, holder):
             # Refused here, or it would take along everything else of this turn.
             self._flusher.everything()
-            raise LogFailed("too many files wait to be flushed (log.max.open.files); try again")
+            raise LogFailed(
+                f"{files.unflushed.of(holder)} files that were written for the same client wait to be flushed, and no"
+                " more may (log.max.open.files); try again"
+            )
 
     def _urge(self, partition: PartitionLog) -> None:
         """
@@ -604,9 +651,10 @@ class SegmentLog:
 
     def _noteOwner(self, producerId: int, owner: str) -> None:
         key, encoded = _OWNER_KEY.pack(producerId), owner.encode("utf-8", "surrogatepass")
-        if self._owners.get(key, b"") != encoded:
-            if len(self._owners) >= self._maxOwners:
-                self.forgetOwners()
+        if self._rememberedIds is not None:
+            self._rememberedIds.add(producerId)
+        # Where there are too many, that of a later batch is noted when a sweep has made room.
+        if self._owners.get(key, b"") != encoded and len(self._owners) < self._maxOwners:
             self._documents.put(_OWNERS, key, encoded)
 
     def _reserveProducerIds(self) -> None:
@@ -637,8 +685,13 @@ class SegmentLog:
 
     def _write(self) -> None:
         now = self._wallSeconds()
-        for partition in self._appended:
-            partition.write(self._files, now)
+        files = self._openFiles
+        try:
+            for partition, holder in self._appended.items():
+                files.holder = holder
+                partition.write(self._files, now)
+        finally:
+            files.holder = ""
         if self._documents.hasChanges:
             self._documents.write()
 
@@ -647,7 +700,7 @@ class SegmentLog:
         for partition in self._appended:
             partition.settle(leaderEpoch)
         self._changed.update(dict.fromkeys(self._appended))
-        self._dirty.update(self._appended)
+        self._dirty.update(dict.fromkeys(self._appended))
         self._urgent.update(self._appendedUrgently)
         self._appended.clear()
         self._appendedUrgently.clear()
@@ -655,7 +708,7 @@ class SegmentLog:
         self._producers.settle()
         self._commitCount += 1
         self._flusher.written()
-        if self._openFiles.isHalfFull:
+        if self._openFiles.isFilling:
             # Before others have to be refused.
             self._flusher.everything()
 
@@ -693,7 +746,18 @@ class SegmentLog:
 
     def _beginFlush(self, isEverything: bool) -> Round:
         self._flushingCount = self._commitCount
-        partitions = list(self._dirty if isEverything else self._urgent)
+        partitions = list(self._urgent)
+        if isEverything:
+            others = [each for each in self._dirty if each not in self._urgent]
+            self._unawaitedCount = min(self._unawaitedCount, len(others)) or len(others)
+            atOnce = len(others) if self._isClosed else min(_UNAWAITED_AT_ONCE, self._unawaitedCount)
+            partitions += others[:atOnce]
+            self._unawaitedCount -= atOnce
+            if self._unawaitedCount > 0:
+                self._flusher.everything()
+            elif len(others) > atOnce:
+                # They were written meanwhile, and have their whole interval.
+                self._flusher.written()
         self._urgent.clear()
         files: list[LogFile] = []
         checkpoints: list[tuple[Segment, Checkpoint]] = []
@@ -726,11 +790,13 @@ class SegmentLog:
         self._checkpoints += checkpoints
         self._writeCheckpoints()
         self._tellFlushed()
+        self._tellRoom()
 
     def _flushFailed(self) -> None:
         assert self._flusher.problem is not None
         self._commits.fail(self._flusher.problem)
         self._tellFlushed()
+        self._tellRoom()
 
     @property
     def _failure(self) -> LogFailed | None:
@@ -748,6 +814,19 @@ class SegmentLog:
                 callback(failure)
             except Exception:
                 self._log.failure("{callback} raised when it was told of a flush", callback=callback)
+
+    def _tellRoom(self) -> None:
+        """
+        Have those who wait for room go on, one in each turn, since each begins to work at once.
+        """
+        waiters, self._roomWaiters = self._roomWaiters, deque()
+
+        def tellNext() -> None:
+            if waiters:
+                waiters.popleft().callback(None)
+                self._clock.callLater(0, tellNext)
+
+        tellNext()
 
     def _awaitFlush(self, callback: CommitCallback, error: Exception | None) -> None:
         if error is None:

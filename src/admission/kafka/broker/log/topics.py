@@ -15,6 +15,7 @@ from uuid import UUID, uuid4
 
 from attrs import evolve
 
+from ..holdings import Holdings
 from .documents import Documents
 from .interface import (
     MAX_OFFSET,
@@ -109,7 +110,9 @@ class Topics:
     that call them.
 
     @ivar byName: topics by name; callers must not change it.
-    @ivar partitionCount: how many partitions they have together.
+    @ivar topicHoldings: how many topics there are, for those who got them by asking about them; those that were
+        created on purpose are nobody's.
+    @ivar partitionHoldings: the same for their partitions.
     """
 
     def __init__(
@@ -128,7 +131,8 @@ class Topics:
         @param limitsOf: the limits of a topic with some settings; raises if they are invalid.
         """
         self.byName: dict[str, Topic] = {}
-        self.partitionCount = 0
+        self.topicHoldings = Holdings()
+        self.partitionHoldings = Holdings()
         self._byId: dict[UUID, Topic] = {}
         # Logs of before this was refused may have several topics of one such name.
         self._byMetricName: dict[str, set[str]] = {}
@@ -162,7 +166,7 @@ class Topics:
                     partition.logStartOffset = _COUNTER.unpack(start)[0] if start else 0
                     if not 0 <= partition.logStartOffset <= MAX_OFFSET:
                         raise ValueError(f"no partition starts at {partition.logStartOffset}")
-                self._put(Topic(name, UUID(stored["id"]), partitions, stored["configs"]))
+                self._put(Topic(name, UUID(stored["id"]), partitions, stored["configs"], stored.get("holder", "")))
             except _DAMAGED as error:
                 raise LogFailed(f"what is stored of topic {key!r} is damaged ({error!r})") from error
         try:
@@ -205,7 +209,9 @@ class Topics:
         for topic in list(self.byName.values()):
             yield from partitionsOf(topic)
 
-    def create(self, name: str, partitionCount: int, configs: Mapping[str, str], validateOnly: bool) -> Topic:
+    def create(
+        self, name: str, partitionCount: int, configs: Mapping[str, str], validateOnly: bool, holder: str = ""
+    ) -> Topic:
         if not _isName(name):
             raise InvalidTopicName(f"{name!r} cannot be the name of a topic")
         if name in self.byName:
@@ -221,7 +227,7 @@ class Topics:
         if validateOnly:
             return Topic(name, uuid4(), (), dict(configs))
         self._commit()
-        topic = Topic(name, uuid4(), self._number(name, 0, partitionCount, configs), dict(configs))
+        topic = Topic(name, uuid4(), self._number(name, 0, partitionCount, configs), dict(configs), holder)
         self._write(topic)
         self._put(topic)
         return topic
@@ -286,7 +292,7 @@ class Topics:
         names.remove(name)
         if not names:
             del self._byMetricName[_metricName(name)]
-        self.partitionCount -= len(topic.partitions)
+        self._count(topic, -1)
         for partition in topic.partitions:
             partition.deleted = True
         return topic
@@ -315,7 +321,7 @@ class Topics:
         self._documents.makesRoom()
 
     def _checkRoom(self, added: int) -> None:
-        if self.partitionCount + added > self._maxPartitions:
+        if self.partitionHoldings.total + added > self._maxPartitions:
             raise InvalidPartitionCount(
                 f"{added} more partitions would make more than {self._maxPartitions}, which is the limit of this broker"
             )
@@ -336,13 +342,22 @@ class Topics:
 
     def _write(self, topic: Topic) -> None:
         numbers = [partition.number for partition in topic.partitions]
-        value = json.dumps({"id": topic.topicId.hex, "partitions": numbers, "configs": dict(topic.configs)})
+        fields = {"id": topic.topicId.hex, "partitions": numbers, "configs": dict(topic.configs)}
+        if topic.holder:
+            fields["holder"] = topic.holder
+        value = json.dumps(fields)
         self._documents.put(_TOPICS, topic.name.encode("ascii"), value.encode("utf-8"))
         self._documents.urge()
         self._commit()
 
     def _put(self, topic: Topic) -> None:
         old = self.byName.get(topic.name)
-        self.partitionCount += len(topic.partitions) - (len(old.partitions) if old else 0)
+        if old is not None:
+            self._count(old, -1)
+        self._count(topic, 1)
         self.byName[topic.name] = self._byId[topic.topicId] = topic
         self._byMetricName.setdefault(_metricName(topic.name), set()).add(topic.name)
+
+    def _count(self, topic: Topic, change: int) -> None:
+        self.topicHoldings.add(topic.holder, change)
+        self.partitionHoldings.add(topic.holder, change * len(topic.partitions))

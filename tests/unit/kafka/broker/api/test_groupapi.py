@@ -6,7 +6,6 @@ L{admission.kafka.broker.api.offsetapi}: groups as clients see them.
 from __future__ import annotations
 
 import errno
-import struct
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -14,15 +13,9 @@ from kio.schema.errors import ErrorCode
 from admission.kafka.wire.versions import BY_KEY
 from tests.kit.brokerfixture import API_KEYS, BrokerTestCase, Client, codes
 from tests.kit.logfixture import storageError
+from tests.kit.subscriptions import subscription
 
 PROTOCOLS = [{"name": "range", "metadata": b"all"}]
-
-
-def subscription(*topicNames: str) -> bytes:
-    """What a consumer says of itself."""
-    names = [name.encode() for name in topicNames]
-    encoded = b"".join(struct.pack(">h", len(name)) + name for name in names)
-    return struct.pack(">hi", 1, len(names)) + encoded + struct.pack(">i", -1) + b"owned partitions"
 
 
 class GroupsApiTestCase(BrokerTestCase):
@@ -359,6 +352,19 @@ class OffsetTests(GroupsApiTestCase):
         assert group is not None
         self.assertEqual(list(group.offsets), [self.events.partitions[0]])
         self.assertNotIn(others.partitions[0], group.offsets)
+
+    def test_deleteUndecoded(self) -> None:
+        """What consumers read is found out when they join, however much it is, and not when offsets are deleted."""
+        self.commit(8, {"partition_index": 0, "committed_offset": 1})
+        before = self.broker.groups.sizeBytes
+        metadata = subscription("events", *map(str, range(10_000)))
+        self.stable(protocols=[{"name": "range", "metadata": metadata}])
+        self.assertGreater(self.broker.groups.sizeBytes, before + len(metadata) + 10_000 * 50)
+        group = self.broker.groups.get("readers")
+        assert group is not None
+        (member,) = group.members.values()
+        member.protocols = (("range", b"cannot be understood"),)
+        self.assertEqual(codes(self.delete(0).topics[0].partitions), [ErrorCode.group_subscribed_to_topic])
 
     def test_deleteUnreadable(self) -> None:
         """Who says nothing that can be understood reads nothing; members of other types may read anything."""

@@ -8,6 +8,7 @@ from uuid import UUID, uuid4
 from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
 from twisted.internet.address import IPv4Address, UNIXAddress
+from twisted.logger import LogLevel, formatEvent
 
 from admission.kafka.kafkarequest import Address
 from admission.kafka.wire.versions import API_VERSIONS, APIS
@@ -161,12 +162,12 @@ class NoCreationTests(BrokerTestCase):
 class CreationLimitTests(BrokerTestCase):
     """Automatic creation obeys the limits."""
 
-    properties = {"max.topics": "2", "num.partitions": "2", "max.partitions": "3"}
+    properties = {"max.topics": "3", "num.partitions": "2", "max.partitions": "3"}
 
     def test_topics(self) -> None:
         """There are no more topics than C{max.topics}."""
-        self.topic("a")
-        self.topic("b")
+        for name in ("a", "b", "d"):
+            self.topic(name)
         answer = self.connect().ask("Metadata", 9, topics=[{"name": "c"}])
         self.assertEqual(codes(answer.topics), [ErrorCode.policy_violation])
 
@@ -174,6 +175,34 @@ class CreationLimitTests(BrokerTestCase):
         """There are no more partitions than C{max.partitions}."""
         answer = self.connect().ask("Metadata", 9, topics=[{"name": "a"}, {"name": "b"}])
         self.assertEqual(codes(answer.topics), [ErrorCode.none, ErrorCode.invalid_partitions])
+
+
+class CreationShareTests(BrokerTestCase):
+    """One client leaves topics and partitions to others."""
+
+    properties = {"max.topics": "5", "num.partitions": "10", "max.partitions": "60"}
+
+    def created(self, holder: str, *names: str) -> list[ErrorCode]:
+        """Ask about topics."""
+        client = self.connect()
+        client.protocol.holder = holder
+        return codes(client.ask("Metadata", 9, topics=[{"name": name} for name in names]).topics)
+
+    def test_topics(self) -> None:
+        """Who asks about many topics gets no more than it leaves; the log says so, and creating them is no matter."""
+        refused = ErrorCode.policy_violation
+        self.assertEqual(self.created("a", *"1234"), [ErrorCode.none] * 3 + [refused])
+        self.assertEqual(self.created("b", "4"), [ErrorCode.none])
+        said = [formatEvent(event) for event in self.logged if event["log_level"] is LogLevel.warn]
+        self.assertEqual(len([each for each in said if "more of max.topics" in (each or "")]), 1)
+        topic = {"name": "5", "num_partitions": 1, "replication_factor": 1}
+        self.assertEqual(codes(self.connect().ask("CreateTopics", 5, topics=[topic]).topics), [ErrorCode.none])
+
+    def test_partitions(self) -> None:
+        """The same holds for their partitions."""
+        self.topic("large", 30)
+        self.assertEqual(self.created("a", "1", "2"), [ErrorCode.none, ErrorCode.policy_violation])
+        self.assertEqual(self.created("b", "2"), [ErrorCode.none])
 
 
 class DescribeClusterTests(BrokerTestCase):

@@ -356,6 +356,34 @@ class ManyPartitionsTests(BrokerTestCase):
         self.finishFlushes()
         self.assertEqual(self.outcomes(), {0: self.COUNT})
 
+    def test_waits(self) -> None:
+        """It waits for its files to be flushed, as others need files, too, but no longer than its timeout."""
+        self.patch(self.log._openFiles, "_maxFiles", self.COUNT)
+        self.isHolding = True
+        self.deliver()
+        self.clock.advance(0)
+        self.assertIn(self.stored(), range(self.COUNT // 2 - 8, self.COUNT // 2 + 1))
+        self.topic("others")
+        other = self.connect()
+        other.protocol.holder = "another"
+        self.assertEqual(other.produce("others", batchOf(b"x"), acks=1).error_code, ErrorCode.none)
+        while self.flushes:
+            self.finishFlush()
+        self.clock.advance(0)
+        self.isHolding = False
+        self.assertEqual(self.outcomes(), {0: self.COUNT})
+
+    def test_waitsTooLong(self) -> None:
+        """If they are not flushed in time, the rest is refused."""
+        self.patch(self.log._openFiles, "_maxFiles", self.COUNT)
+        self.isHolding = True
+        self.deliver()
+        self.clock.advance(0)
+        stored = self.stored()
+        self.clock.advance(1.0)
+        self.assertEqual(self.outcomes(), {0: stored, ErrorCode.kafka_storage_error: self.COUNT - stored})
+        self.finishFlushes()
+
     def test_failure(self) -> None:
         """Where the disk fails on the way, the rest is refused, and what is written stays."""
         append, calls = self.log.append, count()

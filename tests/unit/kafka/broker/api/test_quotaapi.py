@@ -224,6 +224,8 @@ class DescribeTests(QuotasTestCase):
             ([("client-id", EXACTLY, "loader")], [{"client-id": "loader"}, both], [{"client-id": "loader"}]),
             ([("user", ANY, None), ("client-id", ANY, None)], [both], [both]),
             ([("ip", ANY, None)], [{"ip": "192.0.2.1"}], [{"ip": "192.0.2.1"}]),
+            ([("ip", EXACTLY, "::ffff:192.0.2.1")], [{"ip": "192.0.2.1"}], [{"ip": "192.0.2.1"}]),
+            ([("ip", EXACTLY, "localhost")], [], []),
             ([("user", EXACTLY, "bob")], [], []),
         ):
             for strict, expected in ((False, loosely), (True, strictly)):

@@ -32,7 +32,7 @@ STEP_SECONDS = 0.25
 RANGE: Protocols = (("range", b"all"),)
 
 
-def memberNamed(memberId: str, *protocolNames: str, instanceId: str | None = None) -> Member:
+def memberNamed(memberId: str, *protocolNames: str, instanceId: str | None = None, holder: str = "") -> Member:
     """A member that speaks some protocols, in which it says its own name."""
     protocols: Protocols = tuple((name, memberId.encode()) for name in protocolNames or ("range",))
     return Member(
@@ -40,9 +40,24 @@ def memberNamed(memberId: str, *protocolNames: str, instanceId: str | None = Non
         instanceId=instanceId,
         clientId="",
         host="",
+        holder=holder,
         sessionSeconds=10.0,
         rebalanceSeconds=20.0,
         protocols=protocols,
+    )
+
+
+def requestToJoin(groupId: str = "readers", **changes: Any) -> JoinRequest:
+    """A request to join."""
+    return JoinRequest(
+        **{
+            "groupId": groupId,
+            "sessionSeconds": 10.0,
+            "rebalanceSeconds": 60.0,
+            "protocolType": "consumer",
+            "protocols": RANGE,
+            **changes,
+        }
     )
 
 
@@ -158,17 +173,7 @@ class Consumer:
 
     def __init__(self, case: GroupsRig, groupId: str = "readers", **joining: Any) -> None:
         self.case = case
-        self.request = JoinRequest(
-            **{
-                "groupId": groupId,
-                "sessionSeconds": 10.0,
-                "rebalanceSeconds": 60.0,
-                "protocolType": "consumer",
-                "protocols": RANGE,
-                "connection": self,
-                **joining,
-            }
-        )
+        self.request = requestToJoin(groupId, **{"connection": self, **joining})
         self.answers: list[JoinResult | SyncResult | ErrorCode] = []
         self.joined: JoinResult | None = None
         self.assignment: bytes | None = None
@@ -200,6 +205,7 @@ class Consumer:
             generation=self.generation,
             memberId=self.memberId,
             instanceId=self.request.instanceId,
+            holder=self.request.holder,
             connection=self.request.connection,
         )
 
@@ -231,7 +237,7 @@ class Consumer:
         committing = maybeDeferred(
             self.case.groups.commit,
             self.memberRequest(),
-            {partition: Offset(offset, -1, metadata, self.case.wallSeconds())},
+            {partition: Offset(offset, -1, metadata, self.case.wallSeconds(), self.request.holder)},
         )
         outcomes: list[ErrorCode] = []
         committing.addCallbacks(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any
 
 from kio.schema.errors import ErrorCode
+from twisted.internet.defer import maybeDeferred
 from twisted.logger import capturedLogs, formatEvent
 
 from admission.kafka.broker.groups.groupstate import Offset, State
-from admission.kafka.broker.groups.member import MemberRequest
-from admission.kafka.broker.log.interface import LogFailed
+from admission.kafka.broker.groups.member import GroupRefusal, MemberRequest
+from admission.kafka.broker.log.interface import LogFailed, Partition
 from tests.unit.kafka.broker.groups.groupsfixture import Consumer, GroupsTestCase, OffsetsTestCase
 
 WEEK_SECONDS = 7 * 86400.0
@@ -144,9 +146,10 @@ class PendingTests(GroupsTestCase):
     def test_tooMany(self) -> None:
         """Only so many clients are waited for in all; the others may ask again."""
         self.rig = self.buildRig(maxPending=2)
-        for groupId in ("a", "b"):
-            self.assertEqual(self.consumer(groupId=groupId, mustKnowItsId=True).join(), ErrorCode.member_id_required)
-        third = self.consumer(groupId="c", mustKnowItsId=True)
+        for name in ("a", "b"):
+            consumer = self.consumer(groupId=name, holder=name, mustKnowItsId=True)
+            self.assertEqual(consumer.join(), ErrorCode.member_id_required)
+        third = self.consumer(groupId="c", holder="c", mustKnowItsId=True)
         self.assertEqual(third.join(), ErrorCode.coordinator_not_available)
         self.assertIsNone(self.rig.groups.get("c"))
         self.rig.wait(10.1)
@@ -463,26 +466,43 @@ class LimitsTests(GroupsTestCase):
 
     def buildRig(self, **limits: Any) -> Any:
         """Allow little."""
-        return super().buildRig(maxGroups=2, maxGroupBytes=10_000, maxBytes=15_000, **limits)
+        return super().buildRig(**{"maxGroups": 2, "maxGroupBytes": 20_000, "maxBytes": 40_000, **limits})
 
     def test_groups(self) -> None:
-        """There are only so many groups; the log says so once."""
+        """There are only so many groups, of which one holder has no more than it leaves; the log says so at times."""
+        refused = ErrorCode.policy_violation
         with capturedLogs() as captured:
-            for name, refusal in (("a", None), ("b", None), ("c", ErrorCode.policy_violation)):
-                self.assertEqual(self.consumer(groupId=name).join(), refusal)
-            self.assertEqual(self.consumer(groupId="d").join(), ErrorCode.policy_violation)
+            for name, holder, refusal in (
+                ("a", "x", None),
+                ("b", "x", refused),
+                ("c", "y", None),
+                ("d", "z", refused),
+            ):
+                self.assertEqual(self.consumer(groupId=name, holder=holder).join(), refusal)
+            self.rig.wait(60.0)
+            self.assertEqual(self.simple(holder="z"), refused)
         said = [formatEvent(event) for event in captured]
         self.assertEqual(
             [each for each in said if each and "max.groups" in each],
-            ["there are 2 groups, and no more are allowed (max.groups)"],
+            [
+                f"{holder!r} is refused more of max.groups: it has {held} of 2, others have {others}, and nobody may"
+                " have more than is left"
+                for holder, held, others in (("x", 1, 0), ("z", 0, 2))
+            ],
         )
+
+    def simple(self, holder: str) -> ErrorCode:
+        """Commit for C{holder} to a new group."""
+        partition = self.rig.log.createTopic(holder).partitions[0]
+        return self.consumer(groupId=f"of {holder}", holder=holder).commit(partition, 1)
 
     def test_bytesOfOne(self) -> None:
         """A group's members may only take so much memory, and a refused client leaves nothing behind."""
-        first = self.consumer(protocols=(("range", bytes(5000)),))
+        self.rig = self.buildRig(maxGroups=4)
+        first = self.consumer(protocols=(("range", bytes(4000)),))
         self.assertIsNone(first.join())
         before = self.rig.groups.sizeBytes
-        self.assertEqual(self.consumer(protocols=(("range", bytes(5000)),)).join(), ErrorCode.group_max_size_reached)
+        self.assertEqual(self.consumer(protocols=(("range", bytes(4000)),)).join(), ErrorCode.group_max_size_reached)
         self.assertEqual(self.rig.groups.sizeBytes, before)
         self.assertEqual(
             self.consumer(groupId="b", protocols=(("range", bytes(20_000)),)).join(), ErrorCode.group_max_size_reached
@@ -492,19 +512,26 @@ class LimitsTests(GroupsTestCase):
     def test_bytesOfAll(self) -> None:
         """So may all groups together."""
         large = (("range", bytes(6000)),)
-        self.assertIsNone(self.consumer(protocols=large, host="a").join())
-        self.assertEqual(self.consumer(groupId="b", protocols=large, host="b").join(), ErrorCode.group_max_size_reached)
+        self.assertIsNone(self.consumer(protocols=large, holder="a").join())
+        refused = self.consumer(groupId="b", protocols=large, holder="b").join()
+        self.assertEqual(refused, ErrorCode.group_max_size_reached)
 
-    def test_bytesOfAddress(self) -> None:
-        """The members at one address may take half of that, until they leave."""
-        large, small = ((("range", bytes(size)),) for size in (4000, 2000))
-        first = self.consumer(protocols=large, host="a")
+    def test_bytesOfHolder(self) -> None:
+        """The members of one holder take no more of that than they leave, until they go."""
+        self.rig = self.buildRig(maxGroups=4)
+        large, small = ((("range", bytes(size)),) for size in (6000, 1500))
+        first = self.consumer(protocols=large, holder="a")
         self.joined(first)
-        self.assertEqual(self.consumer(groupId="b", protocols=large, host="a").join(), ErrorCode.group_max_size_reached)
-        self.assertIsNone(self.consumer(groupId="b", protocols=small, host="b").join())
+        for _ in range(2):
+            refused = self.consumer(groupId="b", protocols=small, holder="a").join()
+            self.assertEqual(refused, ErrorCode.group_max_size_reached)
+            # The same after a restart.
+            self.rig.wait()
+            self.rig.kill()
+        self.assertIsNone(self.consumer(groupId="b", protocols=small, holder="b").join())
         first.leave()
         self.rig.wait()
-        self.assertIsNone(self.consumer(protocols=small, host="a").join())
+        self.assertIsNone(self.consumer(protocols=small, holder="a").join())
 
     def test_assignments(self) -> None:
         """Assignments count."""
@@ -514,7 +541,7 @@ class LimitsTests(GroupsTestCase):
         self.assertEqual(first.sync({first.memberId: bytes(10_000)}), ErrorCode.group_max_size_reached)
         self.assertIsNone(first.sync({first.memberId: bytes(1000), "stranger": bytes(10_000)}))
         self.rig.wait()
-        self.assertEqual(self.rig.groups.sizeBytes, before + 1000)
+        self.assertEqual(self.rig.groups.sizeBytes, before + 2333)
 
     def test_memberThatGrows(self) -> None:
         """A member that comes back with more than there is room for loses its place."""
@@ -708,7 +735,7 @@ class RoomTests(OffsetsTestCase):
 
     def buildRig(self, **limits: Any) -> Any:
         """Allow little."""
-        return super().buildRig(maxGroupBytes=4000, maxGroups=1, **limits)
+        return super().buildRig(**{"maxGroupBytes": 6000, "maxBytes": 20_000, "maxGroups": 1, **limits})
 
     def test_bytes(self) -> None:
         """What would be too much is refused, and what takes the place of something as large is not."""
@@ -716,6 +743,41 @@ class RoomTests(OffsetsTestCase):
         self.assertEqual(self.simple(self.second, 1, metadata="x" * 1500), ErrorCode.invalid_commit_offset_size)
         self.assertEqual(self.simple(self.first, 2, metadata="x" * 1500), ErrorCode.none)
         self.assertEqual(self.offsets(), {self.first: 2})
+
+    def test_together(self) -> None:
+        """What is about to be committed counts, and no more if it is refused."""
+        before = self.rig.groups.sizeBytes
+        self.rig.log.error = LogFailed("full")
+        waiting = [self.starting(partition, "x" * 1500) for partition in (self.first, self.second)]
+        self.rig.wait()
+        self.assertEqual(
+            [self.failureResultOf(each, GroupRefusal).value.errorCode for each in waiting],
+            [ErrorCode.not_coordinator, ErrorCode.invalid_commit_offset_size],
+        )
+        self.assertEqual(self.rig.group().offsets, {})
+        self.assertLess(self.rig.groups.sizeBytes, before + 3000)
+
+    def starting(self, partition: Partition, metadata: str) -> Any:
+        """Begin to commit as a client that is no member."""
+        request = MemberRequest(groupId="readers", generation=-1, memberId="")
+        return maybeDeferred(self.rig.groups.commit, request, {partition: Offset(1, -1, metadata, 0.0)})
+
+    def test_holders(self) -> None:
+        """
+        What somebody has committed without being a member leaves room to others, after a restart, too, when nobody is
+        there that could be asked whose it is.
+        """
+        self.rig = self.buildRig(maxGroups=100)
+        self.first, self.second = self.rig.log.createTopic("events", 2).partitions
+
+        def committed(holder: str, groupId: str, metadata: str = "") -> bool:
+            return self.consumer(groupId=groupId, holder=holder).commit(self.first, 1, metadata) is ErrorCode.none
+
+        taken = sum(committed("stranger", f"group {number}", "x" * 400) for number in range(20))
+        self.assertIn(taken, range(2, 5))
+        self.rig.kill()
+        self.assertFalse(committed("stranger", "another", "x" * 400))
+        self.assertTrue(committed("honest", "mine", "x" * 400))
 
     def test_groups(self) -> None:
         """A group that there is no room for does not come into being by a commit either."""
@@ -725,6 +787,8 @@ class RoomTests(OffsetsTestCase):
 
 class RetentionTests(OffsetsTestCase):
     """Offsets are kept as long as they are of use."""
+
+    ticks = count()
 
     def retained(self, seconds: float) -> None:
         """Let much time pass at once."""
@@ -743,6 +807,26 @@ class RetentionTests(OffsetsTestCase):
         self.assertIsNone(self.rig.groups.get("readers"))
         self.assertEqual(self.rig.log.tables["groups"].committed, {})
         self.assertEqual(self.rig.log.tables["offsets"].committed, {})
+
+    def test_inSlices(self) -> None:
+        """However many groups and offsets are to be removed, others are served meanwhile."""
+        for number in range(5):
+            self.simple(self.first, 1, groupId=f"group {number}")
+            self.simple(self.second, 1, groupId=f"group {number}")
+        slices = []
+        callLater, seconds = self.rig.clock.callLater, self.rig.clock.seconds
+
+        def noted(delaySeconds: float, function: Any, *arguments: Any) -> Any:
+            if not delaySeconds and len(self.rig.groups.all):
+                slices.append(sum(len(group.offsets) for group in self.rig.groups.all))
+            return callLater(delaySeconds, function, *arguments)
+
+        self.patch(self.rig.clock, "callLater", noted)
+        # Every look at the clock takes longer than a slice.
+        self.patch(self.rig.clock, "seconds", lambda: seconds() + next(self.ticks) / 100)
+        self.rig.clock.advance(WEEK_SECONDS)
+        self.assertEqual(len(self.rig.groups.all), 0)
+        self.assertEqual(list(dict.fromkeys(slices)), list(range(10, -1, -1)))
 
     def test_simple(self) -> None:
         """A group without members is in use as long as a client commits."""

@@ -6,8 +6,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.kafka.broker.groups.groupstate import Group, GroupLimits, GroupTotals, Offset, State
 from admission.kafka.broker.groups.member import Participant
+from admission.kafka.broker.groups.subscriptions import NO_TOPICS, Subscription
+from admission.kafka.broker.holdings import Holdings
 from admission.kafka.broker.log.interface import Partition
-from tests.unit.kafka.broker.groups.groupsfixture import memberNamed
+from tests.unit.kafka.broker.groups.groupsfixture import memberNamed, requestToJoin
 
 
 class GroupTests(SynchronousTestCase):
@@ -59,7 +61,7 @@ class GroupTests(SynchronousTestCase):
         self.assertFalse(self.group.supports("connect", (("range", b""),)))
         self.group.remove(self.group.members["b"])
         self.assertTrue(self.group.supports("consumer", (("special", b""),)))
-        self.group.update(special, 10.0, 20.0, (("range", b""),))
+        self.group.update(special, requestToJoin(protocols=(("range", b""),)))
         self.assertFalse(self.group.supports("consumer", (("special", b""),)))
         self.assertEqual(dict(self.group._supporters), {"range": 1})
 
@@ -107,16 +109,16 @@ class GroupTests(SynchronousTestCase):
         self.group.add(member)
         self.group.addPending(pending)
         full = self.group.sizeBytes
-        self.group.update(member, 10.0, 20.0, (("range", bytes(1001)),))
-        self.assertEqual(self.group.sizeBytes, full + 1000)
+        self.group.update(member, requestToJoin(protocols=(("range", bytes(1001)),)))
+        self.assertEqual(self.group.sizeBytes, full + 1000 * 7 // 3)
         self.group.assign({"a": bytes(500)})
-        self.assertEqual(self.group.sizeBytes, full + 1500)
+        self.assertEqual(self.group.sizeBytes, full + 1000 * 7 // 3 + 500 * 7 // 3)
         partition = Partition("events", 0, 1)
         for metadata in ("x", "longer"):
             self.group.setOffset(partition, Offset(1, -1, metadata, 0.0))
-        self.assertGreater(self.group.sizeBytes, full + 1506)
-        self.assertEqual(self.totals.sizeBytes, self.group.sizeBytes + other.sizeBytes)
-        self.assertEqual(self.totals.pendingCount, 1)
+        self.assertGreater(self.group.sizeBytes, full + 1506 * 7 // 3)
+        self.assertEqual(self.totals.memoryBytes.total, self.group.sizeBytes + other.sizeBytes)
+        self.assertEqual((self.totals.pending.total, self.totals.groups.total), (1, 2))
         self.group.setOffset(partition, None)
         self.group.setOffset(partition, None)
         self.group.remove(member)
@@ -124,7 +126,34 @@ class GroupTests(SynchronousTestCase):
         self.assertEqual(self.group.sizeBytes, empty)
         self.group.addPending(pending)
         self.group.leaveTotals()
-        self.assertEqual((self.totals.sizeBytes, self.totals.pendingCount), (other.sizeBytes, 0))
+        totals = [self.totals.memoryBytes.total, self.totals.pending.total, self.totals.groups.total]
+        self.assertEqual(totals, [other.sizeBytes, 0, 1])
+
+    def test_readTheSame(self) -> None:
+        """Members that read the same topics share their names, which the first of them pays for while any is there."""
+        empty = self.group.sizeBytes
+        members = [memberNamed(each, holder=each) for each in ("192.0.2.1", "192.0.2.2")]
+        for member in members:
+            member.subscription = Subscription(frozenset(("events", "others")), 5000)
+            self.group.add(member)
+        self.assertIs(members[0].subscription, members[1].subscription)
+        self.assertEqual(self.group.sizeBytes, empty + sum(member.sizeBytes for member in members) + 5000)
+        self.assertEqual((self.group.isRead("events"), self.group.isRead("more")), (True, False))
+        self.group.remove(members[0])
+        heldBytes = dict(self.totals.memoryBytes)
+        self.assertEqual(heldBytes, {"": empty, "192.0.2.1": 5000, "192.0.2.2": members[1].sizeBytes})
+        self.group.update(members[1], requestToJoin(holder="192.0.2.2", subscription=NO_TOPICS))
+        self.assertEqual(dict(self.totals.memoryBytes), {"": empty, "192.0.2.2": members[1].sizeBytes})
+        self.assertFalse(self.group.isRead("events"))
+
+    def test_otherAddress(self) -> None:
+        """A member that is back from another address and with another client id counts there."""
+        empty, member = self.group.sizeBytes, memberNamed("a", instanceId="static", holder="192.0.2.1")
+        self.group.add(member)
+        self.group.update(member, requestToJoin(holder="192.0.2.2", clientId="renamed"))
+        self.assertEqual(dict(self.totals.memoryBytes), {"": empty, "192.0.2.2": member.sizeBytes})
+        self.group.remove(member)
+        self.assertEqual(dict(self.totals.memoryBytes), {"": empty})
 
 
 class LimitsTests(SynchronousTestCase):
@@ -132,9 +161,13 @@ class LimitsTests(SynchronousTestCase):
 
     def test_allow(self) -> None:
         """Up to the limit of each and of all; who needs no more than before is always let."""
-        limits = GroupLimits(maxGroupBytes=100, maxBytes=150)
-        self.assertTrue(limits.allow(90, 90, 10))
-        self.assertFalse(limits.allow(90, 90, 11))
-        self.assertFalse(limits.allow(10, 145, 6))
-        self.assertTrue(limits.allow(1000, 1000, 0))
-        self.assertTrue(limits.allow(1000, 1000, -5))
+        limits, allBytes = GroupLimits(maxGroupBytes=100, maxBytes=150), Holdings()
+        for groupBytes, heldBytes, growthBytes, expected in (
+            (90, 90, 10, True),
+            (90, 90, 11, False),
+            (10, 140, 6, False),
+            (1000, 1000, 0, True),
+            (1000, 1000, -5, True),
+        ):
+            allBytes.add("others", heldBytes - allBytes.total)
+            self.assertIs(limits.allow(groupBytes, allBytes, "a", growthBytes), expected)

@@ -12,6 +12,7 @@ from admission.kafka.broker.groups.groupstate import GroupTotals, Offset, State
 from admission.kafka.broker.groups.groupstore import GroupStore
 from admission.kafka.broker.groups.member import GroupRefusal
 from admission.kafka.broker.log.interface import LogFailed
+from tests.kit.subscriptions import subscription
 from tests.unit.kafka.broker.groups.groupsfixture import OffsetsTestCase
 
 
@@ -20,10 +21,19 @@ class StoreTests(OffsetsTestCase):
 
     def test_offsets(self) -> None:
         """Offsets come back with all that belongs to them."""
-        self.simple(self.second, 2**62, metadata="größer")
+        for metadata in ("größer", "\0", ""):
+            self.consumer(holder="someone").commit(self.second, 2**62, metadata)
+            self.rig.kill()
+            offset = self.rig.group().offsets[self.second]
+            self.assertEqual(offset, Offset(2**62, -1, metadata, self.rig.wallSeconds(), "someone"))
+
+    def test_subscriptions(self) -> None:
+        """What members read is known after a restart, too."""
+        self.rig.wait()
+        self.stable(self.consumer(protocols=(("range", subscription("events")),)))
+        self.assertFalse(self.rig.group().isRead("events"))
         self.rig.kill()
-        offset = self.rig.group().offsets[self.second]
-        self.assertEqual(offset, Offset(2**62, -1, "größer", self.rig.wallSeconds()))
+        self.assertTrue(self.rig.group().isRead("events"))
 
     def test_beyondTheEnd(self) -> None:
         """
@@ -72,10 +82,10 @@ class StoreTests(OffsetsTestCase):
         for name in ("groups", "offsets"):
             table = self.rig.log.tables[name]
             ((key, value),) = table.current.items()
-            table.current[key] = b"\x02" + value[1:]
+            table.current[key] = bytes((value[0] + 1,)) + value[1:]
             store = GroupStore(self.rig.log)  # type: ignore[arg-type]
             failure = self.assertRaises(LogFailed, store.load, GroupTotals())
-            self.assertIn("format 2", str(failure))
+            self.assertIn(f"format {value[0] + 1}", str(failure))
             table.current[key] = value
 
     def test_damaged(self) -> None:

@@ -93,6 +93,12 @@ class FileTests(CheckpointTestCase):
         self.put(encoded + b"\0")
         self.assertIsNone(readCheckpoint(self.disk, self.path))
 
+    def test_sparse(self) -> None:
+        """A file that is larger than any is not read: it may have terabytes that nobody has written."""
+        self.put(SMALL.encode())
+        os.truncate(self.path, 1 << 42)
+        self.assertIsNone(readCheckpoint(self.disk, self.path))
+
     def test_flipped(self) -> None:
         """One with a single wrong bit is none."""
         encoded = SMALL.encode()

@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import tracemalloc
 from pathlib import Path
 
 from hypothesis import given, settings, strategies as st
@@ -382,6 +383,24 @@ class SnapshotTests(DocumentsTestCase):
         cut = [journal(number) + ".cut" for number in (0, 1)]
         self.assertEqual((self.contents(), self.names()), ({"a": {b"x": b"1"}}, [journal(0), *cut]))
         self.reopen()
+        self.assertEqual(self.contents(), {"a": {b"x": b"1"}})
+
+    def test_longEnd(self) -> None:
+        """What is cut off is kept a piece at a time, without the room behind it: it may be larger than the memory."""
+        self.commit(("a", b"x", b"1"))
+        path = self.path(journal(0))
+        sizeBytes = os.path.getsize(path)
+        rest = b"rest" + bytes(3 << 20) + b"of it"
+        with open(path, "ab") as file:
+            file.write(rest)
+            file.truncate(64 << 20)
+        tracemalloc.start()
+        self.addCleanup(tracemalloc.stop)
+        self.reopen()
+        self.assertLess(tracemalloc.get_traced_memory()[1], 16 << 20)
+        self.assertEqual(os.path.getsize(path), sizeBytes)
+        kept = Path(path + ".cut").read_bytes()
+        self.assertEqual((kept.rstrip(b"\0"), len(kept)), (rest, 4 << 20))
         self.assertEqual(self.contents(), {"a": {b"x": b"1"}})
 
     def test_missingJournal(self) -> None:

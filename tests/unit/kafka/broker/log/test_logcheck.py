@@ -4,6 +4,7 @@ import os
 import shutil
 from pathlib import Path
 
+from admission.kafka.broker.log.disk import LocalDisk
 from admission.kafka.broker.log.interface import LogFailed, LogInUse
 from admission.kafka.broker.log.logcheck import LogReport, PartitionReport, checkLog, lockHolder, logBytes
 from tests.kit.logfixture import LogTestCase
@@ -141,6 +142,20 @@ class DamagedTests(CheckTestCase):
         )
         self.assertEqual(9, self.only(report).batchCount)
         self.assertEqual(20, self.only(report).nextOffset)
+
+    def test_noFile(self) -> None:
+        """What is no file in the place of one is named, and neither a check nor a start waits for it."""
+        self.fill()
+        self.close()
+        segment = self.segments()[-1]
+        for make in (os.mkfifo, os.mkdir):
+            segment.unlink()
+            make(segment)
+            error = self.assertRaises(OSError, self.check)
+            self.assertEqual((error.strerror, error.filename), ("it is not a regular file", str(segment)))
+            with self.assertRaises(LogFailed) as failing:
+                self.openLog(disk=LocalDisk())
+            self.assertTrue(str(failing.exception).startswith(f"{segment} cannot be read: "), failing.exception)
 
     def test_lengthDamaged(self) -> None:
         """Batches are found again also if the length of one is wrong."""

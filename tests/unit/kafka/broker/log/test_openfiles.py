@@ -109,16 +109,29 @@ class OpenFilesTests(SynchronousTestCase):
         flushed, or will have; those that have some already may get more.
         """
         self.write(0)
-        self.assertEqual([self.files.hasRoom(None, others) for others in range(3)], [True, True, False])
+        self.assertEqual([self.files.hasRoom(None, "a", others) for others in range(3)], [True, False, False])
         self.write(1, 2)
         flushed = self.flush(0)
-        self.assertEqual([self.files.hasRoom(each, 7) for each in self.logFiles[:4]], [True, True, True, False])
+        self.assertEqual([self.files.hasRoom(each, "a", 7) for each in self.logFiles[:4]], [True, True, True, False])
         self.write(0, 1)
         self.files.endFlush(flushed)
-        self.assertFalse(self.files.hasRoom(None, 0))
+        self.assertFalse(self.files.hasRoom(None, "a"))
         self.files.endFlush(self.flush(0))
-        self.assertTrue(self.files.hasRoom(self.logFiles[3], 0))
+        self.assertTrue(self.files.hasRoom(self.logFiles[3], "a"))
         self.assertFalse(self.logFiles[0].isDirty)
+
+    def test_holders(self) -> None:
+        """One holder leaves room to another until its files are flushed or removed, whoever writes to them again."""
+        self.files.holder = "a"
+        self.write(0, 1)
+        self.files.holder = "b"
+        self.assertEqual([self.files.hasRoom(None, each) for each in "ab"], [False, True])
+        self.write(0, 2)
+        self.assertEqual(dict(self.files.unflushed), {"a": 2, "b": 1})
+        self.files.endFlush(self.flush(0))
+        self.files.close(self.logFiles[2])
+        self.assertEqual(dict(self.files.unflushed), {"a": 1})
+        self.assertTrue(self.files.hasRoom(None, "a"))
 
     def test_writtenDuringFlush(self) -> None:
         """What is written while a flush is going on needs another one."""
@@ -159,7 +172,8 @@ class OpenFilesTests(SynchronousTestCase):
                 files.get(logFiles[number])
             elif kind == "write":
                 hasRoom = number in busy or len(busy) < 3
-                self.assertEqual(files.hasRoom(logFiles[number], 0), hasRoom)
+                files.holder = str(number)
+                self.assertEqual(files.hasRoom(logFiles[number], files.holder), hasRoom)
                 if hasRoom:
                     files.willWrite(logFiles[number])
                     dirty.add(number)
@@ -177,5 +191,6 @@ class OpenFilesTests(SynchronousTestCase):
             self.assertEqual(opened & removed, flushing & removed)
             self.assertLessEqual(len(opened), 4)
         files.endFlush([logFiles[each] for each in flushing])
+        self.assertEqual(dict(files.unflushed), {str(each): 1 for each in dirty})
         files.closeAll()
         self.assertEqual(disk.open_, [])

@@ -150,6 +150,23 @@ class ChangesTests(SynchronousTestCase):
         self.assertIsNone(self.states.get((1, 1)))
         self.assertEqual((len(self.states), sorted(self.states.statesOf(1))), (3, [0, 2, 3]))
 
+    def test_greedy(self) -> None:
+        """Those of a holder that has more than the mean go first, however lately they were used, and at a start."""
+        states = ProducerStates(6)
+        holders = {0: "a", 1: "b"}
+        for producerId in range(20):
+            states.record((1, producerId), 0, (0, 0, 0), float(producerId), holders.get(producerId, "greedy"))
+            states.settle()
+        self.assertEqual(sorted(states.statesOf(1)), [0, 1, 16, 17, 18, 19])
+        again = ProducerStates(3)
+        stored = {(1, each): state for each, state in states.statesOf(1).items()}
+        again.restore(stored, lambda producerId: holders.get(producerId, "greedy"))
+        self.assertEqual(sorted(again.statesOf(1)), [0, 1, 19])
+        again.forgetPartitions([1])
+        again.record((2, 5), 0, (0, 0, 0), 0.0, "a")
+        again.revert()
+        self.assertEqual(len(again), 0)
+
     def test_revertEviction(self) -> None:
         """A producer that was to be evicted stays if the change is lost."""
         before = self.snapshot()

@@ -12,6 +12,7 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.logger import capturedLogs, formatEvent
 from zope.interface.verify import verifyObject
 
+from admission.kafka.broker.log import segmentlog
 from admission.kafka.broker.log.disk import LocalFile
 from admission.kafka.broker.log.interface import (
     ILog,
@@ -200,7 +201,7 @@ class OpenFilesTests(LogTestCase):
         accepted = 0
         for partition in partitions:
             try:
-                self.append(partition)
+                self.append(partition, holder=f"writer {partition.index}")
                 accepted += 1
             except LogFailed as refused:
                 self.assertIn("log.max.open.files", str(refused))
@@ -209,20 +210,104 @@ class OpenFilesTests(LogTestCase):
         self.assertEqual([partition.highWatermark for partition in partitions], [1] * 4 + [0] * 4)
         self.clock.turn()
         for partition in partitions[4:]:
-            self.append(partition)
+            self.append(partition, holder=f"writer {partition.index}")
         self.clock.turn()
         self.assertEqual([partition.highWatermark for partition in partitions], [1] * 8)
 
-    def test_halfFull(self) -> None:
-        """When half of them have unflushed bytes, a flush of everything begins, long before the interval is over."""
-        partitions = self.log.createTopic("events", 3, {}).partitions
+    def test_holders(self) -> None:
+        """Who writes to many leaves files to others, even to those that come in the same turn."""
+        partitions = self.log.createTopic("events", 8, {}).partitions
+        self.clock.advance(1.0)
+        accepted = 0
+        for partition in partitions[:6]:
+            try:
+                self.append(partition, holder="greedy")
+                accepted += 1
+            except LogFailed:
+                pass
+        self.assertEqual(accepted, 2)
+        self.assertIsNone(self.log.whenRoom("modest", 1, 60.0))
+        self.append(partitions[7], holder="modest")
+
+    def test_whenRoom(self) -> None:
+        """
+        Those who would write to more than they may are told after a flush, which begins at once, one in each turn;
+        those who do not want it any more are not.
+        """
+        partitions = self.log.createTopic("events", 8, {}).partitions
+        self.clock.advance(1.0)
+        for partition in partitions[:2]:
+            self.append(partition, holder="greedy")
+        self.clock.turn()
+        told: list[int] = []
+        waiting = [self.log.whenRoom("greedy", 1, 60.0) for _ in range(3)]
+        for number, each in enumerate(waiting):
+            assert each is not None
+            each.addCallbacks(lambda _, number: told.append(number), lambda _: None, callbackArgs=(number,))
+        assert waiting[1] is not None
+        waiting[1].cancel()
+        seen = []
+        for _ in range(8):
+            self.clock.turn()
+            seen.append(len(told))
+        self.assertEqual(told, [0, 2])
+        self.assertIn(1, seen)
+        self.assertIsNone(self.log.whenRoom("greedy", 1, 60.0))
+
+    def test_whenRoomOnClosing(self) -> None:
+        """When the log is closed nobody waits for room any more."""
+        partitions = self.log.createTopic("events", 8, {}).partitions
+        self.clock.advance(1.0)
+        for partition in partitions[:2]:
+            self.append(partition, holder="greedy")
+        self.clock.turn()
+        waiting = self.log.whenRoom("greedy", 1, 60.0)
+        assert waiting is not None
+        self.log.close()
+        self.clock.turn()
+        self.successResultOf(waiting)
+        self.assertIsNone(self.log.whenRoom("greedy", 1, 60.0))
+
+    def test_rounds(self) -> None:
+        """Of very many partitions that nobody waits for some are flushed in a round, so that others wait for less."""
+        self.patch(segmentlog, "_UNAWAITED_AT_ONCE", 1)
+        partitions = partitionsOf(self.log.createTopic("events", 2, {}))
+        self.clock.advance(1.0)
+        for partition in partitions:
+            self.append(partition)
+        left = []
+        while not left or left[-1]:
+            self.clock.turn()
+            left.append(sum(each.isDirty for each in partitions))
+        self.assertIn(1, left)
+
+    def test_writtenDuringRounds(self) -> None:
+        """What is written between the rounds of a flush of everything has its own interval, and is flushed after it."""
+        self.reopenLog(maxOpenFiles=1000)
+        self.patch(segmentlog, "_UNAWAITED_AT_ONCE", 1)
+        partitions = partitionsOf(self.log.createTopic("events", 3, {}))
         self.clock.advance(1.0)
         for partition in partitions[:2]:
             self.append(partition)
         self.clock.turn()
+        self.clock.advance(1.0)
+        self.assertEqual([each.isDirty for each in partitions[:2]], [False, True])
+        self.append(partitions[0])
+        for _ in range(5):
+            self.clock.turn()
+        self.assertEqual([each.isDirty for each in partitions[:2]], [True, False])
+        self.clock.advance(1.0)
+        self.assertEqual([each.isDirty for each in partitions[:2]], [False, False])
+
+    def test_filling(self) -> None:
+        """When a fourth of them has unflushed bytes, a flush of everything begins, before the interval is over."""
+        partitions = self.log.createTopic("events", 3, {}).partitions
+        self.clock.advance(1.0)
+        self.append(partitions[0])
         self.clock.turn()
-        self.assertTrue(all(each.isDirty for each in partitionsOf(self.log.topic("events"))[:2]))
-        self.append(partitions[2])
+        self.clock.turn()
+        self.assertTrue(partitionsOf(self.log.topic("events"))[0].isDirty)
+        self.append(partitions[1])
         self.clock.turn()
         self.clock.turn()
         self.assertFalse(any(each.isDirty for each in partitionsOf(self.log.topic("events"))))
@@ -317,9 +402,9 @@ class IdempotenceTests(LogTestCase):
 class OwnerTests(LogTestCase):
     """The log remembers who owns a producer."""
 
-    def send(self, producerId: int, owner: str, index: int = 0) -> None:
-        """Append the first batch of a producer to a partition."""
-        buffer, batch = makeBatch(1, producerId=producerId, producerEpoch=0, baseSequence=0)
+    def send(self, producerId: int, owner: str, index: int = 0, sequence: int = 0) -> None:
+        """Append a batch of a producer to a partition, by default its first."""
+        buffer, batch = makeBatch(1, producerId=producerId, producerEpoch=0, baseSequence=sequence)
         self.log.append(self.partitions[index], buffer, batch, owner)
 
     def setUp(self) -> None:
@@ -368,8 +453,8 @@ class OwnerTests(LogTestCase):
 
     def test_bounded(self) -> None:
         """
-        Owners of producers that are not remembered any more are dropped by a sweep, or earlier if
-        there are too many.
+        Owners of producers that are not remembered any more are dropped by a sweep, a thousand in a turn; while there
+        are too many, that of a new producer is noted with a later batch.
         """
         self.reopenLog(maxProducers=10)
         self.partitions = self.log.topic("events").partitions
@@ -379,8 +464,30 @@ class OwnerTests(LogTestCase):
                 self.clock.turn()
         self.clock.turn()
         self.assertLess(len(self.log._owners), 1100)
+        before = len(self.log._owners)
+        steps = self.log.forgetOwners()
+        next(steps)
+        self.send(2999, "somebody", sequence=1)
+        counts = [len(self.log._owners) for _ in steps]
+        self.assertGreater(counts[0], before - 1001)
+        self.clock.turn()
         self.sweep()
-        self.assertEqual((len(self.log._owners), len(list(self.log.producers()))), (10, 10))
+        self.send(2999, "somebody", sequence=2)
+        self.clock.turn()
+        self.assertEqual((len(self.log._owners), len(list(self.log.producers()))), (1, 10))
+
+    def test_comesMeanwhile(self) -> None:
+        """The owner of a producer that comes back while owners are forgotten is kept."""
+        self.send(7, "alice")
+        self.clock.turn()
+        self.log._producers.forget([(self.partitions[0].number, 7)])
+        steps = self.log.forgetOwners()
+        next(steps)
+        self.send(7, "alice", sequence=1)
+        for _ in steps:
+            pass
+        self.clock.turn()
+        self.assertEqual(list(self.log.producers()), [("alice", 7)])
 
 
 class ProducerIdTests(LogTestCase):

@@ -124,6 +124,19 @@ class TopicTests(LogTestCase):
         self.assertEqual((after.topicId, after.configs), (before.topicId, before.configs))
         self.assertIs(self.log.topicById(before.topicId), after)
 
+    def test_holders(self) -> None:
+        """Topics that somebody got by asking count for them as long as they are there, across restarts."""
+        self.log.createTopic("asked", 2, {}, holder="a")
+        self.log.createTopic("made", 1, {})
+        self.log.createTopic("gone", 1, {}, holder="b")
+        self.log.addPartitions("asked", 3)
+        self.log.setTopicConfigs("asked", {"retention.ms": "1"})
+        self.log.deleteTopic("gone")
+        for _ in range(2):
+            self.assertEqual(dict(self.log.topicHoldings), {"a": 1, "": 1})
+            self.assertEqual(dict(self.log.partitionHoldings), {"a": 3, "": 1})
+            self.reopenLog()
+
     def test_checks(self) -> None:
         """What would be refused can be known without changing anything."""
         topic = self.log.createTopic("events", 3, {})
