@@ -24,6 +24,7 @@ COMPILED = [
     "src/admission/kafka/wire/headers.py",
     "src/admission/kafka/wire/primitives.py",
     "src/admission/kafka/wire/produce.py",
+    "src/admission/kafka/wire/recordwalk.py",
     "src/admission/metrics/bucket.py",
     "src/admission/metrics/histogram.py",
     "src/admission/metrics/rate.py",

@@ -1,21 +1,25 @@
 """
-What a request costs the broker: Produce beside the same codec and log behind a bare framer, and beside bare Twisted;
-Fetch; and Produce by a real client.
+What a request costs the broker: Produce beside the same codec and log behind a bare framer, and beside bare Twisted,
+and with and without a look at the records; Fetch; and Produce by a real client.
 
     python -m benchmarks.broker [--json] [--quick]
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gzip
+import time
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from tempfile import TemporaryDirectory
 
 from attrs import frozen
 
+from admission.kafka.wire.batches import Record, encodeBatch
+from admission.kafka.wire.compression import GZIP
 from admission.kafka.wire.produce import PartitionResult, encodeProduceResponse
 
-from .load import Cost, Loader, ask, batchOf, confluentProduce, exchange, fetchRequest, produceRequest
+from .load import Cost, Loader, ask, batchOf, compressedWith, confluentProduce, exchange, fetchRequest, produceRequest
 from .measure import KIB, MIB, Report, inTurns, median, ratio, run, sizeName, spreadPercent
 from .servers import FETCHED_TOPIC, PARTITIONS, TOPIC, Server, running
 
@@ -99,6 +103,43 @@ def measureProduce(report: Report, loader: Loader, broker: Server, bare: Server,
             )
 
 
+def measureRecords(report: Report, loader: Loader, servers: Mapping[str, Server], count: int, codec: str) -> None:
+    """
+    Produce of batches with some records, by a broker that looks at them and by one that does not.
+
+    @param count: how many records of 1,000 bytes are in each.
+    """
+    rounds, requestCount = (2, 16) if report.quick else (11, max(200, 2400 // count))
+    words = [b"%d" % number for number in range(200)]
+    nowMs = int(time.time() * 1000)
+    records = [
+        Record(b"%d" % number, b" ".join(words[number % 100 :] + words)[:1000], nowMs + number)
+        for number in range(count)
+    ]
+    batch = encodeBatch(records)
+    if codec == "gzip":
+        batch = compressedWith(GZIP, gzip.compress, batch)
+    requests = [produceRequest(TOPIC, partition, batch) for partition in range(PARTITIONS)]
+    for depth in (1, 16):
+
+        def produce(name: str, depth: int = depth) -> Cost:
+            server = servers[name]
+            return loader.run(exchange, server.pid, server.port, requests, produceResponseBytes(), depth, requestCount)
+
+        figures = inTurns(servers, rounds, produce, f"produce, {count} records, {codec}, {depth} in flight")
+        without = [cost.cpuSeconds for cost in figures["without"]]
+        for name, costs in figures.items():
+            report.add(
+                "records",
+                records=count,
+                codec=codec,
+                inFlight=depth,
+                validation=name,
+                **perRequest(costs, requestCount),
+                ratioToWithout=ratio([cost.cpuSeconds for cost in costs], without),
+            )
+
+
 def fillForFetch(loader: Loader, server: Server, partition: int, batchBytes: int) -> tuple[bytes, int]:
     """
     Put a mebibyte into a partition that is empty yet.
@@ -159,6 +200,9 @@ def measure(report: Report) -> None:
     ):
         for size in SIZES:
             measureProduce(report, loader, broker, bare, size)
+        with running("broker", f"{data}/unchecked", "--set=produce.batch.validation=false") as unchecked:
+            for count, codec in ((1, "none"), (16, "none"), (16, "gzip"), (1000, "none")):
+                measureRecords(report, loader, {"with": broker, "without": unchecked}, count, codec)
         for partition, batchBytes in enumerate((16 * KIB, MIB)):
             measureFetch(report, loader, broker, partition, batchBytes)
         if find_spec("confluent_kafka") is not None:

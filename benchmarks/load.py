@@ -16,8 +16,9 @@ from struct import Struct
 from typing import Any, TypeVar, cast
 
 from attrs import frozen
+from crc32c import crc32c
 
-from admission.kafka.wire.batches import Record, encodeBatch
+from admission.kafka.wire.batches import HEADER_BYTES, Record, encodeBatch
 from admission.kafka.wire.primitives import FLEXIBLE, NO_TAGS
 
 from .measure import cpuSecondsOf, wallSeconds
@@ -67,6 +68,17 @@ def batchOf(sizeBytes: int, producerId: int = -1) -> bytes:
     batch = batchWith(valueBytes + sizeBytes - len(batchWith(valueBytes)))
     assert len(batch) == sizeBytes, f"a batch of {sizeBytes} bytes came out with {len(batch)}"
     return batch
+
+
+def compressedWith(codec: int, compress: Callable[[bytes], bytes], batch: bytes) -> bytes:
+    """
+    A batch with its records compressed.
+    """
+    changed = bytearray(batch[:HEADER_BYTES] + compress(batch[HEADER_BYTES:]))
+    changed[22] |= codec
+    changed[8:12] = (len(changed) - 12).to_bytes(4, "big")
+    changed[17:21] = crc32c(memoryview(changed)[21:]).to_bytes(4, "big")
+    return bytes(changed)
 
 
 def produceRequest(topic: str, partition: int, records: bytes) -> bytes:

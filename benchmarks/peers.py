@@ -24,7 +24,9 @@ from admission.kafka.broker.broker import Broker
 from admission.kafka.server import ANONYMOUS
 from admission.kafka.wire.headers import RequestHeader, frame, parseRequestHeader
 from admission.kafka.wire.produce import PartitionResult, encodeProduceResponse, parseProduce
+from admission.kafka.wire.recordwalk import FoundRecord, RecordWalk
 from admission.request import ServerRequest
+from admission.timeslices import Steps
 from admission_plugins.bounded import BoundedPool
 
 LARGEST_FRAME_BYTES = 64 << 20
@@ -166,6 +168,10 @@ class Replying(Protocol):
             self.transport.write(self._response * count)
 
 
+def _goOver(walk: RecordWalk, times: tuple[int, int], memoryBytes: int) -> Steps[FoundRecord | None]:
+    return (yield from walk.findOutside(*times))
+
+
 class BareBroker(Preallocating):
     """
     Produce with the broker's codec and log, and nothing between them and the framer: no pool, no gate, no reasons to
@@ -188,7 +194,12 @@ class BareBroker(Preallocating):
         """
         header = parseRequestHeader(body)
         request = parseProduce(body, header.bodyOffset, header.apiVersion)
-        results = produceapi.append(self._broker, request, ANONYMOUS, False)
+        steps = produceapi.append(self._broker, request, ANONYMOUS, ANONYMOUS, False, _goOver)
+        try:
+            while True:
+                next(steps)
+        except StopIteration as end:
+            results = end.value
         self._broker.log.whenCommitted(partial(self.produced, header, results))
 
     def produced(self, header: RequestHeader, results: list[PartitionResult], error: Exception | None) -> None:

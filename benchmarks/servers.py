@@ -27,7 +27,6 @@ from admission.interfaces import PolicyContext
 from admission.kafka.broker.broker import Broker
 from admission.kafka.broker.log.segmentlog import SegmentLog
 from admission.kafka.brokersettings import loadSettings
-from admission.kafka.kafkaservice import ListenerFactory
 from admission.kafka.options import Options
 from admission.kafka.service import makeService
 from admission_plugins.bounded import UnboundedPool
@@ -123,14 +122,16 @@ def serveBroker(reactor: Any, dataPath: str, *arguments: str) -> Mapping[str, in
     @param arguments: for its command line.
     """
     options = Options()
-    options.parseOptions(["--data", dataPath, *arguments])  # type: ignore[no-untyped-call]
-    (listener,), options["listeners"] = options["listeners"], []
+    options.parseOptions(  # type: ignore[no-untyped-call]
+        ["--data", dataPath, "--listen", "tcp:0:interface=127.0.0.1", *arguments]
+    )
     service = makeService(options)
     service.startService()
     for topic in (TOPIC, FETCHED_TOPIC):
         service.broker.log.createTopic(topic, PARTITIONS, {})
     reactor.addSystemEventTrigger("before", "shutdown", service.stopService)
-    return {"admission": listen(reactor, ListenerFactory(service, listener))}
+    (port,) = service._ports
+    return {"admission": port.getHost().port}
 
 
 def serveBare(reactor: Any, dataPath: str, responseBytes: str, *requestBytes: str) -> Mapping[str, int]:

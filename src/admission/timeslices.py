@@ -30,6 +30,16 @@ _QUANTUM_SECONDS: Final = 0.001
 _SHARE_AT_ONCE: Final = 0.5
 
 
+def begun(first: Deferred[Any] | None, steps: Steps[T]) -> Steps[T]:
+    """
+    Work of which the first step is done.
+
+    @param first: what that has yielded.
+    """
+    yield first
+    return (yield from steps)
+
+
 class _Task:
     """
     Work that goes on in later turns.

@@ -3,17 +3,23 @@
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from admission.kafka.broker.api import timelookup
+from admission.kafka.broker.api.timelookup import TimestampedOffset
 from admission.kafka.broker.log.disk import LocalDisk, LocalFile
 from admission.kafka.broker.log.interface import AppendResult, Partition
 from admission.kafka.broker.log.segmentlog import SegmentLog
 from admission.kafka.wire.batches import Record, RecordBatch, encodeBatch, readBatch, readHeader
+from admission.kafka.wire.recordwalk import FoundRecord, RecordWalk
+from admission.timeslices import Steps
+
+T = TypeVar("T")
 
 
 def makeBatch(
@@ -140,6 +146,21 @@ def batchesIn(records: bytes) -> list[bytes]:
     return batches
 
 
+def finish(steps: Steps[T]) -> T:
+    """Do work in one go that waits for nothing."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
+def goOver(walk: RecordWalk, times: tuple[int, int], memoryBytes: int) -> Steps[FoundRecord | None]:
+    """L{RecordWalk.findOutside}, charged to nobody."""
+    return (yield from walk.findOutside(*times))
+
+
 class LogTestCase(SynchronousTestCase):
     """
     A test with a log.
@@ -176,6 +197,14 @@ class LogTestCase(SynchronousTestCase):
         """Close the log and open it again."""
         self.successResultOf(self.log.close())
         self.log = self.openLog(**limits)
+
+    def offsetForTimestamp(self, partition: Partition, timestampMs: int) -> TimestampedOffset | None:
+        """The first record that is not older than a time."""
+        return finish(timelookup.offsetForTimestamp(self.log, partition, timestampMs, goOver))
+
+    def maxTimestampOffset(self, partition: Partition) -> TimestampedOffset | None:
+        """The first of the newest records."""
+        return finish(timelookup.maxTimestampOffset(self.log, partition, goOver))
 
     def settle(self) -> None:
         """Let turns pass until nothing is left to be done soon."""

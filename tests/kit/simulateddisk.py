@@ -353,6 +353,10 @@ class SimulatedDisk:
         self._random.shuffle(names)
         return names
 
+    def modifiedSeconds(self, path: str) -> float:
+        """Files have no times here, and never grow old."""
+        return float("inf")
+
     def makeDirectory(self, path: str) -> None:
         self._check("makeDirectory", path)
         directory = self._tree

@@ -138,7 +138,7 @@ def damagedBatches() -> dict[str, tuple[bytes | None, ErrorCode]]:
         "a transaction": (bytes(batch(attributes=0x10)), ErrorCode.invalid_record),
         "a control batch": (bytes(batch(attributes=0x20)), ErrorCode.invalid_record),
         "an unknown compression": (bytes(batch(attributes=7)), ErrorCode.unsupported_compression_type),
-        "no sequence": (bytes(batch(producerId=1, producerEpoch=0)), ErrorCode.out_of_order_sequence_number),
+        "no sequence": (bytes(batch(producerId=1, producerEpoch=0)), ErrorCode.invalid_record),
         "records of the future": (
             encodeBatch([Record(value=b"value", timestampMs=2**62)]),
             ErrorCode.invalid_timestamp,

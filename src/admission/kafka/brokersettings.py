@@ -105,6 +105,14 @@ class Settings(ServerSettings):
         maximum=_INT32_MAX,
         isReloaded=True,
     )
+    produceBatchValidation: bool = setting(
+        "produce.batch.validation",
+        BOOLEAN,
+        "true",
+        "Whether the records in each batch are looked at, decompressed if need be, as Kafka does.  Without, a producer "
+        "may store batches that no consumer gets past.",
+        isReloaded=True,
+    )
     logMessageTimestampType: str = setting(
         "log.message.timestamp.type",
         TEXT,

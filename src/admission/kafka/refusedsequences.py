@@ -16,6 +16,8 @@ MAX_BEHIND: Final = 4
 MAX_BATCHES: Final = 64
 """How many batches are remembered of one connection, and checked in one request; few clients reach it."""
 
+_SEQUENCES: Final = 1 << 31
+
 
 class RefusedSequences:
     """
@@ -57,7 +59,7 @@ class RefusedSequences:
             return False
         self._requestsLeft -= 1
         batches = _batchesIn(request)
-        if any(sequence > self._sequences.get(key, sequence) for key, sequence in batches):
+        if any(_isAfter(sequence, self._sequences.get(key, sequence)) for key, sequence in batches):
             self._add(batches)
             return True
         for key, _ in batches:
@@ -68,7 +70,16 @@ class RefusedSequences:
         for key, sequence in batches:
             if len(self._sequences) >= MAX_BATCHES:
                 self._sequences.clear()
-            self._sequences[key] = min(sequence, self._sequences.get(key, sequence))
+            known = self._sequences.get(key)
+            if known is None or _isAfter(known, sequence):
+                self._sequences[key] = sequence
+
+
+def _isAfter(sequence: int, other: int) -> bool:
+    """
+    Whether one sequence number comes after another one that was used not long before: after 2^31 - 1 comes 0.
+    """
+    return 0 < (sequence - other) % _SEQUENCES < _SEQUENCES // 2
 
 
 def _batchesIn(request: ProduceRequest) -> list[tuple[int, int]]:

@@ -14,7 +14,7 @@ import cramjam
 from crc32c import crc32c
 
 from admission.kafka.client.errors import RecordsRefused
-from admission.kafka.client.recordsets import GZIP, LZ4, SNAPPY, ZSTD, PartitionRecords, decompress
+from admission.kafka.client.recordsets import PartitionRecords, decompress
 from admission.kafka.client.subscriptionstate import TopicPartition
 from admission.kafka.wire.batches import (
     HEADER_BYTES,
@@ -28,6 +28,9 @@ from admission.kafka.wire.batches import (
     readHeader,
     stampBatch,
 )
+from admission.kafka.wire.compression import GZIP, LZ4, SNAPPY, ZSTD, decompressed
+from admission.kafka.wire.recordwalk import ANY_TIME, RecordWalk
+from tests.kit.logfixture import finish
 
 from ..bounds import bounded
 
@@ -125,6 +128,10 @@ def _checkStored(value: bytearray) -> None:
             assert [(each.key, each.value, each.timestampMs, each.headers) for each in encoded] == [
                 (each.key, each.value, each.timestampMs, each.headers) for each in records
             ]
+        if not batch.compression:
+            walk = RecordWalk(batch, decompressed(0, memoryview(value)[HEADER_BYTES:]))
+            assert finish(walk.findOutside(*ANY_TIME)) is None
+            assert walk.count == batch.count
     stamped = stampBatch(bytearray(value), 12345)
     assert stamped.hasAppendTime and stamped.maxTimestampMs == 12345
 

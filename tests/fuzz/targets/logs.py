@@ -21,13 +21,14 @@ from twisted.internet.defer import maybeDeferred
 from twisted.logger import capturedLogs
 
 from admission.control import AdmissionControl
+from admission.kafka.broker.api.timelookup import maxTimestampOffset, offsetForTimestamp
 from admission.kafka.broker.groups.groupstate import Group, GroupTotals, Offset
 from admission.kafka.broker.groups.groupstore import GroupStore
 from admission.kafka.broker.log.interface import LogFailed, LogRefusal, Partition
 from admission.kafka.broker.log.segmentlog import SegmentLog
 from admission.kafka.quotalimits import QuotaLimits
 from admission.kafka.wire.batches import HEADER_BYTES, Record, encodeBatch, readBatch, readHeader
-from tests.kit.logfixture import TurnClock
+from tests.kit.logfixture import TurnClock, finish, goOver
 from tests.kit.simulateddisk import SimulatedDisk
 
 from ..scratch import scratch
@@ -276,8 +277,8 @@ def _read(log: SegmentLog, partition: Partition) -> Sequence[bytes] | str:
     batches: list[bytes] = []
     offset = partition.logStartOffset
     try:
-        log.maxTimestampOffset(partition)
-        log.offsetForTimestamp(partition, 1003)
+        finish(maxTimestampOffset(log, partition, goOver))
+        finish(offsetForTimestamp(log, partition, 1003, goOver))
         log.endOfEpoch(partition, 0)
         log.bytesAvailable(partition, offset)
         while offset < partition.highWatermark:

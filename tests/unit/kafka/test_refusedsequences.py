@@ -125,6 +125,14 @@ class RefusedSequencesTests(BrokerTestCase):
         self.assertLessEqual(len(sequences._sequences), MAX_BATCHES)
         self.assertTrue(sequences.blocks(self.request(10 * MAX_BATCHES, 1, [0])))
 
+    def test_wrapped(self) -> None:
+        """After 2^31 - 1 comes 0: what was sent behind the refused batch is refused there, too."""
+        sequences = RefusedSequences()
+        sequences.add(self.request(2, 2**31 - 3, [0]))
+        self.assertEqual([sequences.blocks(self.request(2, each, [0])) for each in (0, 2)], [True, True])
+        self.assertFalse(sequences.blocks(self.request(2, 2**31 - 3, [0])))
+        self.assertFalse(sequences.blocks(self.request(2, 0, [0])))
+
     def test_refusedBecauseOfAnother(self) -> None:
         """A request that is blocked for one of its batches blocks what continues the others."""
         sequences = RefusedSequences()

@@ -6,14 +6,14 @@ The broker, as its APIs use it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from attrs import Factory, define, field, frozen
 from twisted.cred.portal import Portal
 from twisted.internet.defer import Deferred, DeferredSemaphore
 from twisted.logger import Logger
 
-from admission.interfaces import IPurgatory
+from admission.interfaces import PARKED, IPurgatory
 from admission.names import boundedName
 from admission.policyfailure import FAILURES
 from admission.timeslices import SLICE_SECONDS, Steps, TimeSlices
@@ -24,6 +24,7 @@ from ..quotalimits import QuotaLimits
 from ..security.login import Logins
 from ..security.superusers import SuperUsers
 from ..server import Server
+from ..wire.recordwalk import FoundRecord, RecordWalk
 from .groups.groupcoordinator import GroupCoordinator
 from .groups.groupstate import GroupLimits
 from .holdings import RefusedShares
@@ -58,8 +59,14 @@ Waiting = Deferred[Answer | Work]
 Serve = Callable[["Broker", KafkaRequest], "Answer | Waiting | Steps[Answer | Waiting]"]
 """A function that serves an API; in steps if it may take long, see L{TimeSlices}."""
 
+GoOver = Callable[[RecordWalk, tuple[int, int], int], Steps[FoundRecord | None]]
+"""L{Broker.goOver} on behalf of a request."""
+
 MAX_LARGE_ANSWERS = 4
 """How many large answers are made at a time."""
+
+SMALL_WORK_BYTES: Final = 5 << 19
+"""What going over a batch may take without waiting for room: enough for zstd as Java's producers use it."""
 
 DRAINED = "broker drained"
 """
@@ -164,6 +171,28 @@ class Broker(Server[Settings]):
         self.purgatory.checkAndComplete(DRAINED)
         for topic in list(self.log.topics.values()):
             self._recordsChanged(topic.partitions)
+
+    def goOver(
+        self, request: KafkaRequest, walk: RecordWalk, times: tuple[int, int], memoryBytes: int
+    ) -> Steps[FoundRecord | None]:
+        """
+        Go over records as L{RecordWalk.findOutside} does, charged for the memory that it takes.  If that is much, it
+        waits for room.
+
+        @param request: on whose behalf.
+        @param memoryBytes: what the records and decompressing them take at most.
+        """
+        if memoryBytes > SMALL_WORK_BYTES:
+            # In slices in any case: many such requests may come in one turn.
+            yield None
+            room = self.gate.answers.whenRoom(request.connection.holder, memoryBytes, request.decodedBytes)
+            if room is not None:
+                yield room
+        lease = self.gate.pool.charge(memoryBytes, PARKED)
+        try:
+            return (yield from walk.findOutside(*times))
+        finally:
+            lease.release()
 
     def mayWake(self, partition: Partition) -> bool:
         """

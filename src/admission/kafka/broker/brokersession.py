@@ -19,7 +19,7 @@ from admission.connection.pauses import Pause
 from admission.connection.protocol import FAILED
 from admission.gate.answerroom import SMALL_ANSWER_BYTES
 from admission.interfaces import ADMITTED, NOTHING, PARKED, RESPONSES, ILease
-from admission.timeslices import Steps
+from admission.timeslices import Steps, begun
 
 from ..kafkarequest import KafkaRequest, groupOf
 from ..security import saslapi
@@ -495,7 +495,7 @@ class BrokerSession(KafkaSession):
     def _produce(self, request: KafkaRequest, buffer: memoryview) -> None:
         header = request.header
         produced = parseProduce(buffer, header.bodyOffset, header.apiVersion)
-        if len(produced.partitions) > produceapi.MANY_PARTITIONS:
+        if produceapi.isLarge(produced):
             self.factory.gate.turns.beginNoMore()
         request.kind = "Produce"
         request.acks = produced.acks
@@ -510,18 +510,26 @@ class BrokerSession(KafkaSession):
             )
             return
         wantsFlush = produceapi.wantsFlush(self.broker, produced)
-        if len(produced.partitions) > produceapi.MANY_PARTITIONS:
-            # It goes on if the client leaves, as what is appended at once does.
-            steps = produceapi.appendInSteps(self.broker, produced, self.principal, self.holder, wantsFlush)
+        isLarge = produceapi.isLarge(produced)
+        if isLarge:
             self._chargeDecoded(request, len(produced.partitions))
-            del produced
-            appended = partial(self._appended, request, wantsFlush=wantsFlush, isCommitted=True)
-            self._workOnFrame(request, steps, appended)
-            return
-        results = produceapi.append(self.broker, produced, self.principal, self.holder, wantsFlush)
+        goOver = partial(self.broker.goOver, request)
+        steps = produceapi.append(self.broker, produced, self.principal, self.holder, wantsFlush, goOver)
         # A slice that survives would keep the buffer from being reused.
         del produced
-        self._appended(request, results, wantsFlush)
+        if not isLarge:
+            try:
+                first = next(steps)
+            except StopIteration as end:
+                results = end.value
+            else:
+                steps = begun(first, steps)
+                results = None
+            if results is not None:
+                self._appended(request, results, wantsFlush)
+                return
+        # It goes on if the client leaves, as what is appended at once does.
+        self._workOnFrame(request, steps, partial(self._appended, request, wantsFlush=wantsFlush, isCommitted=isLarge))
 
     def _appended(
         self, request: KafkaRequest, results: list[PartitionResult], wantsFlush: bool, isCommitted: bool = False

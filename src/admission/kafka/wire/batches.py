@@ -171,7 +171,7 @@ def readBatch(view: Buffer) -> RecordBatch:
     """
     Read and check one batch that fills C{view} exactly.
 
-    The records inside are looked at only through the checksum.
+    The records inside are looked at only through the checksum; see L{admission.kafka.wire.recordwalk} for the rest.
 
     @raise BatchRefused: C{unsupported_for_message_format} for the message sets
         of before Kafka 0.11, C{invalid_record} for more than one batch or an
@@ -239,16 +239,18 @@ def assignOffset(buffer: bytearray | memoryview, baseOffset: int, leaderEpoch: i
     _LEADER_EPOCH.pack_into(buffer, _LEADER_EPOCH_AT, leaderEpoch)
 
 
-def stampBatch(buffer: bytearray | memoryview, timestampMs: int) -> RecordBatch:
+def stampBatch(buffer: bytearray | memoryview, timestampMs: int, isAppendTime: bool = True) -> RecordBatch:
     """
-    Give all records of a batch the time of their arrival, and the batch a new checksum.
+    Give all records of a batch the time of their arrival, or the batch the largest of theirs, and a new checksum.
 
     @param buffer: the batch; must be writable.
     @param timestampMs: in milliseconds since the epoch.
+    @param isAppendTime: whether it is the time of their arrival.
     @return: its new header.
     """
     view = memoryview(buffer)
-    _ATTRIBUTES.pack_into(view, _CHECKED_FROM, _ATTRIBUTES.unpack_from(view, _CHECKED_FROM)[0] | _LOG_APPEND_TIME_BIT)
+    attributes = _ATTRIBUTES.unpack_from(view, _CHECKED_FROM)[0] & ~_LOG_APPEND_TIME_BIT
+    _ATTRIBUTES.pack_into(view, _CHECKED_FROM, attributes | _LOG_APPEND_TIME_BIT if isAppendTime else attributes)
     _MAX_TIMESTAMP.pack_into(view, _MAX_TIMESTAMP_AT, timestampMs)
     _CRC.pack_into(view, _CRC_AT, crc32c(view[_CHECKED_FROM:]))
     return readHeader(view)

@@ -23,9 +23,10 @@ from admission.kafka.wire.fetch import FetchedPartition, FetchedTopic, encodeFet
 from admission.operations import waitFor
 from admission.timeslices import Steps
 
-from ..broker import DRAINED, Answer, Body, Broker, Waiting
+from ..broker import DRAINED, Answer, Body, Broker, GoOver, Waiting
 from ..log.interface import LogRefusal, Partition, Topic
 from .refusals import Refused, repeated
+from .timelookup import maxTimestampOffset, offsetForTimestamp
 from .topicapi import partitionIn, topicById
 
 _NO_SESSION = 0
@@ -415,6 +416,7 @@ def listOffsets(broker: Broker, request: KafkaRequest) -> Steps[Answer]:
     duplicates = repeated(
         (topic.name, each.partition_index) for topic in request.entity.topics for each in topic.partitions
     )
+    goOver = partial(broker.goOver, request)
     topics = []
     for topic in request.entity.topics:
         partitions = []
@@ -429,7 +431,7 @@ def listOffsets(broker: Broker, request: KafkaRequest) -> Steps[Answer]:
                 answer["error_code"] = epochError(broker, each)
                 if answer["error_code"]:
                     continue
-                offset, timestampMs = _offsetFor(broker, partition, each.timestamp)
+                offset, timestampMs = yield from _offsetFor(broker, partition, each.timestamp, goOver)
                 answer |= {"offset": offset, "timestamp": timestampMs}
                 answer["leader_epoch"] = broker.log.leaderEpoch if offset >= 0 else -1
             except LogRefusal as refusal:
@@ -469,7 +471,7 @@ def offsetForLeaderEpoch(broker: Broker, request: KafkaRequest) -> Steps[Answer]
     return {"topics": topics}
 
 
-def _offsetFor(broker: Broker, partition: Partition, timestampMs: int) -> tuple[int, int]:
+def _offsetFor(broker: Broker, partition: Partition, timestampMs: int, goOver: GoOver) -> Steps[tuple[int, int]]:
     if timestampMs == _LATEST:
         return partition.highWatermark, -1
     if timestampMs in (_EARLIEST, _EARLIEST_LOCAL):
@@ -477,7 +479,7 @@ def _offsetFor(broker: Broker, partition: Partition, timestampMs: int) -> tuple[
     if timestampMs == _LATEST_TIERED:
         return -1, -1
     if timestampMs == _MAX_TIMESTAMP:
-        found = broker.log.maxTimestampOffset(partition)
+        found = yield from maxTimestampOffset(broker.log, partition, goOver)
     else:
-        found = broker.log.offsetForTimestamp(partition, max(timestampMs, 0))
+        found = yield from offsetForTimestamp(broker.log, partition, max(timestampMs, 0), goOver)
     return (-1, -1) if found is None else found

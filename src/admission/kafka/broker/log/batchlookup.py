@@ -10,16 +10,15 @@ import struct
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final, NamedTuple
 
 from attrs import define, field
 from crc32c import crc32c
 
 from admission.kafka.wire.batches import HEADER_BYTES, RecordBatch, readHeader
-from admission.kafka.wire.primitives import PAST_THE_END, MalformedRequest, readSignedVarint, readSignedVarlong
 
 from .disk import File
-from .interface import TimestampedOffset
 
 INDEX_INTERVAL_BYTES: Final = 16 << 10
 """About how much of a segment lies between two entries of its index."""
@@ -40,12 +39,9 @@ _SCAN_BYTES: Final = 4 << 20
 
 _MAGIC: Final = 2
 _CHECKED_FROM: Final = 21
-_RECORDS_AT: Final = 61
-_COMPRESSION_BITS: Final = 0x07
-_LOG_APPEND_TIME_BIT: Final = 0x08
 
-_MAX_RECORDS: Final = 1000
-"""How many records are read for an exact answer: about two milliseconds."""
+BATCHES_AT_ONCE: Final = 500
+"""How many headers are read before others have their turn: about a millisecond."""
 
 
 class BatchPlace(NamedTuple):
@@ -264,44 +260,23 @@ def findOffset(file: File, index: SparseIndex, sizeBytes: int, offset: int) -> B
     return None
 
 
-def findTimestamp(file: File, index: SparseIndex, sizeBytes: int, timestampMs: int) -> TimestampedOffset | None:
+def findTimestamp(
+    file: File, index: SparseIndex, sizeBytes: int, timestampMs: int, offset: int, position: int
+) -> tuple[BatchPlace | None, int]:
     """
-    The first record with at least a timestamp, as exactly as is cheap; L{None} if all
-    are older.
+    The first batch that says it has records of at least a timestamp, among the next L{BATCHES_AT_ONCE}.
 
+    @param offset: batches that end before it are passed over.
+    @param position: where to begin, at the earliest.
+    @return: L{None} if none of them does, and where to go on; C{sizeBytes} if all have been looked at.
     @raise Damaged: if there are no batches on the way.
     """
-    for place in headers(file, index.positionBeforeTime(timestampMs), sizeBytes):
-        if place.batch.maxTimestampMs >= timestampMs:
-            return _exactly(place.batch, file, place.position, timestampMs)
-    return None
-
-
-def _exactly(batch: RecordBatch, file: File, position: int, timestampMs: int) -> TimestampedOffset:
-    """
-    The first record of a batch with at least the given timestamp, if it is cheap
-    to find; otherwise the batch's first offset with its largest timestamp.
-    """
-    roughly = TimestampedOffset(batch.baseOffset, batch.maxTimestampMs)
-    if batch.attributes & (_COMPRESSION_BITS | _LOG_APPEND_TIME_BIT) or batch.lastOffsetDelta >= _MAX_RECORDS:
-        return roughly
-    value = file.read(position, batch.sizeBytes)
-    at = _RECORDS_AT
-    try:
-        for _ in range(batch.lastOffsetDelta + 1):
-            sizeBytes, body = readSignedVarint(value, at)
-            timestampDelta, delta = readSignedVarlong(value, body + 1)
-            if batch.baseTimestampMs + timestampDelta >= timestampMs:
-                offsetDelta, _ = readSignedVarint(value, delta)
-                found = batch.baseTimestampMs + timestampDelta
-                if found > batch.maxTimestampMs or not 0 <= offsetDelta <= batch.lastOffsetDelta:
-                    break
-                return TimestampedOffset(batch.baseOffset + offsetDelta, found)
-            at = body + sizeBytes
-    except (MalformedRequest, *PAST_THE_END):
-        pass
-    # Clients are responsible for the records; if they are nonsense, only the header is left to go by.
-    return roughly
+    begin = max(position, index.positionBeforeTime(timestampMs), index.positionBefore(offset))
+    for place in islice(headers(file, begin, sizeBytes), BATCHES_AT_ONCE):
+        if place.batch.maxTimestampMs >= timestampMs and place.batch.lastOffset >= offset:
+            return place, place.position
+        begin = place.end
+    return None, begin
 
 
 def wholeBatches(file: File, begin: int, end: int, nextOffset: int) -> Iterator[BatchPlace]:

@@ -21,12 +21,28 @@ def lockHolder(path: str) -> str:
     """
     The process that uses a directory, such as C{"process 12"}; empty if none does.
     """
+    file = os.path.join(path, LOCK_FILE)
+    if not (_isLocked(path) or _isLocked(file)):
+        return ""
     try:
-        with open(os.path.join(path, LOCK_FILE), encoding="ascii", errors="replace") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return f"process {file.read().strip() or 'unknown'}"
+        with open(file, encoding="ascii", errors="replace") as opened:
+            return f"process {opened.read().strip() or 'unknown'}"
     except OSError:
-        pass
-    return ""
+        return "process unknown"
+
+
+def _isLocked(path: str) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        # It cannot be locked there.
+        return False
+    finally:
+        os.close(descriptor)
+    return False

@@ -15,7 +15,7 @@ import stat
 from collections.abc import Sequence
 from typing import IO, Final, Protocol
 
-from .datadirectory import LOCK_FILE
+from .datadirectory import LOCK_FILE, lockHolder
 from .interface import LogInUse
 
 _MAX_BUFFERS: Final = 1024
@@ -105,6 +105,11 @@ class Disk(Protocol):
         """
         The names in a directory, in no particular order; none if there is no such
         directory.
+        """
+
+    def modifiedSeconds(self, path: str) -> float:
+        """
+        When a file was last written to, in seconds since 1970.
         """
 
     def makeDirectory(self, path: str) -> None:
@@ -226,6 +231,9 @@ class LocalDisk:
         except FileNotFoundError:
             return []
 
+    def modifiedSeconds(self, path: str) -> float:
+        return os.stat(path).st_mtime
+
     def makeDirectory(self, path: str) -> None:
         os.makedirs(path, exist_ok=True)
 
@@ -256,6 +264,9 @@ class DirectoryLock:
     """
     A lock on a directory, held until L{release} or the end of the
     process, however it ends.
+
+    The directory itself is locked, since a file in it may be removed, and the file, for network file systems that lock
+    no directories.
     """
 
     def __init__(self, path: str) -> None:
@@ -263,14 +274,24 @@ class DirectoryLock:
         @param path: a directory that exists.
         @raise LogInUse: if another process holds the lock.
         """
-        self._file: IO[bytes] = open(os.path.join(path, LOCK_FILE), "a+b", buffering=0)  # noqa: SIM115
+        self._directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._file.seek(0)
-            pid = self._file.read().strip()
-            self._file.close()
-            raise LogInUse(path, int(pid) if pid.isdigit() else None) from None
+            try:
+                fcntl.flock(self._directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise LogInUse(path, _holder(path)) from None
+            except OSError:
+                # The file has to do.
+                pass
+            self._file: IO[bytes] = open(os.path.join(path, LOCK_FILE), "a+b", buffering=0)  # noqa: SIM115
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self._file.close()
+                raise LogInUse(path, _holder(path)) from None
+        except BaseException:
+            os.close(self._directory)
+            raise
         self._file.truncate(0)
         try:
             self._file.write(b"%d\n" % os.getpid())
@@ -280,3 +301,11 @@ class DirectoryLock:
 
     def release(self) -> None:
         self._file.close()
+        if self._directory >= 0:
+            os.close(self._directory)
+            self._directory = -1
+
+
+def _holder(path: str) -> int | None:
+    pid = lockHolder(path).removeprefix("process ")
+    return int(pid) if pid.isdigit() else None

@@ -12,6 +12,7 @@ from twisted.internet.defer import Deferred
 from zope.interface import Attribute, Interface
 
 from admission.kafka.wire.batches import RecordBatch
+from admission.timeslices import Steps
 
 from ..holdings import Holdings
 
@@ -88,7 +89,8 @@ class TopicExists(LogRefusal):
 
 class InvalidTopicName(LogRefusal):
     """
-    Not 1 to 249 letters, digits, dots, underscores and hyphens.
+    Not 1 to 249 letters, digits, dots, underscores and hyphens, or the name of another topic but for dots that are
+    underscores there.
     """
 
     errorCode = 17
@@ -207,18 +209,6 @@ class EpochEnd(NamedTuple):
     endOffset: int
 
 
-class TimestampedOffset(NamedTuple):
-    """
-    A record found by its timestamp.
-
-    @ivar offset: the record's offset.
-    @ivar timestampMs: the record's timestamp.
-    """
-
-    offset: int
-    timestampMs: int
-
-
 CommitCallback = Callable[[Exception | None], object]
 """Called with L{None} after a commit, or with an exception."""
 
@@ -334,7 +324,7 @@ class ILog(Interface):
         @param holder: the principal, or the address, that gets it by asking about
             it.
         @return: the topic; without partitions if it was only validated.
-        @raise InvalidTopicName: if the name is not of that form.
+        @raise InvalidTopicName: if the name is not of that form, or that of another topic but for dots and underscores.
         @raise TopicExists: if the name is taken.
         @raise InvalidPartitionCount: if the number is not positive or larger
             than the log allows.
@@ -487,25 +477,21 @@ class ILog(Interface):
         Raises the exceptions of L{read}; reads no records.
         """
 
-    def offsetForTimestamp(partition: Partition, timestampMs: int) -> TimestampedOffset | None:
+    def batchForTimestamp(partition: Partition, timestampMs: int, offset: int) -> Steps[bytes | None]:
         """
-        The first record that is not older than a time.
+        The first batch that says it has records which are not older than a time.
 
-        The result is exact if the batch that contains it is uncompressed and of
-        moderate size.  Otherwise it is that batch's first offset together with its
-        largest timestamp: clients that seek there read a few records too
-        many, never one too few.
-
-        @param timestampMs: in milliseconds since 1970; not negative.
-        @return: L{None} if all records are older.
+        @param timestampMs: in milliseconds since 1970.
+        @param offset: batches that end before it are passed over.
+        @return: L{None} if there is none.  As the steps are done:
         @raise UnknownTopic: if the topic has been deleted.
         @raise LogFailed: if the storage fails.
         """
 
-    def maxTimestampOffset(partition: Partition) -> TimestampedOffset | None:
+    def largestTimestampMs(partition: Partition) -> int:
         """
-        The first record with the largest timestamp, found as exactly as
-        L{offsetForTimestamp} does; L{None} if there is none.
+        The largest timestamp in the segments of a partition, in milliseconds since 1970; -1 if there is none.  Raises
+        the exceptions of L{batchForTimestamp}.
         """
 
     def endOfEpoch(partition: Partition, leaderEpoch: int) -> EpochEnd:

@@ -9,17 +9,19 @@ import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import inf
 from typing import Final
 
 from attrs import define, field, frozen
 from twisted.logger import Logger
 
 from admission.kafka.wire.batches import RecordBatch
+from admission.timeslices import Steps
 
 from .batchlookup import Damaged, findOffset, findTimestamp, readBatches
 from .checkpoint import Checkpoint
 from .disk import Disk, File, explain
-from .interface import EpochEnd, LogFailed, Partition, TimestampedOffset
+from .interface import EpochEnd, LogFailed, Partition
 from .openfiles import OpenFiles
 from .recovery import Recovered, readIndex
 from .retentionlimits import NO_LIMITS, RetentionLimits
@@ -360,27 +362,33 @@ class PartitionLog(Partition):
                 sizeBytes += segment.sizeBytes
         return sizeBytes
 
-    def findTimestamp(self, files: SegmentFiles, timestampMs: int) -> TimestampedOffset | None:
+    def findBatch(self, files: SegmentFiles, timestampMs: int, offset: int) -> Steps[bytes | None]:
         """
-        As L{admission.kafka.broker.log.interface.ILog.offsetForTimestamp}.
+        As L{admission.kafka.broker.log.interface.ILog.batchForTimestamp}.
         """
-        for segment in self._segmentsFrom(self.logStartOffset):
-            if self._maxTimestampMs(segment, files) >= timestampMs:
+        for segment in self._segmentsFrom(offset):
+            if self._maxTimestampMs(segment, files) < timestampMs:
+                continue
+            position = 0
+            # It may be removed between two steps.
+            while position < segment.sizeBytes and segment in self.segments:
                 with self._reading(segment):
                     file = files.get(segment, self.name)
                     assert segment.index is not None
-                    found = findTimestamp(file, segment.index, segment.sizeBytes, timestampMs)
-                if found is not None:
-                    return found
+                    place, position = findTimestamp(
+                        file, segment.index, segment.sizeBytes, timestampMs, offset, position
+                    )
+                    if place is not None:
+                        return file.read(place.position, place.batch.sizeBytes)
+                yield None
         return None
 
-    def findMaxTimestamp(self, files: SegmentFiles) -> TimestampedOffset | None:
+    def largestTimestampMs(self, files: SegmentFiles) -> int:
         """
-        As L{admission.kafka.broker.log.interface.ILog.maxTimestampOffset}.
+        As L{admission.kafka.broker.log.interface.ILog.largestTimestampMs}.
         """
         largest = [self._maxTimestampMs(segment, files) for segment in self._segmentsFrom(self.logStartOffset)]
-        timestampMs = max(largest, default=-1)
-        return None if timestampMs < 0 else self.findTimestamp(files, timestampMs)
+        return max(largest, default=-1)
 
     def endOfEpoch(self, files: SegmentFiles, leaderEpoch: int) -> EpochEnd:
         """
@@ -411,7 +419,7 @@ class PartitionLog(Partition):
             isLast = len(self.segments) == 1
             isTooMuch = maxBytes is not None and not isLast and self.sizeBytes - segment.sizeBytes >= maxBytes
             try:
-                isTooOld = maxAgeMs is not None and 0 <= self._maxTimestampMs(segment, files) < nowMs - maxAgeMs
+                isTooOld = maxAgeMs is not None and self._newestMs(segment, files) < nowMs - maxAgeMs
             except LogFailed:
                 if removed:
                     break
@@ -437,6 +445,18 @@ class PartitionLog(Partition):
     def _segmentsFrom(self, offset: int) -> list[Segment]:
         at = bisect_right(self.segments, offset, key=_baseOffset)
         return self.segments[max(at - 1, 0) :]
+
+    def _newestMs(self, segment: Segment, files: SegmentFiles) -> float:
+        """
+        How new a segment is: as new as its records, or as its file if they have no timestamps.
+        """
+        timestampMs = self._maxTimestampMs(segment, files)
+        if timestampMs >= 0:
+            return timestampMs
+        if not segment.sizeBytes:
+            return inf
+        with self._reading(segment):
+            return files.disk.modifiedSeconds(segment.path) * 1000
 
     def _maxTimestampMs(self, segment: Segment, files: SegmentFiles) -> int:
         if segment.maxTimestampMs is None:

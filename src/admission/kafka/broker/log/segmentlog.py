@@ -24,6 +24,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from admission.kafka.wire.batches import RecordBatch, assignOffset
+from admission.timeslices import Steps
 
 from .checkpoint import Checkpoint
 from .datadirectory import DOCUMENTS, PARTITIONS
@@ -44,7 +45,6 @@ from .interface import (
     OffsetOutOfRange,
     Partition,
     PartitionsListener,
-    TimestampedOffset,
     Topic,
     UnknownTopic,
 )
@@ -362,12 +362,11 @@ class SegmentLog:
             return 0
         return stored.bytesFrom(self._files, offset)
 
-    def offsetForTimestamp(self, partition: Partition, timestampMs: int) -> TimestampedOffset | None:
-        found = self._stored(partition).findTimestamp(self._files, timestampMs)
-        return _notDeleted(partition, found)
+    def batchForTimestamp(self, partition: Partition, timestampMs: int, offset: int) -> Steps[bytes | None]:
+        return self._stored(partition).findBatch(self._files, timestampMs, offset)
 
-    def maxTimestampOffset(self, partition: Partition) -> TimestampedOffset | None:
-        return _notDeleted(partition, self._stored(partition).findMaxTimestamp(self._files))
+    def largestTimestampMs(self, partition: Partition) -> int:
+        return self._stored(partition).largestTimestampMs(self._files)
 
     def endOfEpoch(self, partition: Partition, leaderEpoch: int) -> EpochEnd:
         stored = self._stored(partition)
@@ -919,14 +918,3 @@ class SegmentLog:
 
 def _milliseconds(seconds: float | None) -> int | None:
     return None if seconds is None else int(seconds * 1000)
-
-
-def _notDeleted(partition: Partition, found: TimestampedOffset | None) -> TimestampedOffset | None:
-    """
-    A partition may begin inside the segment in which a time was found, and the first record left is near enough then.
-    """
-    if found is None or found.offset >= partition.logStartOffset:
-        return found
-    if partition.logStartOffset == partition.highWatermark:
-        return None
-    return TimestampedOffset(partition.logStartOffset, found.timestampMs)

@@ -91,6 +91,10 @@ def _isName(name: str) -> bool:
     return _NAME.fullmatch(name) is not None and name not in (".", "..")
 
 
+def _metricName(name: str) -> str:
+    return name.replace(".", "_")
+
+
 def partitionsOf(topic: Topic) -> tuple[PartitionLog, ...]:
     """
     The partitions of a topic with their segments.
@@ -130,6 +134,8 @@ class Topics:
         self.topicHoldings = Holdings()
         self.partitionHoldings = Holdings()
         self._byId: dict[UUID, Topic] = {}
+        # Logs of before this was refused may have several topics of one such name.
+        self._byMetricName: dict[str, set[str]] = {}
         self._documents = documents
         self._commit = commit
         self._directory = directory
@@ -210,6 +216,10 @@ class Topics:
             raise InvalidTopicName(f"{name!r} cannot be the name of a topic")
         if name in self.byName:
             raise TopicExists(f"there is a topic {name!r} already")
+        for other in self._byMetricName.get(_metricName(name), ()):
+            raise InvalidTopicName(
+                f"topic {name!r} collides with the topic {other!r}: a dot and an underscore are the same in metrics"
+            )
         if partitionCount < 1:
             raise InvalidPartitionCount(f"a topic cannot have {partitionCount} partitions")
         self._checkRoom(partitionCount)
@@ -278,6 +288,10 @@ class Topics:
         self._commit()
         del self.byName[name]
         del self._byId[topic.topicId]
+        names = self._byMetricName[_metricName(name)]
+        names.remove(name)
+        if not names:
+            del self._byMetricName[_metricName(name)]
         self._count(topic, -1)
         for partition in topic.partitions:
             partition.deleted = True
@@ -342,6 +356,7 @@ class Topics:
             self._count(old, -1)
         self._count(topic, 1)
         self.byName[topic.name] = self._byId[topic.topicId] = topic
+        self._byMetricName.setdefault(_metricName(topic.name), set()).add(topic.name)
 
     def _count(self, topic: Topic, change: int) -> None:
         self.topicHoldings.add(topic.holder, change)

@@ -8,14 +8,31 @@ from itertools import count
 from typing import Any
 from unittest.mock import Mock
 
+import cramjam
+import lz4.frame
+import zstandard
+from attrs import evolve
 from kio.schema.errors import ErrorCode
 
+from admission.interfaces import PARKED
 from admission.kafka.broker.log.interface import LogFailed
-from admission.kafka.wire.batches import decodeRecords
+from admission.kafka.wire.batches import HEADER_BYTES, decodeRecords, readBatch, readHeader
 from tests.kit.brokerfixture import BrokerTestCase, batchOf, codes, produceFields
+from tests.kit.hostilebatches import batch, gzipped, hostileBatches, record
 from tests.kit.logfixture import batchesIn, storageError
 
 DISK_FULL = storageError(errno.ENOSPC)
+
+
+def unlinked(payload: bytes) -> bytes:
+    """C{payload} in blocks of lz4 as clients make them."""
+    return bytes(lz4.frame.compress(payload, block_linked=False))
+
+
+def window(level: int) -> bytes:
+    """A record as zstd compresses it at a level when it does not know how much will come."""
+    packing = zstandard.ZstdCompressor(level).compressobj()
+    return packing.compress(record()) + packing.flush()
 
 
 def withFlag(batch: bytes, attributes: int) -> bytes:
@@ -47,12 +64,14 @@ class ProduceTests(BrokerTestCase):
 
     def test_compressed(self) -> None:
         """Every compression that there is passes through as it is, and one that is not there is refused."""
-        for compression in range(5):
-            batch = withFlag(batchOf(b"not really compressed"), compression)
-            result = self.client.produce("events", batch)
-            self.assertEqual((result.error_code, result.base_offset), (0, compression))
-            (fetched,) = self.client.fetch(self.events, compression)
-            self.assertEqual(fetched.records[16:], batch[16:])
+        nowMs = int(self.wallSeconds * 1000)
+        for compression, pack in enumerate((bytes, gzipped, cramjam.snappy.compress_raw, unlinked, zstandard.compress)):
+            payload = bytes(memoryview(pack(record() + record(1))))
+            sent = batch(payload, nowMs, count=2, attributes=compression)
+            result = self.client.produce("events", sent)
+            self.assertEqual((result.error_code, result.base_offset), (0, 2 * compression))
+            (fetched,) = self.client.fetch(self.events, 2 * compression)
+            self.assertEqual(fetched.records[16:], sent[16:])
         refused = self.client.produce("events", withFlag(batchOf(b"1"), 5))
         self.assertEqual(refused.error_code, ErrorCode.unsupported_compression_type)
 
@@ -150,6 +169,106 @@ class ProduceTests(BrokerTestCase):
     def test_nothing(self) -> None:
         """A request without partitions is answered."""
         self.assertEqual(self.client.ask("Produce", 9, acks=-1, topic_data=[]).responses, ())
+
+
+class HostileBatchesTests(BrokerTestCase):
+    """Batches with a right checksum and wrong contents are what they are to Apache Kafka."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.nowMs = int(self.wallSeconds * 1000)
+        self.events = self.topic("events")
+        self.client = self.connect()
+
+    def test_answers(self) -> None:
+        """Each is refused as Kafka refuses it, or stored, and what is sent next is stored behind it."""
+        for name, each in hostileBatches(self.nowMs).items():
+            before = self.events.partitions[0].nextOffset
+            result = self.client.produce("events", each.batch)
+            self.assertEqual(result.error_code, each.kafka if each.ours is None else each.ours, name)
+            self.assertEqual(self.events.partitions[0].nextOffset > before, not result.error_code, name)
+            self.assertEqual(bool(result.error_message), bool(result.error_code), name)
+            self.assertEqual(self.client.produce("events", batchOf(b"next")).error_code, 0)
+
+    def test_compressed(self) -> None:
+        """Compressed records have to be records, too; what Kafka would mend is refused, and what Java cannot read."""
+        for name, each in hostileBatches(self.nowMs).items():
+            header = readHeader(each.batch)
+            if header.compression or header.baseOffset or header.leaderEpoch > 0 or each.ours is not None:
+                continue
+            times = {"baseMs": header.baseTimestampMs, "maxMs": header.maxTimestampMs}
+            packed = gzipped(each.batch[HEADER_BYTES:])
+            compressed = batch(packed, 0, count=header.count, attributes=1 | header.attributes, **times)
+            producer = header.producerId >= 0 or header.isControl or header.isTransactional
+            if not producer:
+                expected = ErrorCode.invalid_record if "delta" in name else each.kafka
+                self.assertEqual(self.client.produce("events", compressed).error_code, expected, name)
+        linked = batch(bytes(cramjam.lz4.compress(record())), self.nowMs, attributes=3)
+        result = self.client.produce("events", linked)
+        self.assertEqual(result.error_code, ErrorCode.invalid_record)
+        self.assertIn("refer to others", result.error_message)
+
+    def test_times(self) -> None:
+        """What a batch says of its largest time is put right, as lookups go by that; so is whose time it is."""
+        late = record(0, 1000)
+        for attributes, maxMs in ((0, self.nowMs - 9), (8, self.nowMs)):
+            sent = batch(late, self.nowMs, maxMs=maxMs, attributes=attributes)
+            offset = self.client.produce("events", sent).base_offset
+            (fetched,) = self.client.fetch(self.events, offset)
+            stored = readBatch(fetched.records)
+            self.assertEqual((stored.maxTimestampMs, stored.hasAppendTime), (self.nowMs + 1000, False))
+
+    def test_appendTime(self) -> None:
+        """Where records get the time of their arrival, theirs may be any, and no batch may say that it has that."""
+        self.topic("stamped", configs={"message.timestamp.type": "LogAppendTime"})
+        for name, each in hostileBatches(self.nowMs).items():
+            expected = each.kafka if each.ours is None else each.ours
+            expected = {"an append time": 32}.get(name, 0 if expected == 32 else expected)
+            self.assertEqual(self.client.produce("stamped", each.batch).error_code, expected, name)
+
+    def test_slices(self) -> None:
+        """A bomb is gone over in slices, charged for, while others are served; the connection's next request waits."""
+        self.patch(self.broker.timeSlices, "_creditSeconds", -1e9)
+        bomb = batch(gzipped(record(value=bytes(4 << 20))), self.nowMs, attributes=1)
+        other = self.connect()
+        self.client.deliver("Produce", 9, **produceFields("events", bomb))
+        self.assertEqual((self.client.waiting(), self.gate.turns.runningRequests), (0, 0))
+        self.assertGreater(self.pool.usedBytesByPurpose[PARKED], 1 << 16)
+        other.deliver("Produce", 9, **produceFields("events", batchOf(b"1")))
+        self.clock.advance(0)
+        (result,) = self.client.receive().responses[0].partition_responses
+        self.assertEqual((result.error_code, result.base_offset), (0, 1))
+        self.assertEqual(self.pool.usedBytesByPurpose.get(PARKED, 0), 0)
+
+    def test_memory(self) -> None:
+        """What takes much memory to decompress waits for room, and is refused if it would take more than is allowed."""
+        values = {
+            "snappy": (2, bytes(cramjam.snappy.compress_raw(record(value=bytes(4 << 20))))),
+            "zstd": (4, window(19)),
+        }
+        for name, (codec, payload) in values.items():
+            self.patch(self.gate.answers, "_hasRoom", lambda _: False)
+            before = self.events.partitions[0].nextOffset
+            self.client.deliver("Produce", 9, **produceFields("events", batch(payload, self.nowMs, attributes=codec)))
+            self.clock.advance(1)
+            self.assertEqual((self.client.waiting(), self.gate.answers.waiting), (0, 1), name)
+            self.patch(self.gate.answers, "_hasRoom", lambda _: True)
+            self.gate.answers.grant()
+            self.clock.advance(0)
+            self.assertEqual(self.client.receive().responses[0].partition_responses[0].base_offset, before, name)
+        self.assertIn(
+            "too much memory", self.client.produce("events", batch(window(22), self.nowMs, attributes=4)).error_message
+        )
+
+    def test_without(self) -> None:
+        """Unless C{produce.batch.validation} is set: then only what stands in the header of a batch is looked at."""
+        self.broker.settings = evolve(self.broker.settings, produceBatchValidation=False)
+        batches = hostileBatches(self.nowMs)
+        stored = [name for name, each in batches.items() if not self.client.produce("events", each.batch).error_code]
+        for name in ("garbage", "gzip garbage", "a gzip bomb", "a time of 2^63 - 1 and a largest of now"):
+            self.assertIn(name, stored)
+        for name in ("a year ahead", "a control batch", "codec 5", "a producer without sequence"):
+            self.assertNotIn(name, stored)
 
 
 class IdempotenceTests(BrokerTestCase):

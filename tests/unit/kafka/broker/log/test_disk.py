@@ -1,12 +1,16 @@
 """Tests for L{admission.kafka.broker.log.disk}."""
 
 import errno
+import fcntl
 import os
+import stat
 from collections.abc import Sequence
+from typing import Any
 
 from hypothesis import given, strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from admission.kafka.broker.log.datadirectory import lockHolder
 from admission.kafka.broker.log.disk import DirectoryLock, LocalDisk, LocalFile, explain
 from admission.kafka.broker.log.interface import LogInUse
 from tests.kit.logfixture import storageError
@@ -243,6 +247,31 @@ class DirectoryLockTests(DiskTestCase):
     def test_released(self) -> None:
         """A released directory can be locked again, and names its new owner once."""
         self.lock.release()
+        again = DirectoryLock(self.path)
+        self.addCleanup(again.release)
+        self.assertEqual(self.assertRaises(LogInUse, DirectoryLock, self.path).pid, os.getpid())
+
+    def test_withoutFile(self) -> None:
+        """Whoever removes the file has not released the directory."""
+        os.remove(os.path.join(self.path, "broker.lock"))
+        for _ in range(2):
+            refused = self.assertRaises(LogInUse, DirectoryLock, self.path)
+            self.assertIsNone(refused.pid)
+            self.assertEqual(lockHolder(self.path), "process unknown")
+        self.lock.release()
+        DirectoryLock(self.path).release()
+
+    def test_noDirectories(self) -> None:
+        """Where a file system locks no directories, the file has to do."""
+        self.lock.release()
+        flock = fcntl.flock
+
+        def refusing(file: Any, operation: int) -> None:
+            if isinstance(file, int) and stat.S_ISDIR(os.fstat(file).st_mode):
+                raise OSError(errno.EBADF, "no")
+            flock(file, operation)
+
+        self.patch(fcntl, "flock", refusing)
         again = DirectoryLock(self.path)
         self.addCleanup(again.release)
         self.assertEqual(self.assertRaises(LogInUse, DirectoryLock, self.path).pid, os.getpid())

@@ -17,8 +17,8 @@ from admission.kafka.broker.log.partitionlog import DirtyFiles, PartitionLog, Se
 from admission.kafka.broker.log.recovery import PartitionRecovery
 from admission.kafka.broker.log.retentionlimits import NO_LIMITS
 from admission.kafka.broker.log.segment import segmentName
-from admission.kafka.wire.batches import assignOffset, readBatch
-from tests.kit.logfixture import FailingDisk, batchesIn, makeBatch, storageError
+from admission.kafka.wire.batches import assignOffset, readBatch, readHeader
+from tests.kit.logfixture import FailingDisk, batchesIn, finish, makeBatch, storageError
 
 BATCH_BYTES = len(makeBatch(0)[0])
 
@@ -314,7 +314,7 @@ class ReadTests(PartitionTestCase):
         refused = self.assertRaises(LogFailed, self.partition.read, self.files, 0, 100, True)
         self.assertIn(segmentName(0), str(refused))
         self.assertRaises(LogFailed, self.partition.bytesFrom, self.files, 0)
-        self.assertRaises(LogFailed, self.partition.findTimestamp, self.files, 0)
+        self.assertRaises(LogFailed, finish, self.partition.findBatch(self.files, 0, 0))
         self.assertEqual(self.read(2), [2])
 
     def test_damaged(self) -> None:
@@ -331,7 +331,7 @@ class ReadTests(PartitionTestCase):
         self.assertIn("the offsets from 1 to 1 are lost", text)
         for use in (
             lambda: self.partition.bytesFrom(self.files, 1),
-            lambda: self.partition.findTimestamp(self.files, 1),
+            lambda: finish(self.partition.findBatch(self.files, 1, 0)),
         ):
             self.assertIn("damaged at byte 0", str(self.assertRaises(LogFailed, use)))
         self.assertEqual(self.read(2), [2])
@@ -346,7 +346,9 @@ class ReadTests(PartitionTestCase):
             self.partition = partition
             for offset in (0, 17, 39, 3):
                 self.assertEqual(self.read(offset), list(range(offset, 40)))
-                self.assertEqual(partition.findTimestamp(self.files, offset), (offset, offset))
+                found = finish(partition.findBatch(self.files, offset, 0))
+                assert found is not None
+                self.assertEqual(readHeader(found).baseOffset, offset)
             self.assertLessEqual(self.files.indexBytes, 1000)
             self.assertLessEqual(sum(segment.index is not None for segment in partition.segments), 2)
         self.files.close(self.partition.segments)

@@ -55,7 +55,8 @@ class RetentionTests(RetentionTestCase):
         events = self.partition()
         self.fill(events, 5, 6, 7, 8)
         self.log.deleteRecords(events, 3)
-        self.assertEqual(self.log.offsetForTimestamp(events, 0), (3, 8))
+        self.assertEqual(self.offsetForTimestamp(events, 0), (3, 8))
+        self.assertEqual(self.maxTimestampOffset(events), (3, 8))
         self.assertRaises(OffsetOutOfRange, self.log.read, events, 2, 1000)
         for left in ([0, 1, 2, 3], [3]):
             self.assertEqual(self.bases(events), left)
@@ -69,7 +70,7 @@ class RetentionTests(RetentionTestCase):
         self.reopenLog()
         events = self.partition()
         self.assertEqual((events.logStartOffset, events.nextOffset), (4, 4))
-        self.assertIsNone(self.log.offsetForTimestamp(events, 0))
+        self.assertIsNone(self.offsetForTimestamp(events, 0))
         self.assertEqual(self.append(events, 1).baseOffset, 4)
 
     def test_deletedInside(self) -> None:
@@ -83,9 +84,7 @@ class RetentionTests(RetentionTestCase):
             self.sweep()
             self.assertEqual((events.logStartOffset, events.highWatermark), (1, 3))
             self.assertEqual(len(self.read(events, 1)), 1)
-            found = self.log.offsetForTimestamp(events, 0)
-            assert found is not None
-            self.assertGreaterEqual(found.offset, 1)
+            self.assertEqual(self.offsetForTimestamp(events, 0), (1, 7))
             self.reopenLog()
             events = self.partition()
 
@@ -110,6 +109,24 @@ class RetentionTests(RetentionTestCase):
         self.sweep()
         self.assertEqual([partition.logStartOffset for partition in (small, young, all_)], [2, 1, 0])
 
+    def test_noTime(self) -> None:
+        """Records without a time are as old as their file, also after a restart; others are not."""
+        self.reopenLog(retentionSeconds=60.0)
+        events, others = self.partition(), self.partition("others")
+        self.fill(events, -1, -1)
+        self.fill(others, NOW_MS)
+        for stored in (events, others):
+            assert isinstance(stored, PartitionLog)
+            for segment in stored.segments:
+                os.utime(segment.path, (self.wallSeconds - 30, self.wallSeconds - 30))
+        self.sweep()
+        self.assertEqual(self.extent(events)[:2], (0, 2))
+        self.reopenLog(retentionSeconds=20.0)
+        self.sweep()
+        events, others = self.partition(), self.partition("others")
+        self.assertEqual((self.extent(events), self.files(events)), ((2, 2, 0), []))
+        self.assertEqual(self.extent(others)[:2], (0, 1))
+
     def test_everything(self) -> None:
         """A partition that has lost all its batches goes on where it was, also after a restart."""
         events = self.partition()
@@ -125,7 +142,7 @@ class RetentionTests(RetentionTestCase):
             self.assertEqual(self.append(events, 1).baseOffset, offset)
             self.clock.turn()
             self.assertEqual(self.extent(events), (offset, offset + 1, BATCH_BYTES))
-            self.assertEqual(self.log.offsetForTimestamp(events, 0), (offset, 1))
+            self.assertEqual(self.offsetForTimestamp(events, 0), (offset, 1))
             self.sweep()
 
     def test_slices(self) -> None:

@@ -1132,7 +1132,7 @@ class DirectoryTests(LogTestCase):
             lambda: self.append(events),
             lambda: self.read(events, 0, 1000),
             lambda: self.log.bytesAvailable(events, 0),
-            lambda: self.log.offsetForTimestamp(events, 0),
+            lambda: self.offsetForTimestamp(events, 0),
             lambda: self.log.createTopic("other", 1, {}),
             lambda: self.log.deleteTopic("events"),
             self.log.allocateProducerId,

@@ -9,6 +9,7 @@ from uuid import uuid4
 from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
+from admission.kafka.broker.log import topics
 from admission.kafka.broker.log.interface import (
     InvalidPartitionCount,
     InvalidTopicConfig,
@@ -58,6 +59,27 @@ class TopicTests(LogTestCase):
             self.log.createTopic(name, 1, {})
         for name in ("", ".", "..", "x" * 250, "a b", "a/b", "ä", "a\n"):
             self.assertRaises(InvalidTopicName, self.log.createTopic, name, 1, {})
+
+    def test_collisions(self) -> None:
+        """Names that are one in metrics are refused, unless the other is deleted; pairs of older logs still open."""
+        self.log.createTopic("team.orders_eu", 1, {})
+        for name in ("team_orders.eu", "team.orders.eu", "team_orders_eu"):
+            for validateOnly in (True, False):
+                refused = self.assertRaises(InvalidTopicName, self.log.createTopic, name, 1, {}, validateOnly)
+                self.assertEqual(refused.errorCode, 17)
+                self.assertIn("collides with the topic 'team.orders_eu'", str(refused))
+        self.assertRaises(TopicExists, self.log.createTopic, "team.orders_eu", 1, {})
+        self.log.createTopic("team.orders-eu", 1, {})
+        patched = self.patch(topics, "_metricName", str)
+        self.log.createTopic("team_orders.eu", 1, {})
+        patched.restore()
+        self.reopenLog()
+        self.assertEqual(set(self.log.topics), {"team.orders_eu", "team_orders.eu", "team.orders-eu"})
+        for name in ("team.orders_eu", "team_orders.eu"):
+            self.assertRaises(InvalidTopicName, self.log.createTopic, "team_orders_eu", 1, {})
+            self.log.addPartitions(name, 2)
+            self.log.deleteTopic(name)
+        self.log.createTopic("team_orders_eu", 1, {})
 
     def test_exists(self) -> None:
         """A name is given once."""
@@ -153,8 +175,8 @@ class TopicTests(LogTestCase):
             lambda: self.append(old),
             lambda: self.read(old, 0, 1000),
             lambda: self.log.bytesAvailable(old, 0),
-            lambda: self.log.offsetForTimestamp(old, 0),
-            lambda: self.log.maxTimestampOffset(old),
+            lambda: self.offsetForTimestamp(old, 0),
+            lambda: self.maxTimestampOffset(old),
             lambda: self.log.endOfEpoch(old, 0),
         ):
             self.assertRaises(UnknownTopic, use)
