@@ -384,6 +384,8 @@ def _decodeRecord(view: Buffer, offset: int, batch: RecordBatch) -> tuple[Record
     key, offset = _decodeBytes(view, offset)
     value, offset = _decodeBytes(view, offset)
     headerCount, offset = readSignedVarint(view, offset)
+    if headerCount < 0:
+        raise MalformedRequest(f"a record has {headerCount} headers")
     headers = []
     for _ in range(headerCount):
         name, offset = _decodeBytes(view, offset)

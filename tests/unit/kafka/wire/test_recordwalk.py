@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 from kio.schema.errors import ErrorCode
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -71,6 +71,7 @@ class WalkTests(SynchronousTestCase):
 
     @settings(max_examples=300, deadline=None)
     @given(RECORDS, st.integers(1, 300), st.integers(0, 10**6), st.integers(0, 255))
+    @example([Record(None, b"", 0)], 1, 6, 1)
     def test_damaged(self, records: Sequence[Record], chunkBytes: int, at: int, byte: int) -> None:
         """A damaged byte is refused where decoding refuses it, and nowhere else, but for names that are not UTF-8."""
         value = bytearray(encodeBatch(records))
