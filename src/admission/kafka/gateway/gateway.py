@@ -59,7 +59,7 @@ class Gateway(Server[GatewaySettings]):
 
     def __attrs_post_init__(self) -> None:
         self.settingsChanged()
-        self.bootstrap = Node(None, self.nodes.shareBytes)
+        self.bootstrap = Node(None, self.nodes.shareBytes, self.nodes.makeOrder())
 
     def settingsChanged(self) -> None:
         # Where nobody has to log in, nobody is a super user unless ANONYMOUS is one.

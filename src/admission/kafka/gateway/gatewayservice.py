@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
+from random import Random
 
 from attrs import field, frozen
 
@@ -22,7 +23,7 @@ from ..broker.log.segmentlog import SegmentLog
 from ..client.clientconnection import ConnectionSettings
 from ..client.sasl import Credentials
 from ..kafkaservice import CannotStart, KafkaService, ServerConfig
-from ..options import Listener
+from ..options import Listener, buildOrder
 from ..quotalimits import QuotaLimits
 from ..session import KafkaSession
 from .discovery import Discovery
@@ -128,7 +129,8 @@ class GatewayService(KafkaService):
         config, clock = self._config, self._clock
         self._warnOfEphemeralPorts()
         settings = config.settings
-        nodes = Nodes(gate.pool.sizeBytes * settings.upstreamPoolPercent // 100, *config.nodeIds, clock.seconds)
+        shareBytes = gate.pool.sizeBytes * settings.upstreamPoolPercent // 100
+        nodes = Nodes(shareBytes, *config.nodeIds, clock.seconds, lambda: buildOrder(config.order, clock, Random()))
         connectSeconds = settings.upstreamConnectTimeoutSeconds
         endpointFor = config.upstream.endpoints(self._reactor, connectSeconds)
         self.gateway = Gateway(

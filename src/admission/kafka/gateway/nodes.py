@@ -6,11 +6,14 @@ The nodes of the cluster behind a gateway: where they are, and what is under way
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final
 
 from attrs import define, field, frozen
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
+
+from admission.interfaces import IWaiter, IWaitOrder
+from admission.policyfailure import FAILURES
 
 from ..kafkarequest import Address
 
@@ -18,17 +21,20 @@ MOVE_LOGGED_SECONDS: Final = 1.0
 """How often it is logged, at most, that a node has moved."""
 
 
-class ShareWaiter(Protocol):
+class IShareWaiter(IWaiter):
     """
     Waits until a node's share of the pool has room.
     """
 
-    @property
-    def wantedBytes(self) -> int: ...
+    def shareHasRoom() -> None:
+        """
+        Take C{wantedBytes} of it.
+        """
 
-    def shareHasRoom(self) -> None: ...
-
-    def cutOff(self, reason: str) -> None: ...
+    def cutOff(reason: str) -> None:
+        """
+        Wait no more, since the node takes nothing.
+        """
 
 
 @define
@@ -63,6 +69,7 @@ class Node:
 
     @ivar nodeId: its number; L{None} for the servers that the gateway was started with.
     @ivar shareBytes: how much memory requests on their way to it may hold.
+    @ivar order: in which order requests go on that wait for that.
     @ivar address: where it is; L{None} while that is not known.
     @ivar sinceSeconds: since when it is known to be there.
     @ivar movedSeconds: when it was last logged that it has another address.
@@ -76,8 +83,11 @@ class Node:
     @ivar throttles: who wanted its clients to wait.
     """
 
+    _log: ClassVar[Logger] = Logger()
+
     nodeId: int | None
     shareBytes: int
+    order: IWaitOrder
     address: Address | None = None
     sinceSeconds: float = 0.0
     movedSeconds: float = float("-inf")
@@ -89,7 +99,7 @@ class Node:
     lastError: str | None = None
     lastErrorSeconds: float = 0.0
     throttles: Throttles = field(factory=Throttles)
-    _waiters: dict[ShareWaiter, None] = field(init=False, factory=dict)
+    _waiters: dict[IShareWaiter, None] = field(init=False, factory=dict)
 
     def hasRoom(self, sizeBytes: int) -> bool:
         """
@@ -97,14 +107,16 @@ class Node:
         """
         return not self.heldBytes or self.heldBytes + sizeBytes <= self.shareBytes
 
-    def wait(self, waiter: ShareWaiter) -> None:
+    def wait(self, waiter: IShareWaiter) -> None:
         """
         Have C{waiter} told when there is room again.
         """
         self._waiters[waiter] = None
+        self.order.add(waiter)
 
-    def forget(self, waiter: ShareWaiter) -> None:
+    def forget(self, waiter: IShareWaiter) -> None:
         self._waiters.pop(waiter, None)
+        self.order.discard(waiter)
 
     def hold(self, sizeBytes: int) -> None:
         """
@@ -114,16 +126,24 @@ class Node:
 
     def release(self, sizeBytes: int) -> None:
         """
-        So many bytes no longer wait for it.  Who waited longest goes on first.
+        So many bytes no longer wait for it.
         """
         self.heldBytes -= sizeBytes
         # Who waits may be told while another is being told.
         while self._waiters:
-            waiter = next(iter(self._waiters))
+            waiter = self._next()
             if not self.hasRoom(waiter.wantedBytes):
                 return
-            del self._waiters[waiter]
+            self.forget(waiter)
             waiter.shareHasRoom()
+
+    def _next(self) -> IShareWaiter:
+        try:
+            waiter: Any = self.order.next()
+        except FAILURES:
+            self._log.failure("the order of waiters failed; who waits longest goes on")
+            return next(iter(self._waiters))
+        return waiter if waiter in self._waiters else next(iter(self._waiters))
 
     def tookNothing(self, seconds: float, now: float) -> None:
         """
@@ -132,8 +152,8 @@ class Node:
         """
         if now - self.tookSeconds < seconds / 2:
             return
-        waiters, self._waiters = self._waiters, {}
-        for waiter in waiters:
+        for waiter in [*self._waiters]:
+            self.forget(waiter)
             waiter.cutOff(f"{self} has taken nothing for {seconds:g} s (upstream.send.timeout)")
 
     def failed(self, reason: str, now: float) -> None:
@@ -183,18 +203,28 @@ class Nodes:
 
     @ivar byId: the nodes that are known or asked for.
     @ivar shareBytes: how much memory may wait for one of them.
+    @ivar makeOrder: makes an order for those that wait for it.
     @ivar unreachable: the ids of nodes that have no port here.
     """
 
     _log = Logger()
 
-    def __init__(self, shareBytes: int, lowest: int, highest: int, seconds: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        shareBytes: int,
+        lowest: int,
+        highest: int,
+        seconds: Callable[[], float],
+        makeOrder: Callable[[], IWaitOrder],
+    ) -> None:
         """
         @param shareBytes: how much memory may wait for one node.
         @param lowest: the lowest node id that has a port.
         @param highest: the highest one.
+        @param makeOrder: makes an order for those that wait for a node's share.
         """
         self.shareBytes = shareBytes
+        self.makeOrder = makeOrder
         self._lowest, self._highest = lowest, highest
         self._seconds = seconds
         self._waiting: dict[int, list[Deferred[Node]]] = {}
@@ -234,7 +264,7 @@ class Nodes:
         """
         node = self.byId.get(nodeId)
         if node is None:
-            node = self.byId[nodeId] = Node(nodeId, self.shareBytes)
+            node = self.byId[nodeId] = Node(nodeId, self.shareBytes, self.makeOrder())
         return node
 
     def whenKnown(self, nodeId: int) -> Deferred[Node]:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred
+from zope.interface import implementer
 
 from admission.connection.pauses import UNANSWERED, Pause
 from admission.interfaces import ADMITTED, CONNECTIONS, PARKED, RESPONSES, Decision, ILease, Refusal, Usage
@@ -59,7 +60,7 @@ from ..wire.versions import (
 )
 from .gateway import Gateway
 from .nodelink import NodeLink, ResponseRefused
-from .nodes import Node, NodePorts
+from .nodes import IShareWaiter, Node, NodePorts
 from .observedlogin import MECHANISMS, LoginRefused, ObservedLogin
 
 MAX_UNANSWERED: Final = 128
@@ -107,6 +108,7 @@ _CORRELATION_BYTES: Final = 4
 _WITHOUT_ACKS: Final = "a batch was refused, and it wants no response: "
 
 
+@implementer(IShareWaiter)
 class RelaySession(KafkaSession):
     """
     Passes the requests of one client to one node.

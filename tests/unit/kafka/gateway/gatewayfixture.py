@@ -38,6 +38,7 @@ from admission.kafka.wire.relayedapis import RELAYED_APIS, RELAYED_FLEXIBLE_FROM
 from admission.testing.faketransport import FakeTransport
 from admission.testing.scriptedquota import ScriptedQuota
 from admission_plugins.bounded import BoundedPool
+from admission_plugins.orders import FirstInFirstOut
 from tests.kit.admitted import gateFor
 from tests.kit.brokerfixture import Client, build, framed
 
@@ -261,7 +262,7 @@ class GatewayTestCase(SynchronousTestCase):
             self.quota.configure(QuotaEntity(user=DEFAULT), {"scripted_rate": 1.0}, 0.0)
         self.control = AdmissionControl([("scripted", self.quota)], 1000.0)
         self.ports = NodePorts(BASE_PORT, 0, 15, self.advertised)
-        self.nodes = Nodes(POOL_BYTES * self.sharePercent // 100, 0, 15, self.clock.seconds)
+        self.nodes = Nodes(POOL_BYTES * self.sharePercent // 100, 0, 15, self.clock.seconds, FirstInFirstOut)
         self.gateway = Gateway(
             settings,
             self.gate,

@@ -15,6 +15,7 @@ from admission.kafka.gateway.nodelink import CLOSE_SECONDS, PIECE_BYTES, NodeLin
 from admission.kafka.gateway.nodes import Node
 from admission.testing.faketransport import FakeTLSTransport, FakeTransport
 from admission_plugins.bounded import BoundedPool
+from admission_plugins.orders import FirstInFirstOut
 from tests.kit.brokerfixture import framed
 
 POOL_BYTES = 4 << 20
@@ -68,7 +69,7 @@ class LinkTestCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = Clock()
         self.pool = BoundedPool(POOL_BYTES)
-        self.node = Node(1, 1 << 20)
+        self.node = Node(1, 1 << 20, FirstInFirstOut())
         self.user = RecordingUser()
         self.link = NodeLink(self.user, self.node, self.clock, 10.0)
         self.addCleanup(self.checkWhole)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from random import Random
+
 from hypothesis import given, strategies as st
 from twisted.internet.defer import CancelledError
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
 
-from admission.kafka.gateway.nodes import MOVE_LOGGED_SECONDS, Node, NodePorts, Nodes
+from admission.interfaces import ILease
+from admission.kafka.gateway.nodes import MOVE_LOGGED_SECONDS, IShareWaiter, Node, NodePorts, Nodes
 from admission.kafka.kafkarequest import Address
+from admission_plugins.orders import FirstInFirstOut, HolderRounds
 
 
+@implementer(IShareWaiter)
 class Waiter:
     """
     Waits for so many bytes, and holds them once there is room.
@@ -19,11 +25,16 @@ class Waiter:
     @ivar told: all that were told that there is room, in their order.
     """
 
-    def __init__(self, node: Node, wantedBytes: int, told: list[Waiter], isHolding: bool = True) -> None:
+    hasBoundedAnswers = True
+
+    def __init__(
+        self, node: Node, wantedBytes: int, told: list[Waiter], isHolding: bool = True, holder: str = "many"
+    ) -> None:
         self.node = node
         self.wantedBytes = wantedBytes
         self.told = told
         self.isHolding = isHolding
+        self.holder = holder
         self.reasons: list[str] = []
 
     def shareHasRoom(self) -> None:
@@ -31,6 +42,12 @@ class Waiter:
         self.told.append(self)
         if self.isHolding:
             self.node.hold(self.wantedBytes)
+
+    def leaseGranted(self, lease: ILease) -> None:
+        """Not called."""
+
+    def turnGranted(self) -> None:
+        """Not called."""
 
     def cutOff(self, reason: str) -> None:
         """Be told to give up."""
@@ -41,7 +58,7 @@ class NodeTests(SynchronousTestCase):
     """L{Node} has a share of the pool."""
 
     def setUp(self) -> None:
-        self.node = Node(1, 100)
+        self.node = Node(1, 100, FirstInFirstOut())
         self.told: list[Waiter] = []
 
     def wait(self, *sizes: int) -> list[Waiter]:
@@ -59,7 +76,7 @@ class NodeTests(SynchronousTestCase):
         self.assertFalse(self.node.hasRoom(41))
 
     def test_order(self) -> None:
-        """Who waited longest goes on first, and nobody passes it."""
+        """Who is first in the order goes on first, and nobody passes it."""
         self.node.hold(100)
         first, second, third = self.wait(60, 10, 95)
         self.node.release(50)
@@ -72,6 +89,26 @@ class NodeTests(SynchronousTestCase):
         self.assertEqual(self.told, [first, second])
         self.node.release(10)
         self.assertEqual(self.told, [first, second, third])
+
+    def test_holders(self) -> None:
+        """Who waits does so by the order that was asked for, such as by turns with their holders."""
+        self.node = Node(1, 100, HolderRounds(Random(0)))
+        self.node.hold(100)
+        self.wait(*[10] * 50)
+        good = Waiter(self.node, 10, self.told, holder="good")
+        self.node.wait(good)
+        self.node.release(40)
+        self.assertIn(good, self.told)
+
+    def test_failingOrder(self) -> None:
+        """If the order fails, who waited longest goes on."""
+        self.node.hold(100)
+        waiters = self.wait(10, 10)
+        self.node.order.discard(waiters[0])
+        self.node.order.discard(waiters[1])
+        self.node.release(100)
+        self.assertEqual(self.told, waiters)
+        self.assertEqual(len(self.flushLoggedErrors(LookupError)), 2)
 
     def test_notHolding(self) -> None:
         """One that does not want its room any more leaves it to the next."""
@@ -123,7 +160,7 @@ class NodeTests(SynchronousTestCase):
 
     def test_str(self) -> None:
         """It says which one it is."""
-        self.assertEqual(str(Node(None, 1)), "the bootstrap servers")
+        self.assertEqual(str(Node(None, 1, FirstInFirstOut())), "the bootstrap servers")
         self.assertEqual(str(self.node), "node 1")
         self.node.address = Address("k1", 9092)
         self.assertEqual(str(self.node), "node 1 (k1:9092)")
@@ -156,7 +193,7 @@ class NodesTests(SynchronousTestCase):
     def setUp(self) -> None:
         """Three may be there."""
         self.clock = Clock()
-        self.nodes = Nodes(100, 1, 3, self.clock.seconds)
+        self.nodes = Nodes(100, 1, 3, self.clock.seconds, FirstInFirstOut)
         capturing = capturedLogs()
         self.addCleanup(capturing.__exit__, None, None, None)
         self.logged = capturing.__enter__()
