@@ -210,3 +210,51 @@ class TimeSlices:
         if task.finished is not None:
             task.finished(task.usedSeconds)
         task.over.callback(None)
+
+
+class Places:
+    """
+    Bounds how much work is done at a time.  Holders that wait for a place go round.
+
+    @ivar free: how many places nobody has.
+    """
+
+    def __init__(self, count: int) -> None:
+        """
+        @param count: how many places there are.
+        """
+        self.free = count
+        self._waiting: OrderedDict[str, dict[Deferred[None], None]] = OrderedDict()
+
+    def take(self, holder: str) -> Deferred[None] | None:
+        """
+        Have a place; L{give} it back once.
+
+        @param holder: for whom: a principal, or an address.
+        @return: L{None} if there was one.  Otherwise fires when it is had; cancel it to wait no more.
+        """
+        if self.free:
+            self.free -= 1
+            return None
+
+        def forget(cancelled: Deferred[None]) -> None:
+            if self._waiting.get(holder, {}).pop(cancelled, self) is None and not self._waiting[holder]:
+                del self._waiting[holder]
+
+        place: Deferred[None] = Deferred(forget)
+        self._waiting.setdefault(holder, {})[place] = None
+        return place
+
+    def give(self) -> None:
+        """
+        Give a place back: the next has it, if anybody waits.
+        """
+        if not self._waiting:
+            self.free += 1
+            return
+        holder, waiting = self._waiting.popitem(last=False)
+        place = next(iter(waiting))
+        del waiting[place]
+        if waiting:
+            self._waiting[holder] = waiting
+        place.callback(None)

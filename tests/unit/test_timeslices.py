@@ -11,7 +11,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.timeslices import Steps, TimeSlices
+from admission.timeslices import Places, Steps, TimeSlices
 
 SLICE_SECONDS = 0.01
 STEP_SECONDS = 0.0005
@@ -273,3 +273,53 @@ def _cancelSecond(awaited: Deferred[None], result: Deferred[None]) -> None:
 
 def _same(inner: Deferred[str]) -> Deferred[str]:
     return inner
+
+
+class PlacesTests(SynchronousTestCase):
+    """L{Places} are had by few at a time."""
+
+    def setUp(self) -> None:
+        self.places = Places(2)
+        self.had: list[str] = []
+
+    def take(self, holder: str) -> Deferred[None] | None:
+        """Have a place, now or later."""
+        place = self.places.take(holder)
+        if place is None:
+            self.had.append(holder)
+        else:
+            place.addCallbacks(lambda _: self.had.append(holder), lambda failure: failure.trap(CancelledError))
+        return place
+
+    def test_round(self) -> None:
+        """Those that wait have them by turns with their holders, and who is gone has none."""
+        waiting = [self.take(holder) for holder in ("many", "many", "many", "gone", "many", "many", "one")]
+        self.assertEqual(self.had, ["many", "many"])
+        gone = waiting[3]
+        assert gone is not None
+        gone.cancel()
+        for _ in range(6):
+            self.places.give()
+        self.assertEqual(self.had[2:], ["many", "one", "many", "many"])
+        self.assertEqual(self.places.free, 2)
+
+    @given(st.lists(st.sampled_from(["a", "b", "c", "give", "cancel"])))
+    def test_adds(self, steps: list[str]) -> None:
+        """Whatever happens, nobody waits while a place is free, and none gets lost."""
+        self.setUp()
+        waiting: list[Deferred[None]] = []
+        givenBack = 0
+        for step in steps:
+            if step == "give":
+                if len(self.had) > givenBack:
+                    givenBack += 1
+                    self.places.give()
+            elif step == "cancel":
+                if waiting:
+                    waiting[0].cancel()
+            else:
+                place = self.take(step)
+                waiting += [place] if place is not None else []
+            waiting = [each for each in waiting if not each.called]
+            self.assertEqual(self.places.free, 2 - (len(self.had) - givenBack))
+            self.assertTrue(self.places.free == 0 or not waiting)

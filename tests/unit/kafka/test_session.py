@@ -689,11 +689,11 @@ class LongWorkTests(BrokerTestCase):
         client = self.connect()
         client.send("Metadata", 12, topics=None)
         self.assertRefused(client, "Metadata", "more than 100000 bytes", "fetch.max.bytes")
-        self.assertEqual(self.broker.largeAnswers.tokens, MAX_LARGE_ANSWERS)
+        self.assertEqual(self.broker.largeAnswers.free, MAX_LARGE_ANSWERS)
 
     def test_atATime(self) -> None:
         """Only some large answers are made at a time; the others have no more than a little meanwhile."""
-        taken = [self.broker.largeAnswers.acquire() for _ in range(MAX_LARGE_ANSWERS)]
+        taken = [self.broker.largeAnswers.take("others") for _ in range(MAX_LARGE_ANSWERS)]
         clients = [self.connect() for _ in range(3)]
         for client in clients:
             self.ask(client)
@@ -701,7 +701,7 @@ class LongWorkTests(BrokerTestCase):
         self.assertEqual([client.waiting() for client in clients], [0, 0, 0])
         clients[1].disconnect()
         for _ in taken:
-            self.broker.largeAnswers.release()
+            self.broker.largeAnswers.give()
         self.clock.advance(0)
         self.assertEqual([client.waiting() for client in clients], [1, 0, 1])
 
@@ -738,7 +738,7 @@ class LongWorkTests(BrokerTestCase):
             self.clock.advance(0)
             interrupted += not client.transport.received
         self.assertIn(interrupted, range(10, 90))
-        self.assertEqual(self.broker.largeAnswers.tokens, MAX_LARGE_ANSWERS)
+        self.assertEqual(self.broker.largeAnswers.free, MAX_LARGE_ANSWERS)
         self.assertEqual(self.pool.usedBytesByPurpose[RESPONSES], 0)
 
     def test_memoryOfEachOther(self) -> None:

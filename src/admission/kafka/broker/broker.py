@@ -10,13 +10,13 @@ from typing import Any, Final
 
 from attrs import Factory, define, field, frozen
 from twisted.cred.portal import Portal
-from twisted.internet.defer import Deferred, DeferredSemaphore
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from admission.interfaces import PARKED, IPurgatory
 from admission.names import boundedName
 from admission.policyfailure import FAILURES
-from admission.timeslices import SLICE_SECONDS, Steps, TimeSlices
+from admission.timeslices import SLICE_SECONDS, Places, Steps, TimeSlices
 
 from ..brokersettings import Settings
 from ..kafkarequest import KafkaRequest
@@ -106,7 +106,7 @@ class Broker(Server[Settings]):
     ageSeconds: Callable[[], float] = Factory(lambda broker: broker.wallSeconds, takes_self=True)
     largestResponseBytes: int = field(init=False)
     timeSlices: TimeSlices = field(init=False)
-    largeAnswers: DeferredSemaphore = field(init=False, factory=lambda: DeferredSemaphore(MAX_LARGE_ANSWERS))
+    largeAnswers: Places = field(init=False, factory=lambda: Places(MAX_LARGE_ANSWERS))
     logins: Logins = field(init=False)
     superUsers: SuperUsers = field(init=False)
     groups: GroupCoordinator = field(init=False)

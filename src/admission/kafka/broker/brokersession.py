@@ -412,8 +412,8 @@ class BrokerSession(KafkaSession):
                     room = self.factory.gate.answers.whenRoom(self.holder, sizeBytes, request.decodedBytes)
                     if room is not None:
                         yield room
-                    place = broker.largeAnswers.acquire()
-                    if not place.called:
+                    place = broker.largeAnswers.take(self.holder)
+                    if place is not None:
                         yield place
                     hasPlace = True
                 if hasPlace and (charge is None or sizeBytes > charge.sizeBytes + LARGE_ANSWER_BYTES):
@@ -425,7 +425,7 @@ class BrokerSession(KafkaSession):
             if charge is not None:
                 charge.release()
             if hasPlace:
-                broker.largeAnswers.release()
+                broker.largeAnswers.give()
 
     def _answerWith(self, request: KafkaRequest, answer: Answer, body: list[bytes]) -> None:
         delaySeconds = 0.0
