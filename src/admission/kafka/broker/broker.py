@@ -86,7 +86,7 @@ class Broker(Server[Settings]):
     @ivar asksForCertificates: whether clients of some port may have certificates.
     @ivar largestResponseBytes: the most a Fetch may return, except for its first batch.
     @ivar timeSlices: does what takes long.
-    @ivar largeAnswers: which large answers are made now.
+    @ivar largeAnswers: places for those large answers that are made now, and for what long subscriptions become.
     @ivar logins: how its clients log in, unless their listener has a portal of its own.
     @ivar superUsers: who may change limits, topics and groups.
     @ivar groups: the groups of consumers; to be started and stopped with the

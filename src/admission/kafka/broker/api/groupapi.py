@@ -61,7 +61,8 @@ def joinGroup(broker: Broker, request: KafkaRequest) -> Steps[Waiting]:
 
 def _subscriptionIn(broker: Broker, request: KafkaRequest, metadata: list[bytes]) -> Steps[Subscription]:
     """
-    What a member reads; where that may be much, when there is memory for it.
+    What a member reads; where that may be much, when there is memory for it, and of few members at a time: what is
+    decoded lies about in pieces that Python keeps for a while.
     """
     sizeBytes = sum(map(decodingBytes, metadata))
     if sizeBytes <= _LARGE_DECODING_BYTES:
@@ -69,11 +70,15 @@ def _subscriptionIn(broker: Broker, request: KafkaRequest, metadata: list[bytes]
     room = broker.gate.answers.whenRoom(request.connection.holder, sizeBytes, request.decodedBytes)
     if room is not None:
         yield room
+    place = broker.largeAnswers.take(request.connection.holder)
+    if place is not None:
+        yield place
     charge = broker.gate.pool.charge(sizeBytes, PARKED)
     try:
         return (yield from subscriptionIn(metadata))
     finally:
         charge.release()
+        broker.largeAnswers.give()
 
 
 def syncGroup(broker: Broker, request: KafkaRequest) -> Deferred[Answer | Work]:
