@@ -11,16 +11,17 @@ import pytest
 _HOME = os.getcwd()
 _SHARING = {
     "spark": ("tests/spark/",),
-    "kafka": ("tests/clients/gateway/", "tests/clients/suites/", "tests/system/test_demo_gateway.py"),
+    "kafka": ("tests/clients/gateway/", "tests/system/test_demo_gateway.py"),
+    "suites": ("tests/clients/suites/",),
 }
-"""What shares a Java that takes seconds to start: a session of Spark; a cluster of Kafka, or its clients."""
+"""What shares something that takes long to start: a session of Spark, a cluster of Kafka; or to fetch, clients."""
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """
-    With C{--dist loadfile} what shares a Java is one worker's, who begins with it.  The tests of any other file stay
-    together, too, since some share an experiment that takes half a minute.
+    With C{--dist loadfile} what is shared is one worker's.  The tests of any other file stay together, too, since some
+    share an experiment that takes half a minute.
     """
     from xdist.scheduler import LoadFileScheduling
 
