@@ -885,6 +885,34 @@ class AnswerTests(GateTestCase):
             self.clock.advance(0)
             self.assertEqual(self.made, made)
 
+    def test_holdersFirst(self) -> None:
+        """Who holds nothing yet comes after those that do, or all would hold something and get no further."""
+        first = self.ask("a", heldBytes=1000)
+        self.ask("decoding", 10)
+        second = self.ask("b", heldBytes=500)
+        for charges, made in ((first, ["a", "b"]), (second, ["a", "b", "decoding"])):
+            while charges:
+                charges.pop().release()
+            self.clock.advance(0)
+            self.clock.advance(0)
+            self.assertEqual(self.made, made)
+
+    def test_othersGoRound(self) -> None:
+        """Those who hold nothing go on by turns with their holders; who has gone keeps nobody waiting."""
+        first = self.ask("a", 1000)
+        for number in range(5):
+            self.ask(f"many {number}", 0, holder="many")
+        gone = self.gate.answers.whenRoom("gone", LARGE_BYTES)
+        assert gone is not None
+        self.ask("good", 0, holder="good")
+        gone.cancel()
+        self.failureResultOf(gone, CancelledError)
+        first.pop().release()
+        for _ in range(7):
+            self.clock.advance(0)
+        self.assertEqual(self.made, ["a", "many 0", "good", *(f"many {number}" for number in range(1, 5))])
+        self.assertEqual(self.gate.answers.waiting, 0)
+
     def test_holderGone(self) -> None:
         """What one holds that waits no more keeps others waiting until it is released."""
         others = self.pool.charge(1000, RESPONSES)

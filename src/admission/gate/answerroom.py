@@ -55,31 +55,36 @@ class AnswerRoom:
 
     _log: ClassVar[Logger] = Logger()
 
-    def __init__(self, pool: IMemoryPool, order: IWaitOrder, waits: Callable[[], None]) -> None:
+    def __init__(self, pool: IMemoryPool, order: IWaitOrder, otherOrder: IWaitOrder, waits: Callable[[], None]) -> None:
         """
-        @param order: in which order those that wait are made.
+        @param order: in which order those are made that hold memory.
+        @param otherOrder: in which order those go on that hold none yet; another object.
         @param waits: called when somebody has begun to wait, and has L{grant} called.
         """
         self._pool = pool
         self._order = order
+        self._otherOrder = otherOrder
         self._waits = waits
-        self._waiters: set[_AwaitedAnswer] = set()
-        # What those hold that wait: it keeps none of them waiting, as each would wait for another.
+        # Those that hold memory, which keeps none of them waiting, as each would wait for another.
+        self._holding: set[_AwaitedAnswer] = set()
         self._heldBytes = 0
+        # Those that hold none yet.  They come after those that do, or they would go on taking memory of which none is
+        # given back.
+        self._others: set[_AwaitedAnswer] = set()
 
     @property
     def waiting(self) -> int:
         """
         How many answers wait for room.
         """
-        return len(self._waiters)
+        return len(self._holding) + len(self._others)
 
     @property
     def isShort(self) -> bool:
         """
         Whether who asks may have to wait.
         """
-        return bool(self._waiters) or self._pool.isOutOfMemory()
+        return self.waiting > 0 or self._pool.isOutOfMemory()
 
     def whenRoom(self, holder: str, wantedBytes: int, heldBytes: int = 0) -> Deferred[None] | None:
         """
@@ -93,12 +98,17 @@ class AnswerRoom:
         @return: L{None} if it may be made now.  Otherwise fires when it may, and the answer is to be made, and charged,
             in the callback; cancel it to wait no more.
         """
-        if wantedBytes <= SMALL_ANSWER_BYTES or (not self._waiters and self._hasRoom(heldBytes)):
+        isFirst = not self._holding and (heldBytes > 0 or not self._others)
+        if wantedBytes <= SMALL_ANSWER_BYTES or (isFirst and self._hasRoom(heldBytes)):
             return None
         awaited = _AwaitedAnswer(holder, wantedBytes, heldBytes, self._forget)
-        self._waiters.add(awaited)
-        self._heldBytes += heldBytes
-        self._order.add(awaited)
+        if heldBytes > 0:
+            self._holding.add(awaited)
+            self._heldBytes += heldBytes
+            self._order.add(awaited)
+        else:
+            self._others.add(awaited)
+            self._otherOrder.add(awaited)
         self._waits()
         return awaited.granted
 
@@ -111,7 +121,7 @@ class AnswerRoom:
         if not self.isOwed:
             return False
         try:
-            waiter = self._order.next()
+            waiter = (self._order if self._holding else self._otherOrder).next()
         except FAILURES:
             raiseInterrupt()
             self._log.failure("the order of waiters failed; it is asked again later")
@@ -126,7 +136,7 @@ class AnswerRoom:
         """
         Whether an answer waits, and there is room for it.
         """
-        return bool(self._waiters) and self._hasRoom(self._heldBytes)
+        return self.waiting > 0 and self._hasRoom(self._heldBytes)
 
     def _hasRoom(self, waitingBytes: int) -> bool:
         if not self._pool.isOutOfMemory():
@@ -136,7 +146,10 @@ class AnswerRoom:
         return heldBytes <= self._pool.sizeBytes // _SHARE_OF_ANSWERS
 
     def _forget(self, awaited: _AwaitedAnswer) -> None:
-        if awaited in self._waiters:
-            self._waiters.discard(awaited)
+        if awaited in self._holding:
+            self._holding.discard(awaited)
             self._heldBytes -= awaited.heldBytes
             self._order.discard(awaited)
+        elif awaited in self._others:
+            self._others.discard(awaited)
+            self._otherOrder.discard(awaited)

@@ -17,7 +17,7 @@ from .pressure import Pressure
 from .reserve import Reserve
 from .slowbodies import SlowBodies
 from .stalledreaders import StalledReaders
-from .stallerslast import StallersLast
+from .stallerslast import HoldersGoRound, StallersLast
 from .turns import TURN_SECONDS, Turns
 
 GRANTS_PER_TURN = 64
@@ -69,7 +69,12 @@ class Gate:
         reserve = Reserve(pool, self._isClaimed, readers.isStalling, lambda: readers.isFarOverdrawn)
         self.memory = MemoryQueue(pool, StallersLast(memoryOrder, readers.isStalling), reserve, self._memoryAwaited)
         self.turns = Turns(clock, turnOrder, maxRequests, self._serveIn)
-        self.answers = AnswerRoom(pool, StallersLast(answerOrder, readers.isStalling), self._answerAwaited)
+        self.answers = AnswerRoom(
+            pool,
+            StallersLast(answerOrder, readers.isStalling),
+            StallersLast(HoldersGoRound(), readers.isStalling),
+            self._answerAwaited,
+        )
         self.bodies = SlowBodies(pool, clock, lambda: self.memory.isAwaited)
         pool.subscribe(self._memoryReleased)
 
