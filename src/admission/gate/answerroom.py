@@ -34,7 +34,8 @@ class _AwaitedAnswer:
         self.holder = holder
         self.wantedBytes = wantedBytes
         self.heldBytes = heldBytes
-        self.granted: Deferred[None] = Deferred(lambda _: cancelled(self))
+        self.granted: Deferred[None] = Deferred(self._cancel)
+        self._cancelled = cancelled
 
     def leaseGranted(self, lease: ILease) -> None:
         """
@@ -46,6 +47,9 @@ class _AwaitedAnswer:
         It may be made.
         """
         self.granted.callback(None)
+
+    def _cancel(self, _: Deferred[None]) -> None:
+        self._cancelled(self)
 
 
 class AnswerRoom:
