@@ -14,7 +14,7 @@ import zstandard
 from attrs import evolve
 from kio.schema.errors import ErrorCode
 
-from admission.interfaces import PARKED
+from admission.interfaces import PARKED, RESPONSES
 from admission.kafka.broker.log.interface import LogFailed
 from admission.kafka.wire.batches import HEADER_BYTES, decodeRecords, readBatch, readHeader
 from tests.kit.brokerfixture import BrokerTestCase, batchOf, codes, produceFields
@@ -247,14 +247,13 @@ class HostileBatchesTests(BrokerTestCase):
             "zstd": (4, window(19)),
         }
         for name, (codec, payload) in values.items():
-            self.patch(self.gate.answers, "_hasRoom", lambda _: False)
+            held = self.pool.charge(self.pool.availableBytes, RESPONSES)
             before = self.events.partitions[0].nextOffset
             self.client.deliver("Produce", 9, **produceFields("events", batch(payload, self.nowMs, attributes=codec)))
             self.clock.advance(1)
             self.assertEqual((self.client.waiting(), self.gate.answers.waiting), (0, 1), name)
-            self.patch(self.gate.answers, "_hasRoom", lambda _: True)
-            self.gate.answers.grant()
-            self.clock.advance(0)
+            held.release()
+            self.clock.pump([0, 0])
             self.assertEqual(self.client.receive().responses[0].partition_responses[0].base_offset, before, name)
         self.assertIn(
             "too much memory", self.client.produce("events", batch(window(22), self.nowMs, attributes=4)).error_message
