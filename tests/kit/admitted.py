@@ -99,7 +99,8 @@ class RecordingWatch:
 def gateFor(pool: IMemoryPool, clock: IReactorTime, seed: int = 0, maxRequests: int = 500) -> Gate:
     """A gate that draws from C{seed} who is served next."""
     random = Random(seed)
-    return Gate(pool, clock, RandomRounds(random), RandomRounds(random), RandomRounds(random), maxRequests)
+    memoryOrder, turnOrder, answerOrder, decodingOrder = (RandomRounds(random) for _ in range(4))
+    return Gate(pool, clock, memoryOrder, turnOrder, answerOrder, decodingOrder, maxRequests)
 
 
 class AskingFactory(AdmittedFactory):

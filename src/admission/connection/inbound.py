@@ -119,7 +119,7 @@ class InboundBuffer:
             self._serving.cancel()
             self._serving = None
         link = self._link
-        # An aborted transport keeps what it has until it says that it is gone.
+        # An aborted transport is gone only when it says so; the protocol keeps what it has until then.
         if link.state is not LinkState.ABORTED and link.responses.isTaken:
             self.releaseLease()
 

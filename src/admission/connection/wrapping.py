@@ -274,11 +274,11 @@ def wrapFactory(
     memory = _built("pool", given, IMemoryPoolFactory, IMemoryPool, "bounded:64MiB", context)
     # An order that is given knows those that wait for memory; those that wait for a turn are others.
     described = order if isinstance(order, str) else DEFAULT_ORDER
-    memoryOrder, turnOrder, answerOrder = (
+    memoryOrder, turnOrder, answerOrder, decodingOrder = (
         _built("order", each, IWaitOrderFactory, IWaitOrder, "holders", context)
-        for each in (order, described, DEFAULT_ORDER)
+        for each in (order, described, DEFAULT_ORDER, DEFAULT_ORDER)
     )
-    gate = Gate(memory, clock, memoryOrder, turnOrder, answerOrder)
+    gate = Gate(memory, clock, memoryOrder, turnOrder, answerOrder, decodingOrder)
     policies = _policies(quota, context)
     idle = [name for name, policy in policies if IRequestLifecycle.providedBy(policy)]
     if idle:

@@ -17,7 +17,7 @@ from .pressure import Pressure
 from .reserve import Reserve
 from .slowbodies import SlowBodies
 from .stalledreaders import StalledReaders
-from .stallerslast import HoldersGoRound, StallersLast
+from .stallerslast import StallersLast
 from .turns import TURN_SECONDS, Turns
 
 GRANTS_PER_TURN = 64
@@ -50,6 +50,7 @@ class Gate:
         memoryOrder: IWaitOrder,
         turnOrder: IWaitOrder,
         answerOrder: IWaitOrder,
+        decodingOrder: IWaitOrder,
         maxRequests: int = 500,
     ) -> None:
         """
@@ -57,6 +58,8 @@ class Gate:
         @param turnOrder: the order in which waiting requests are worked on;
             another object.
         @param answerOrder: the order in which answers are made that wait for room; another one.
+        @param decodingOrder: the order in which requests go on that hold no memory yet, such as large ones that are to
+            be decoded; another one.
         @param maxRequests: how many requests may be worked on at a time.
         @raise ValueError: if C{maxRequests} is not positive.
         """
@@ -72,7 +75,7 @@ class Gate:
         self.answers = AnswerRoom(
             pool,
             StallersLast(answerOrder, readers.isStalling),
-            StallersLast(HoldersGoRound(), readers.isStalling),
+            StallersLast(decodingOrder, readers.isStalling),
             self._answerAwaited,
         )
         self.bodies = SlowBodies(pool, clock, lambda: self.memory.isAwaited)
@@ -186,5 +189,7 @@ def buildGate(pool: IMemoryPool, context: PolicyContext, order: str = DEFAULT_OR
     @param context: whose clock and random source the gate and the order have.
     @raise PolicyError: if there is no such order.
     """
-    memoryOrder, turnOrder, answerOrder = (buildPolicy(IWaitOrderFactory, order, context) for _ in range(3))
-    return Gate(pool, context.clock, memoryOrder, turnOrder, answerOrder, maxRequests)
+    memoryOrder, turnOrder, answerOrder, decodingOrder = (
+        buildPolicy(IWaitOrderFactory, order, context) for _ in range(4)
+    )
+    return Gate(pool, context.clock, memoryOrder, turnOrder, answerOrder, decodingOrder, maxRequests)

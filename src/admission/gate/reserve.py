@@ -25,7 +25,7 @@ SMALL_FRAME_BYTES = 64 << 10
 """Half of the reserve is for frames up to this size."""
 
 _HOLDER_SHARE = 64
-"""Which part of the reserve the small frames of one holder may have, or else one of them."""
+"""Which part of the reserve one holder may come to with a small frame, or else the size of one."""
 
 _FEW_SMALL_FRAMES = 4
 """A reserve of no more than so many is no reserve: a pool of up to 1 MiB is exact."""

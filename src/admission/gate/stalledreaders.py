@@ -189,13 +189,15 @@ class StalledReaders:
     def _cutOff(self, readers: list[StalledReader], missingBytes: int, spared: int = 0) -> None:
         while len(readers) > spared and missingBytes > 0:
             heaviest = readers.pop()
-            missingBytes -= heaviest.unsentBytes()
             holder = self._forget(heaviest)
-            if holder is not None:
-                self._stallers.pop(holder, None)
-                self._stallers[holder] = self._clock.seconds() + STALLER_SECONDS
-                if len(self._stallers) > _MAX_STALLERS:
-                    del self._stallers[next(iter(self._stallers))]
+            if holder is None:
+                # It is gone, or takes its responses again, because of one that was cut off before it.
+                continue
+            missingBytes -= heaviest.unsentBytes()
+            self._stallers.pop(holder, None)
+            self._stallers[holder] = self._clock.seconds() + STALLER_SECONDS
+            if len(self._stallers) > _MAX_STALLERS:
+                del self._stallers[next(iter(self._stallers))]
             heaviest.cutOff("memory is short, and the peer does not take its responses")
 
     def _forget(self, reader: StalledReader) -> str | None:

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.test_gate -*-
 """
-Who does not read its answers is served last; and a plain order by holders.
+Who does not read its answers is served last.
 """
 
 from __future__ import annotations
@@ -47,33 +47,3 @@ class StallersLast:
         if self._others or not self._stallers:
             return self._order.next()
         return next(iter(self._stallers))
-
-
-@implementer(IWaitOrder)
-class HoldersGoRound:
-    """
-    The next is of the holder that was served longest ago.
-    """
-
-    def __init__(self) -> None:
-        self._holders: dict[IWaiter, str] = {}
-        self._waiters: OrderedDict[str, dict[IWaiter, None]] = OrderedDict()
-
-    def add(self, waiter: IWaiter) -> None:
-        if waiter not in self._holders:
-            holder = self._holders[waiter] = waiter.holder
-            self._waiters.setdefault(holder, {})[waiter] = None
-
-    def discard(self, waiter: IWaiter) -> None:
-        holder = self._holders.pop(waiter, None)
-        if holder is not None:
-            del self._waiters[holder][waiter]
-            if self._waiters[holder]:
-                self._waiters.move_to_end(holder)
-            else:
-                del self._waiters[holder]
-
-    def next(self) -> IWaiter:
-        for waiters in self._waiters.values():
-            return next(iter(waiters))
-        raise LookupError("nobody waits")

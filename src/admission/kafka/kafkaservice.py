@@ -392,10 +392,10 @@ class KafkaService(Service):
         # Both draw from the same source, as in replays.
         random = Random(gateSeed)
         memoryOrder, turnOrder = (buildOrder(config.order, clock, random) for _ in range(2))
-        # Not replayed, so it has a source of its own.
-        answerOrder = buildOrder(config.order, clock, Random())
+        # Not replayed, so they have a source of their own.
+        answerOrder, decodingOrder = (buildOrder(config.order, clock, Random()) for _ in range(2))
         pool = buildPool(settings, config.pool, clock)
-        gate = Gate(pool, clock, memoryOrder, turnOrder, answerOrder, settings.queuedMaxRequests)
+        gate = Gate(pool, clock, memoryOrder, turnOrder, answerOrder, decodingOrder, settings.queuedMaxRequests)
         gate.addSensors(self.sensors)
         gate.pressure.subscribe(self._pressed)
         started.callback(gate.close)

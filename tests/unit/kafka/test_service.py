@@ -519,7 +519,7 @@ class MakeServiceTests(TestCase):
         service = makeService(options)
         service.startService()
         # Those that are replayed draw from the same, whose seed is recorded.
-        self.assertEqual([description for description, _ in orders], ["rounds"] * 3)
+        self.assertEqual([description for description, _ in orders], ["rounds"] * 4)
         self.assertIsInstance(orders[0][1], Random)
         self.assertIs(orders[0][1], orders[1][1])
         self.assertEqual(service.broker.nodeId, 5)

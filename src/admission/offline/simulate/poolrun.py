@@ -190,8 +190,8 @@ class PoolRun:
         self.simulator = simulator = Simulator(trace.firstUs)
         self.pool: IMemoryPool = build(simulator)
         random = Random(trace.gateSeed)
-        memoryOrder, turnOrder, answerOrder = (buildOrder(simulator, random) for _ in range(3))
-        self.gate = Gate(self.pool, simulator, memoryOrder, turnOrder, answerOrder)
+        memoryOrder, turnOrder, answerOrder, decodingOrder = (buildOrder(simulator, random) for _ in range(4))
+        self.gate = Gate(self.pool, simulator, memoryOrder, turnOrder, answerOrder, decodingOrder)
         self.watch = PoolWatch(self.pool, trace.firstUs, trace.wallOffsetUs, stepUs)
         self.largestBytes = self.pool.largestBytes
         self.clients = [ClientWaits() for _ in trace.clients]
