@@ -276,7 +276,7 @@ class AdaptiveConcurrencyTests(SynchronousTestCase):
         Whatever a server can do, the limit comes to about as much as leaves requests within the target: twice what is
         worked on at a time, where that takes half of the target.
         """
-        for capacity in (2, 10, 100):
+        for capacity in (2, 10, 40):
             self.assertTrue(capacity * 1.6 < self.converged(capacity) < capacity * 2.4 + 2, capacity)
 
     def test_byClient(self) -> None:

@@ -19,7 +19,7 @@ from admission_plugins.purgatory import CallLaterPurgatory, Watchers, WheelPurga
 from admission_plugins.wheel import TimingWheel
 from tests.contracts.test_wheel import SkewedClock
 
-WATCHED = int(os.environ.get("ADMISSION_WATCHED", "20000"))
+WATCHED = int(os.environ.get("ADMISSION_WATCHED", "10000"))
 """How many operations to watch when looking whether their memory comes back; 1000000 takes some minutes."""
 
 

@@ -137,7 +137,7 @@ class EveryVersionTests(BrokerTestCase):
     def _checkAnything(self, name: str, apiVersion: int) -> None:
         client = self.connect()
 
-        @settings(fewExamples, max_examples=10)
+        @settings(fewExamples, max_examples=5)
         @given(entities(load_request_schema(API_KEYS[name], apiVersion)))
         def check(entity: Any) -> None:
             client.sendBytes(client.frame(entity))

@@ -20,7 +20,7 @@ from tests.unit.kafka.wire.test_addresses import REAL, encodeWithTags, fewRespon
 _TAGGED = [*((PRODUCE, each) for each in (10, 11, 12)), *((FETCH, each) for each in (16, 17, 18))]
 _UNTAGGED = [(api, each) for api in (SHARE_FETCH, SHARE_ACKNOWLEDGE) for each in (1, 2)]
 
-_manyResponses = settings(fewResponses, max_examples=20)
+_manyResponses = settings(fewResponses, max_examples=8)
 
 
 def _inChunks(apiKey: int, apiVersion: int, body: bytes, random: Random) -> bytes:
@@ -146,7 +146,7 @@ class AddressEraserTests(SynchronousTestCase):
         @given(responses(apiKey, apiVersion), st.randoms(use_true_random=False))
         def check(entity: Any, random: Random) -> None:
             whole = encodeWithTags(entity)
-            for _ in range(20):
+            for _ in range(8):
                 body = damaged(whole, random)
                 try:
                     self.assertEqual(len(_inChunks(apiKey, apiVersion, body, random)), len(body))

@@ -35,7 +35,7 @@ from tests.kit.simulateddisk import FLUSHED, NEWEST, SimulatedDisk, SimulatedFil
 PRODUCED: dict[str, Any] = {"producerId": 7, "producerEpoch": 0, "baseSequence": 0}
 """The header of the first batch of a producer."""
 
-HISTORIES = 300
+HISTORIES = 150
 LONG_HISTORIES = 10_000
 
 MAX_SEEDS = 300
