@@ -23,8 +23,11 @@ Work that yields wherever it may be interrupted, at least once in a millisecond,
 L{Deferred} it goes on when that has fired, and is told nothing of its result; if that fails, so does the work.
 """
 
-SLICE_SECONDS: Final = 0.005
-"""How much of a turn of the reactor goes to work that takes long."""
+SLICE_SECONDS: Final = 0.0025
+"""
+How much of a turn of the reactor goes to work that takes long.  A small request takes several turns, each of which waits
+for a slice.
+"""
 
 _QUANTUM_SECONDS: Final = 0.001
 _SHARE_AT_ONCE: Final = 0.5

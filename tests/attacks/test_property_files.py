@@ -26,8 +26,8 @@ class PropertyFileTests(AttackTestCase):
         found: Mapping[str, tuple[Callable[[Path], object], str]] = {
             "a pipe": (os.mkfifo, "it is not a regular file"),
             "a device without end": (lambda path: path.symlink_to("/dev/zero"), "it is not a regular file"),
-            "a line of 8 MiB": (lambda path: path.write_bytes(b"a=" + b"x" * (8 << 20)), "it has more than 256KiB"),
-            "one line in 80,000": (lambda path: path.write_bytes(b"a\\\n" * 80_000), "unknown property"),
+            "a line of 8 MiB": (lambda path: path.write_bytes(b"a=" + b"x" * (8 << 20)), "it has more than 64KiB"),
+            "one line in 20,000": (lambda path: path.write_bytes(b"a\\\n" * 20_000), "unknown property"),
         }
         for name, (make, words) in found.items():
             self.path.unlink()

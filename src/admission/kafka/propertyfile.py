@@ -12,10 +12,10 @@ from typing import Final
 from ..boundedfile import readBounded
 from .property import Given, SettingsError
 
-MAX_FILE_BYTES: Final = 256 << 10
+MAX_FILE_BYTES: Final = 64 << 10
 """
-The largest file, in bytes: one with every property has a tenth of that.  The reactor reads it, which takes a fifth of a
-second at most, if it has 20,000 lines.
+The largest file, in bytes: one with every property has less than half of that.  The reactor reads it while nobody is
+served.
 """
 
 _SURROGATE = re.compile("[\ud800-\udfff]")

@@ -40,15 +40,15 @@ class ReadPropertyFileTests(SynchronousTestCase):
         )
 
     def test_continued(self) -> None:
-        """A line that is continued is one from its first, whatever the others begin with; so is one of 80,000."""
+        """A line that is continued is one from its first, whatever the others begin with; so is one of 20,000."""
         self.assertReads(
             "\\\n \\\n#x=1\n\\\n\na=b\\\\\\\n\\\n !c\n# d\\\ne=\\\\", (1, "#x", "1"), (6, "a", "b\\!c"), (10, "e", "\\")
         )
         self.assertReads(
-            "a=b\n" + "c\\\n" * 80_000 + "d=e\nf=g\n",
+            "a=b\n" + "c\\\n" * 20_000 + "d=e\nf=g\n",
             (1, "a", "b"),
-            (2, "c" * 80_000 + "d", "e"),
-            (80_003, "f", "g"),
+            (2, "c" * 20_000 + "d", "e"),
+            (20_003, "f", "g"),
         )
 
     def test_text(self) -> None:
@@ -65,7 +65,7 @@ class ReadPropertyFileTests(SynchronousTestCase):
         os.unlink(self.path)
         Path(self.path).write_bytes(b"a=" + b"x" * (8 << 20))
         error = self.assertRaises(SettingsError, list, readPropertyFile(self.path))
-        self.assertEqual(str(error), f"{self.path} cannot be read: it has more than 256KiB")
+        self.assertEqual(str(error), f"{self.path} cannot be read: it has more than 64KiB")
 
     def test_refused(self) -> None:
         """A file that cannot be read is named, with the place of the mistake."""

@@ -60,7 +60,7 @@ class GroupLimits:
     minSessionSeconds: float = 6.0
     maxSessionSeconds: float = 1800.0
     initialDelaySeconds: float = 3.0
-    maxMembers: int = 10_000
+    maxMembers: int = 1000
     maxPending: int = 10_000
     maxGroups: int = 10_000
     maxGroupBytes: int = 16 << 20
