@@ -178,6 +178,8 @@ class Recording:
         reader = self.session.read.schema(partitioned).options(
             ignoreCorruptFiles=True, ignoreMissingFiles=True, pathGlobFilter="*.parquet"
         )
+        # Damage need not keep a page from being decoded.
+        reader = reader.option("parquet.page.verify-checksum.enabled", True)
         rows = reader.parquet(_literally(str(self.options.directory / table.name)))
         if leftOut:
             names = [name + PARQUET_SUFFIX for name in leftOut]
