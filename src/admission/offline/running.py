@@ -15,8 +15,9 @@ from attrs import frozen
 
 from ..plugins import PolicyError
 from .evaluation import Selection
-from .failures import JavaMissing, JobFailed, OutputError, RecordingError, SparkMissing, TraceError
+from .failures import JavaMissing, JobFailed, OutputError, RecordingError, SparkMissing, TraceError, WorkersLack
 from .sparksession import checkPackages, openSession
+from .workers import checkWorkers, hasLocalWorkers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from .jobs import Work
 
 _Result = TypeVar("_Result")
+
+_LACK = "No module named"
 
 _CAUSE = re.compile(r"^Caused by: (?=[\w.$]+: )", re.MULTILINE)
 _CALL = re.compile(r"\s*An error occurred while calling \S+\s*: ")
@@ -89,11 +92,18 @@ def _session(selection: Selection, progress: Progress) -> Iterator[SparkSession]
         shown = {"spark.ui.showConsoleProgress": str(progress.isShown).lower()}
         session = openSession("admission", shown if isOurs else None)
         try:
+            if not hasLocalWorkers(session):
+                checkWorkers(session)
             yield session
+        except (PySparkException, Py4JError) as error:
+            # A worker that has come since the check may be the one that lacks something.
+            if _LACK in str(error):
+                checkWorkers(session)
+            raise
         finally:
             if isOurs:
                 session.stop()
-    except (SparkMissing, JavaMissing, RecordingError, OutputError, PolicyError, TraceError) as error:
+    except (SparkMissing, JavaMissing, WorkersLack, RecordingError, OutputError, PolicyError, TraceError) as error:
         raise JobFailed(str(error)) from error
     except (PySparkException, Py4JError) as error:
         raise JobFailed(f"Spark has failed: {lastWords(str(error))}") from error
