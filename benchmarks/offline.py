@@ -51,11 +51,8 @@ POOL = "bounded:24MiB"
 IN_A_PROCESS = "in a process"
 
 SETTINGS: Mapping[str, str] = {
+    # All else is what a user gets, memory and partitions included.
     "spark.master": f"local[{CORES}]",
-    "spark.driver.memory": "2g",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
 QUICK_SETTINGS: Mapping[str, str] = {

@@ -63,7 +63,8 @@ class SyntheticRecording:
         Some columns of the requests, in batches as large as those that Spark hands to Python.
         """
         for path in self.files():
-            for batch in pq.ParquetFile(path).iter_batches(batch_size=batchRows, columns=[*columns]):
+            file = pq.ParquetFile(path, page_checksum_verification=True)
+            for batch in file.iter_batches(batch_size=batchRows, columns=[*columns]):
                 arrays = [
                     each.dictionary_decode() if pa.types.is_dictionary(each.type) else each
                     for each in batch.select([*columns]).columns

@@ -94,8 +94,8 @@ def story(results: Path) -> str:
         raise DemoFailed(f"{CROWDED} has not been throttled; give it more time with --seconds")
     worse = [team for team in TEAMS if would[team].heldSeconds > was[team].heldSeconds + 0.001]
     others = f"{' and '.join(worse)} would wait longer" if worse else "nobody else would wait longer"
-    pools = pq.read_table(results / "pool_minute.parquet", columns=["used_max"])["used_max"].to_pylist()
-    peakBytes = max((each for each in pools if each is not None), default=0)
+    pools = pq.read_table(results / "pool_minute.parquet", columns=["used_max"], page_checksum_verification=True)
+    peakBytes = max((each for each in pools["used_max"].to_pylist() if each is not None), default=0)
     return (
         f"With twice the limit {CROWDED} would have waited {after:.3g} s instead of {before:.3g} s for its job "
         f"({(after - before) / before:+.0%}), and {others}. As recorded, the memory pool took "

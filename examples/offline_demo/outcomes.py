@@ -93,7 +93,7 @@ def predicted(results: Path, label: str, clientIds: Sequence[str], mode: str = C
     @param label: of the candidate.
     @param mode: of L{admission.offline.simulate.decisions}.
     """
-    rows = pq.read_table(results / "replay_client.parquet").to_pylist()
+    rows = pq.read_table(results / "replay_client.parquet", page_checksum_verification=True).to_pylist()
     names = ("requests", "throttled", "delay_s", "throttle_s", "refused")
     found = {
         row["client_id"]: Outcome(*(row[name] for name in names))

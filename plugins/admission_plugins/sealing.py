@@ -137,7 +137,7 @@ def _write(directory: Path, hour: int, name: str, part: pa.Table) -> None:
     unfinished = partition / f".{name}.parquet.tmp"
     try:
         with open(unfinished, "wb") as file:
-            pq.write_table(part, file, compression="zstd", compression_level=1)
+            pq.write_table(part, file, compression="zstd", compression_level=1, write_page_checksum=True)
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(partition / f"{name}.parquet")

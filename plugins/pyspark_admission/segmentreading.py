@@ -89,7 +89,7 @@ class FileReader:
             yield from found.to_batches(BATCH_ROWS)
 
     def _parquet(self, path: str) -> Iterator[pa.RecordBatch]:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
             present = set(file.schema_arrow.names)
             yield from file.iter_batches(BATCH_ROWS, columns=[name for name in self._schema.names if name in present])
 

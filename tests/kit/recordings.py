@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from random import Random
+
+from pyarrow import parquet
 
 from admission.recording.events import Event, Origin
 from admission.recording.segmentheader import Header
@@ -69,3 +72,14 @@ def writeRecording(
         if isSealed and each.recordCount:
             sealSegment(root, each.path)
     return [Path(each.path).stem for each in written if each.recordCount]
+
+
+def noisy(path: Path, column: str) -> None:
+    """Put 4 KiB of noise into the middle of a column of a Parquet file, which stays as long as it is."""
+    group = parquet.read_metadata(path).row_group(0)
+    [chunk] = [each for each in map(group.column, range(group.num_columns)) if each.path_in_schema == column]
+    begin = chunk.data_page_offset if chunk.dictionary_page_offset is None else chunk.dictionary_page_offset
+    middle = begin + chunk.total_compressed_size // 2
+    contents = bytearray(path.read_bytes())
+    contents[middle - 2048 : middle + 2048] = Random(1).randbytes(4096)
+    path.write_bytes(contents)

@@ -32,10 +32,12 @@ from admission.offline.aggregate import (
     topClients,
 )
 from admission.offline.clean import RULES, brokenRows, clean
-from admission.offline.failures import OutputError
+from admission.offline.failures import OutputError, ReportError
 from admission.offline.outputs import writeResult
+from admission.offline.report.resultfiles import Results
 from admission.recording.schema import CONNECTIONS, LIMITS, SENSORS, Table
 from admission.recording.tables import REQUESTS
+from tests.kit.recordings import noisy
 from tests.kit.sparksession import sharedSession
 from tests.offline.offlinerows import SECOND_US, Row, at, frameOf, limitRow, requestRow, rowsOf, sensorRow
 
@@ -483,6 +485,16 @@ class OutputTests(SynchronousTestCase):
             '2023-11-14 22:13:00.000000Z,"say ""a""",\n'
             '2023-11-14 22:14:00.000000Z,"b",0.333333333\n',
         )
+
+    def test_noise(self) -> None:
+        """Noise in a column of a result is a reason not to report it, rather than other numbers."""
+        random = Random(1)
+        frame = sharedSession().createDataFrame([(random.getrandbits(62),) for _ in range(3000)], "n bigint")
+        directory = Path(self.mktemp())
+        path, _ = writeResult(frame, directory, "noisy")
+        noisy(path, "n")
+        error = self.assertRaises(ReportError, Results(directory).table, "noisy", ["n"])
+        self.assertIn("CRC", str(error))
 
     def test_noRows(self) -> None:
         """A result without rows has its columns all the same."""

@@ -28,7 +28,7 @@ from admission.offline.missing import Missing
 from admission.offline.outputtables import OUTPUTS
 from admission.offline.population import Population
 from admission.offline.recording import Recording
-from admission.offline.running import Progress, lastWords, runJob, sessionSettings
+from admission.offline.running import Progress, lastWords, runJob
 from admission.offline.survey import DROPPED, countDropped, limitsFromTheStart
 from admission.offline.syntheticserver import BEGIN_SECONDS, SyntheticServer, recordSynthetic
 from admission.recording import RequestEvent
@@ -204,12 +204,27 @@ class CommandTests(SynchronousTestCase):
         self.assertEqual(lastWords(trace), "OutOfOrder: sort it")
         self.assertEqual(lastWords(" \n"), "it does not say why")
 
-    def test_settings(self) -> None:
-        """Spark is told where to listen and how finely to cut only by who has not said so."""
-        ours = sessionSettings({}, SILENT)
-        self.assertEqual((ours["spark.ui.enabled"], ours["spark.driver.host"]), ("false", "127.0.0.1"))
-        submitted = sessionSettings({"PYSPARK_GATEWAY_PORT": "1"}, Progress(print, True))
-        self.assertEqual(submitted, {"spark.ui.showConsoleProgress": "true"})
+    def test_rootCause(self) -> None:
+        """Of exceptions of Java the deepest that says anything is told, with the remedy if memory was too little."""
+        call = (
+            "An error occurred while calling o1.getResult.\n: org.apache.spark.SparkException: thrown\n\tat a.b(C:1)\n"
+        )
+        self.assertEqual(lastWords(call), "org.apache.spark.SparkException: thrown")
+        broadcast = (
+            f"{call}Caused by: java.util.concurrent.ExecutionException: it failed\n\t... 2 more\n"
+            "Caused by: java.lang.OutOfMemoryError: Not enough memory to broadcast the table\n\tat a.b(C:1)\n"
+            "Caused by: java.lang.OutOfMemoryError\n\t... 3 more\n"
+        )
+        told = lastWords(broadcast)
+        self.assertTrue(told.startswith("java.lang.OutOfMemoryError: Not enough memory to broadcast the table; "), told)
+        self.assertIn("spark.driver.memory", told)
+        python = (
+            f"{call}Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n"
+            '  File "a", line 1\nKeyError: 1\n\nDuring handling of that, another one:\n\n'
+            'Traceback (most recent call last):\n  File "b", line 2\n    c()\n\nOutOfOrder: sort it\n\n\tat a.b(C:1)\n'
+            "Driver stacktrace:\n"
+        )
+        self.assertEqual(lastWords(python), "OutOfOrder: sort it")
 
     def test_stream(self) -> None:
         """A stream's results have directories of their own, and each is waited for."""
@@ -261,6 +276,13 @@ class EvaluationTests(SynchronousTestCase):
         self.assertIn("cannot be written", str(self.assertRaises(OutputError, evaluation.tell, {})))
 
 
+def plans() -> list[str]:
+    """How Spark has done each query of this process."""
+    session: Any = sharedSession()
+    executions = session._jsparkSession.sharedState().statusStore().executionsList()
+    return [executions.apply(place).physicalPlanDescription() for place in range(executions.size())]
+
+
 class EvaluateTests(SynchronousTestCase):
     """C{admission evaluate} on a recording, in Spark."""
 
@@ -309,13 +331,18 @@ class EvaluateTests(SynchronousTestCase):
         )
         recordSynthetic(directory, server)
         dropped = _drop(directory)
-        sharedSession()
+        begun = len(plans())
         stdout, out = StringIO(), self.mktemp()
         self.patch(sys, "stdout", stdout)
         # All limits were set before that, and all requests came after.
         since = ["--from", str(BEGIN_SECONDS + 0.001)]
         tried = ["--candidate", "strict=client-bytes:produce=8KiB", "--pool", "bounded:1MiB"]
         self.assertEqual(main(["evaluate", directory, "--out", out, *since, *tried]), 0)
+        # Spark takes compressed columns for less than they are, and a driver has no room for millions of rows.
+        Recording.open(sharedSession(), directory, sample="50%").requests().count()
+        joins = [plan for plan in plans()[begun:] if "Join" in plan]
+        self.assertGreater(len(joins), 3)
+        self.assertEqual([plan for plan in joins if "Broadcast" in plan], [])
 
         names = sorted(path.name for path in Path(out).iterdir())
         expected = [f"{table.name}.{suffix}" for table in OUTPUTS for suffix in ("csv", "parquet")]

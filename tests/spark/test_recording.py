@@ -8,6 +8,7 @@ from contextlib import redirect_stdout
 from io import StringIO
 from operator import itemgetter
 from pathlib import Path
+from random import Random
 
 import pyarrow as pa
 from pyarrow import parquet as pq
@@ -23,7 +24,7 @@ from admission.recording.tables import TABLES
 from admission_plugins.sealing import sealAll
 from pyspark_admission.columns import columnsOf
 from pyspark_admission.files import segmentPath
-from tests.kit.recordings import WALL_SECONDS, writeRecording
+from tests.kit.recordings import WALL_SECONDS, noisy, writeRecording
 from tests.kit.sparksession import sharedSession
 from tests.spark.test_pyspark_admission import CAP_BYTES, HOUR_SECONDS, RecordedTestCase, someEvents
 from tests.spark.test_spark_source import numbersOf
@@ -131,6 +132,21 @@ class RecordingTests(RecordedTestCase):
             problems, ["this is no segment", "magic bytes not found", "0 bytes"], strict=True
         ):
             self.assertIn(expected, problem)
+
+    def test_noise(self) -> None:
+        """Noise in a column, which would decode as other numbers, is a problem of its file, and none of it is read."""
+        self.record(1)
+        random = Random(1)
+        events = [KafkaRequestEvent(1, 2.0, requestBytes=random.getrandbits(62)) for _ in range(3000)]
+        path = self.parquet(writeRecording(self.directory, events)[0])
+        noisy(path, "request_bytes")
+        recording = self.open()
+        self.assertEqual([row["request_bytes"] for row in recording.requests().select("request_bytes").collect()], [0])
+        source = sharedSession().read.format("admission").load(str(self.directory))
+        self.assertEqual([row["request_bytes"] for row in source.select("request_bytes").collect()], [0])
+        [(name, problem)] = recording.problems()
+        self.assertEqual(name, str(path.relative_to(self.directory)))
+        self.assertIn("CRC", problem)
 
     def test_removed(self) -> None:
         """A file that is removed after it was planned to be read is not missed."""

@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.offline import sparksession
 from admission.offline.failures import JavaMissing, SparkMissing
-from admission.offline.sparksession import checkPackages, launchEnvironment, openSession
+from admission.offline.sparksession import checkPackages, isOnThisMachine, launchEnvironment, localSettings, openSession
 from tests.kit.brokerprocess import ENVIRONMENT
 from tests.kit.longform import longForm
 from tests.kit.sparksession import sharedSession
@@ -102,6 +102,23 @@ class LaunchTests(SynchronousTestCase):
         package.joinpath("conf").mkdir(parents=True)
         self.patch(pyspark, "__file__", str(package / "__init__.py"))
         self.assertEqual(self.launch(), {"PYSPARK_PYTHON": sys.executable})
+
+    def test_onThisMachine(self) -> None:
+        """Spark is told where to listen and how much to take only where nothing says where it runs."""
+        self.patch(pyspark, "__file__", str(self.directory / "__init__.py"))
+        self.assertTrue(isOnThisMachine({}, {}))
+        self.assertTrue(isOnThisMachine({}, {"spark.master": "local[2]"}))
+        for name in ("PYSPARK_GATEWAY_PORT", "SPARK_HOME", "SPARK_REMOTE"):
+            self.assertFalse(isOnThisMachine({name: "1"}, {}))
+        for settings in ({"spark.master": "spark://there:7077"}, {"spark.remote": "sc://there"}):
+            self.assertFalse(isOnThisMachine({}, settings))
+
+    def test_memory(self) -> None:
+        """Java gets a quarter of the memory, within what Spark starts with and what it needs."""
+        for memoryGibibytes, expected in ((1, "512m"), (4, "1024m"), (24, "6144m"), (512, "8192m")):
+            settings = localSettings(memoryGibibytes << 30)
+            self.assertEqual(settings["spark.driver.memory"], expected)
+            self.assertEqual((settings["spark.ui.enabled"], settings["spark.driver.host"]), ("false", "127.0.0.1"))
 
     def test_submitted(self) -> None:
         """Under spark-submit Java runs already, and none is looked for."""

@@ -315,7 +315,7 @@ def fairnessMinutes(requests: DataFrame) -> DataFrame:
             F.expr("percentile(_waited, 0.999)").alias("pool_wait_p999_us"), F.max("_waited").alias("pool_wait_max_us")
         )
     )
-    return fairness.join(waits, [*RUN, "minute"], "left")
+    return fairness.join(waits.hint("merge"), [*RUN, "minute"], "left")
 
 
 def starvedMinutes(requests: DataFrame) -> DataFrame:

@@ -42,6 +42,12 @@ class SparkMissing(Exception):
     """
 
 
+class WorkersLack(Exception):
+    """
+    A module is not installed where Spark's workers run.
+    """
+
+
 class JavaMissing(Exception):
     """
     There is no Java for Spark.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -53,7 +54,7 @@ def writeTable(table: pa.Table, directory: str | Path, name: str) -> tuple[Path,
     """
     root = Path(directory)
     writers: tuple[tuple[str, Callable[[pa.Table, str], None]], ...] = (
-        ("parquet", parquet.write_table),
+        ("parquet", partial(parquet.write_table, write_page_checksum=True)),
         ("csv", csv.write_csv),
     )
     try:

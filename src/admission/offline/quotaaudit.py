@@ -95,7 +95,8 @@ def limitsInForce(requests: DataFrame, limits: DataFrame) -> DataFrame:
         isOf &= wanted[name] == spans[f"l_{name}"]
     for name in _ENTITY:
         isOf &= wanted[f"e_{name}"].eqNullSafe(spans[f"l_{name}"])
-    found = wanted.join(spans, isOf).select(
+    # Every client may have limits of its own: hints keep Spark from broadcasting what it takes for few rows.
+    found = wanted.join(spans.hint("merge"), isOf).select(
         *SUBJECT,
         "limit_name",
         "rank",
@@ -113,7 +114,9 @@ def limitsInForce(requests: DataFrame, limits: DataFrame) -> DataFrame:
     )
     following = F.lead("from_us").over(Window.partitionBy(*client).orderBy("from_us"))
     steps = moments.distinct().withColumn("to_us", following)
-    held = steps.join(found, list(client)).where("since_us <= from_us AND (until_us IS NULL OR until_us > from_us)")
+    held = steps.join(found.hint("merge"), list(client)).where(
+        "since_us <= from_us AND (until_us IS NULL OR until_us > from_us)"
+    )
     chosen = ("value", "meter_user", "meter_client_id", "meter_ip")
     best = held.groupBy(*client, "from_us", "to_us").agg(F.min_by(F.struct(*chosen), "rank").alias("_best"))
     return best.select(
@@ -184,7 +187,7 @@ def quotaSpans(requests: DataFrame, limits: DataFrame, spanSeconds: int = SPAN_S
     )
     uses = counted.where("amount > 0")
     inForce = limitsInForce(requests, limits)
-    limited = uses.join(inForce, [*SUBJECT, "limit_name"]).where(
+    limited = uses.join(inForce.hint("merge"), [*SUBJECT, "limit_name"]).where(
         "since_us <= decided_mono_us AND (until_us IS NULL OR until_us > decided_mono_us)"
     )
     spanUs = spanSeconds * 1_000_000

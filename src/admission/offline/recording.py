@@ -178,6 +178,8 @@ class Recording:
         reader = self.session.read.schema(partitioned).options(
             ignoreCorruptFiles=True, ignoreMissingFiles=True, pathGlobFilter="*.parquet"
         )
+        # Damage need not keep a page from being decoded.
+        reader = reader.option("parquet.page.verify-checksum.enabled", True)
         rows = reader.parquet(_literally(str(self.options.directory / table.name)))
         if leftOut:
             names = [name + PARQUET_SUFFIX for name in leftOut]
@@ -218,7 +220,8 @@ class Recording:
         clients = self._read(REQUESTS).groupBy(*_CONNECTION).agg(functions.expr(last).alias("client"))
         place = functions.expr(f"pmod(xxhash64(ifnull(client.principal, ''), ifnull(client.client_id, '')), {_PARTS})")
         chosen = clients.where(place < ceil(self.sample * _PARTS))
-        return rows.join(chosen, _CONNECTION, "left_semi").select(*rows.columns)
+        # There may be millions of connections, which Spark takes for few and would broadcast.
+        return rows.join(chosen.hint("merge"), _CONNECTION, "left_semi").select(*rows.columns)
 
 
 def parseSample(text: str) -> Fraction:

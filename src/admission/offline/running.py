@@ -6,18 +6,18 @@ Runs a job for a command: checks the requirements, starts Spark, and reports an 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from attrs import frozen
 
 from ..plugins import PolicyError
 from .evaluation import Selection
-from .failures import JavaMissing, JobFailed, OutputError, RecordingError, SparkMissing, TraceError
+from .failures import JavaMissing, JobFailed, OutputError, RecordingError, SparkMissing, TraceError, WorkersLack
 from .sparksession import checkPackages, openSession
+from .workers import checkWorkers, hasLocalWorkers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 
-_CONFIGURED = ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_REMOTE", "PYSPARK_SUBMIT_ARGS", "PYSPARK_GATEWAY_PORT")
-"""The environment variables of a configured Spark; the last one is from spark-submit."""
+_LACK = "No module named"
 
-TASKS_OF_CORE = 4
-"""The partitions per core of this machine, unless Spark is configured."""
+_CAUSE = re.compile(r"^Caused by: (?=[\w.$]+: )", re.MULTILINE)
+_CALL = re.compile(r"\s*An error occurred while calling \S+\s*: ")
+_TRACEBACK = re.compile(r"Traceback \(.*\n(?:[ \t].*\n|\n)*(\S.*)")
 
 
 @frozen
@@ -44,37 +44,6 @@ class Progress:
 
     tell: Callable[[str], None]
     isShown: bool
-
-
-def sessionSettings(environment: Mapping[str, str], progress: Progress) -> dict[str, str]:
-    """
-    Spark properties for a job: few, if Spark is configured.
-
-    @param environment: of this process.
-    """
-    settings = {"spark.ui.showConsoleProgress": str(progress.isShown).lower()}
-    if isConfigured(environment):
-        return settings
-    return settings | {
-        # Its pages have no login, and would show the names of clients to everybody who can reach this machine.
-        "spark.ui.enabled": "false",
-        # Only the workers on this machine and this process may talk to it.
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        # Spark's 200 are for clusters: on one machine each of many small queries takes seconds longer.
-        "spark.sql.shuffle.partitions": str(TASKS_OF_CORE * (os.cpu_count() or 1)),
-    }
-
-
-def isConfigured(environment: Mapping[str, str]) -> bool:
-    """
-    Whether Spark is configured, perhaps for a cluster.
-
-    @param environment: of this process.
-    """
-    package = find_spec("pyspark")
-    hasFiles = package is not None and package.origin is not None and Path(package.origin).with_name("conf").exists()
-    return hasFiles or any(name in environment for name in _CONFIGURED)
 
 
 def runJob(job: Callable[[Work], _Result], selection: Selection, out: str, progress: Progress) -> _Result:
@@ -120,13 +89,21 @@ def _session(selection: Selection, progress: Progress) -> Iterator[SparkSession]
         if isOurs:
             progress.tell("starting Spark")
         # An existing session stays as it is.
-        session = openSession("admission", sessionSettings(os.environ, progress) if isOurs else None)
+        shown = {"spark.ui.showConsoleProgress": str(progress.isShown).lower()}
+        session = openSession("admission", shown if isOurs else None)
         try:
+            if not hasLocalWorkers(session):
+                checkWorkers(session)
             yield session
+        except (PySparkException, Py4JError) as error:
+            # A worker that has come since the check may be the one that lacks something.
+            if _LACK in str(error):
+                checkWorkers(session)
+            raise
         finally:
             if isOurs:
                 session.stop()
-    except (SparkMissing, JavaMissing, RecordingError, OutputError, PolicyError, TraceError) as error:
+    except (SparkMissing, JavaMissing, WorkersLack, RecordingError, OutputError, PolicyError, TraceError) as error:
         raise JobFailed(str(error)) from error
     except (PySparkException, Py4JError) as error:
         raise JobFailed(f"Spark has failed: {lastWords(str(error))}") from error
@@ -151,9 +128,14 @@ def _check(selection: Selection) -> None:
 
 def lastWords(message: str) -> str:
     """
-    The cause in a message: the last line if it has a Python traceback, else the first.
+    The cause in a message: of the deepest of Java's causes that says anything, the exception of its last Python
+    traceback, else its first line.
     """
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    if not lines:
-        return "it does not say why"
-    return lines[-1] if any(line.startswith("Traceback ") for line in lines) else lines[0]
+    # Which call failed means nothing to an operator; an exception of Java follows.
+    cause = _CAUSE.split(_CALL.sub("", message, count=1))[-1]
+    tracebacks = _TRACEBACK.findall(cause)
+    lines = tracebacks[-1:] or cause.split("\n")
+    words = next((line.strip() for line in lines if line.strip()), "it does not say why")
+    if "OutOfMemoryError" in words:
+        return f"{words}; give it more (spark.driver.memory in spark-defaults.conf), or take a shorter time or a sample"
+    return words

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
+import shlex
+import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -14,16 +18,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .failures import SparkMissing
+from ..memorylimit import memoryLimitBytes
+from .failures import JavaMissing, SparkMissing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-import re
-import shlex
-import shutil
-import subprocess
-
-from .failures import JavaMissing
 
 OLDEST_JAVA = 17
 """The version that Spark 4 is compiled for."""
@@ -122,16 +121,30 @@ logger.gateway.level = error
 """
 
 
+_CONFIGURED = ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_REMOTE", "PYSPARK_SUBMIT_ARGS", "PYSPARK_GATEWAY_PORT")
+"""The environment variables of a configured Spark; the last one is from spark-submit."""
+
+TASKS_OF_CORE = 4
+"""The partitions per core of this machine, unless Spark is configured."""
+
+MEMORY_SHARE = 4
+"""Java may take this part of the memory; Python takes the rest, in this process and in a worker for each core."""
+
+SMALLEST_MEMORY_BYTES, LARGEST_MEMORY_BYTES = 512 << 20, 8 << 30
+"""Spark does not start with much less than the first, and no job needs more than the second."""
+
+
 def openSession(appName: str, settings: Mapping[str, str] | None = None) -> SparkSession:
     """
     The existing session, or a new one.  Where it runs is Spark's own setting: C{SPARK_REMOTE}, C{spark.master} from
-    spark-submit or a C{spark-defaults.conf}, else all cores of this machine.
+    spark-submit or a C{spark-defaults.conf}, else all cores of this machine, with a part of its memory.
 
     If a Java process has to be started, its requirements are set in this process's environment: a Java, the Python for
     its workers, and a configuration that keeps it from logging what is no error.  Variables that are already set stay.
 
     @param appName: its name on a cluster's pages.
-    @param settings: Spark properties that override all others.
+    @param settings: Spark properties that override all others; C{spark.master} and C{spark.remote} among them say where
+        it runs.
     @raise SparkMissing: without the packages.
     @raise JavaMissing: without a Java, where one is needed.
     """
@@ -140,7 +153,10 @@ def openSession(appName: str, settings: Mapping[str, str] | None = None) -> Spar
     checkPackages(remote is not None)
     from pyspark.sql import SparkSession
 
-    if SparkSession.getActiveSession() is None and not (remote or "").startswith("sc:"):
+    isNew = SparkSession.getActiveSession() is None
+    if isNew and isOnThisMachine(os.environ, chosen):
+        chosen = localSettings(memoryLimitBytes()) | chosen
+    if isNew and not (remote or "").startswith("sc:"):
         scratch = tempfile.TemporaryDirectory(prefix="admission-spark-", ignore_cleanup_errors=True)
         atexit.register(scratch.cleanup)
         os.environ.update(launchEnvironment(os.environ, Path(scratch.name)))
@@ -149,6 +165,36 @@ def openSession(appName: str, settings: Mapping[str, str] | None = None) -> Spar
         builder = builder.config(name, value)
     session: SparkSession = builder.getOrCreate()
     return session
+
+
+def localSettings(memoryBytes: int) -> dict[str, str]:
+    """
+    Spark properties for this machine alone.
+
+    @param memoryBytes: how much memory there is.
+    """
+    javaBytes = min(max(memoryBytes // MEMORY_SHARE, SMALLEST_MEMORY_BYTES), LARGEST_MEMORY_BYTES)
+    return {
+        "spark.driver.memory": f"{javaBytes >> 20}m",
+        # Its pages have no login, and would show the names of clients to everybody who can reach this machine.
+        "spark.ui.enabled": "false",
+        # Only the workers on this machine and this process may talk to it.
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        # Spark's 200 are for clusters: on one machine each of many small queries takes seconds longer.
+        "spark.sql.shuffle.partitions": str(TASKS_OF_CORE * (os.cpu_count() or 1)),
+    }
+
+
+def isOnThisMachine(environment: Mapping[str, str], settings: Mapping[str, str]) -> bool:
+    """
+    Whether Spark runs on this machine, because nothing that configures it says otherwise.
+
+    @param environment: of this process.
+    @param settings: Spark properties.
+    """
+    isConfigured = "spark.remote" in settings or any(name in environment for name in _CONFIGURED) or _hasConfiguration()
+    return settings.get("spark.master", "local").startswith("local") and not isConfigured
 
 
 def checkPackages(isRemote: bool) -> None:

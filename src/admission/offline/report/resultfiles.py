@@ -110,7 +110,7 @@ class Results:
         try:
             tables = []
             for path in paths:
-                with parquet.ParquetFile(path) as file:
+                with parquet.ParquetFile(path, page_checksum_verification=True) as file:
                     missing = [column for column in columns if column not in file.schema_arrow.names]
                     if missing:
                         raise ReportError(

@@ -204,7 +204,8 @@ def judgeReplays(
     counted = said.groupBy(*VERDICTS.names[:3]).count().collect()
     counts: dict[TrialKey, int] = {(row[0], row[1], row[2]): row["count"] for row in counted}
     decisions = outcomes.where("decision IS NOT NULL").select("decision.*")
-    compared = decisions.join(said, list(VERDICTS.names[:4]))
+    # Spark takes each side for as small as its columns are in Parquet, and would broadcast millions of rows.
+    compared = decisions.join(said.hint("merge"), list(VERDICTS.names[:4]))
     matches = collected(compared.mapInArrow(countMatches, sparkSchema(FIDELITY)), FIDELITY)
     # Without any recorded decision there is nothing to compare, which is no reason to trust the replay.
     nothing = pa.Table.from_pylist(
