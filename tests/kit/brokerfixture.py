@@ -196,7 +196,10 @@ class Client:
 
     @ivar transport: the broker's end of it.
     @ivar protocol: the broker's connection.
+    @ivar clientId: what it calls itself in L{frame}.
     """
+
+    clientId = "test"
 
     def __init__(self, case: BrokerTestCase, transportType: type[FakeTransport] = FakeTransport) -> None:
         self._case = case
@@ -223,7 +226,7 @@ class Client:
         if answered:
             responseType = load_response_schema(entity.__api_key__, entity.__version__)
             self._expected.append((self._lastCorrelationId, responseType))
-        return requestFrame(entity, self._lastCorrelationId)
+        return requestFrame(entity, self._lastCorrelationId, self.clientId)
 
     def send(self, name: str, apiVersion: int, /, *, answered: bool = True, **values: Any) -> None:
         """Send a request and let the broker's turns pass."""

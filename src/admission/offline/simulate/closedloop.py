@@ -13,8 +13,10 @@ would have sent besides.  Their connections run out of requests earlier than the
 last one; these are marked as exhausted, and with many of them there is no forecast.
 
 A request that was sent before the last one was answered follows the previous request at the same distance, unless its
-connection is not read then; it may be decided before that one is.  Where clients retried refused requests, the retries
-remain.
+connection is not read then; it may be decided before that one is.  So does one that came before the delay of the last
+one was over, because limits were changed.  Where clients retried refused requests, the retries remain.
+
+When limits change, clients that wait are released as early as the server would release them.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from admission.interfaces import CONNECTION, NOTHING
+from admission.interfaces import CONNECTION, NOTHING, Request
 
 from .arrivals import CLOSED_GROUP, CLOSED_ORDER
 from .component import (
@@ -120,17 +122,41 @@ class _Connection:
     @ivar number: of the connection.
     @ivar lastUs: when it was released after the last of its requests, in the recording.
     @ivar heldUntilUs: until when it is not read.
+    @ivar retainedUntilUs: until when other policies hold it, as recorded.
+    @ivar debtor: the last request, if what it brought is a debt, which ends when limits say so.
+    @ivar waiting: the request that has come, and waits to be read.
     @ivar isFirst: whether none of its requests is among the decisions yet.
     """
 
-    __slots__ = ("_rows", "heldUntilUs", "isFirst", "lastUs", "number")
+    __slots__ = ("_rows", "debtor", "heldUntilUs", "isFirst", "lastUs", "number", "retainedUntilUs", "waiting")
 
     def __init__(self, number: int, lastUs: int, rows: Iterator[tuple[Any, ...]]) -> None:
         self.number = number
         self.lastUs = lastUs
-        self.heldUntilUs = 0
+        self.heldUntilUs = self.retainedUntilUs = 0
+        self.debtor: Request | None = None
+        self.waiting: tuple[Any, ...] | None = None
         self.isFirst = True
         self._rows = rows
+
+    def awaitReading(self, heap: list[Any], row: tuple[Any, ...]) -> None:
+        """
+        Let a request that has come wait until the connection is read.
+        """
+        self.waiting = row
+        heappush(heap, (self.heldUntilUs, row[SEQ], self, row, row, True))
+
+    def limitsChanged(self, heap: list[Any], live: LivePolicy, atUs: int) -> None:
+        """
+        Shorten its delay to what the new limits ask for, as L{admission.kafka.server.Server.limitsChanged} does.
+        """
+        if self.debtor is None:
+            return
+        untilUs = max(atUs + live.restUs(self.debtor, atUs), self.retainedUntilUs)
+        if untilUs < self.heldUntilUs:
+            self.heldUntilUs = untilUs
+            if self.waiting is not None:
+                self.awaitReading(heap, self.waiting)
 
     def arrive(self, heap: list[Any], atUs: int, row: tuple[Any, ...], nowUs: int) -> None:
         """
@@ -175,16 +201,27 @@ class _Replay:
             row = next(rows)
             heap.append((row[WAIT], row[SEQ], _Connection(connectionId, lastUs, rows), row, None, True))
         heapify(heap)
+        held: dict[_Connection, None] = {}
         while heap:
             atUs, seq, connection, row, following, isArrival = heap[0]
             if atUs > horizonUs:
                 break
+            if live is not None and live.changeUs <= atUs:
+                changeUs = int(live.changeUs)
+                live.advance(changeUs)
+                held = {each: None for each in held if each.heldUntilUs > changeUs}
+                for each in held:
+                    each.limitsChanged(heap, live, changeUs)
+                continue
             heappop(heap)
             if isArrival:
-                if connection.heldUntilUs > atUs:
-                    heappush(heap, (connection.heldUntilUs, seq, connection, row, None, True))
-                else:
-                    connection.arrive(heap, atUs, row, atUs)
+                # What waited was put there again when its connection was released earlier.
+                if following is None or connection.waiting is row:
+                    connection.waiting = None
+                    if connection.heldUntilUs > atUs:
+                        connection.awaitReading(heap, row)
+                    else:
+                        connection.arrive(heap, atUs, row, atUs)
                 continue
             (
                 _,
@@ -207,6 +244,11 @@ class _Replay:
                 _,
             ) = row
             delayUs, isRefused = 0, False
+            if heldUs:
+                if following is not None and following[FLAGS] & AHEAD and following[WAIT] >= row[WORK]:
+                    # The other policies' delay was shortened, or nothing could have come.
+                    heldUs = min(heldUs, following[WAIT] - row[WORK])
+                connection.retainedUntilUs = max(connection.retainedUntilUs, atUs + heldUs)
             if flags & ASKED and keys[key] is not None:
                 if live is None:
                     live = trial.begin(atUs)
@@ -215,9 +257,9 @@ class _Replay:
                 usage = NOTHING
                 if flags & COUNTED:
                     usage = newUsage((requestBytes, responseBytes, serviceUs / 1e6, int(asker[0] == CONNECTION)))
-                delayUs, isRefused = live.answer(
-                    atUs, newRequest((*asker, requestBytes, identities)), usage, refusal, serviceUs, answerUs
-                )
+                request = newRequest((*asker, requestBytes, identities))
+                delayUs, isRefused = live.answer(atUs, request, usage, refusal, serviceUs, answerUs)
+                connection.debtor = request if live.isDebt else None
                 if hasSay and (isRefused or delayUs > heldUs):
                     heldUs = min(delayUs, longestUs)
             if flags & TOLD:
@@ -250,6 +292,7 @@ class _Replay:
                 connection.arrive(heap, max(nextUs, connection.heldUntilUs), following, atUs)
             if heldUs:
                 connection.heldUntilUs = max(connection.heldUntilUs, atUs + heldUs)
+                held[connection] = None
         if live is not None:
             live.finish()
 

@@ -15,6 +15,7 @@ from twisted.python.components import proxyForInterface
 
 from admission.control import SWEEP_SECONDS, AdmissionControl, Begun
 from admission.interfaces import (
+    NOTHING,
     WITHOUT_END,
     IQuotaPolicy,
     IReplayable,
@@ -77,7 +78,11 @@ class LivePolicy:
       - all time besides service counts as parked, after the work.
 
     @ivar policy: the policy itself.
+    @ivar isDebt: whether the delay of the last answer is a debt, which changed limits may shorten, and no refusal.
+    @ivar changeUs: when a limit changes next.
     """
+
+    isDebt = True
 
     def __init__(
         self,
@@ -157,12 +162,19 @@ class LivePolicy:
             return ADMITTED_AT_ONCE
         now = atUs / 1e6
         decision = self._admit(request, now, self._refusals[refusal])
+        self.isDebt = decision.admitted and not decision.delays
         if not decision.admitted:
             return round(decision.delaySeconds * 1e6), True
         if self._isFollowing:
             self._begin(request, atUs, serviceUs, answerUs)
         delaySeconds = self._charge(request, usage, now, decision).delaySeconds
         return (round(delaySeconds * 1e6), False) if delaySeconds else ADMITTED_AT_ONCE
+
+    def restUs(self, request: Request, atUs: int) -> int:
+        """
+        For how long the client of C{request}, which was answered, still has to wait, in microseconds.
+        """
+        return round(self._charge(request, NOTHING, atUs / 1e6).delaySeconds * 1e6)
 
     def finish(self) -> None:
         """
@@ -196,6 +208,6 @@ class LivePolicy:
 
     def _findNext(self) -> None:
         changes = self._changes
-        changeUs = changes[self._changed].atUs if self._changed < len(changes) else inf
+        self.changeUs = changes[self._changed].atUs if self._changed < len(changes) else inf
         endUs = self._ends[0][0] if self._ends else inf
-        self._nextUs = min(changeUs, self._sweepUs, endUs)
+        self._nextUs = min(self.changeUs, self._sweepUs, endUs)

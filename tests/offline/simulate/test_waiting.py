@@ -1,0 +1,153 @@
+"""What changes while clients wait: the live server, in virtual time, against the replay of its recording."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from random import Random
+
+from hypothesis import given, settings, strategies as st
+
+from admission.interfaces import DEFAULT, IQuotaPolicyFactory, PolicyContext, QuotaEntity
+from admission.kafka.quotalimits import Alteration, QuotaLimits
+from admission.offline.simulate.identity import Fidelity
+from admission.plugins import buildPolicy
+from admission.recording.events import Origin
+from tests.kit.brokerfixture import batchOf, produceFields, requestOf
+from tests.kit.identitygate import gate, readRecording
+from tests.kit.recordings import writeRecording
+from tests.unit.kafka.test_recording import RecordedTestCase
+
+OBEYS, IGNORES, PIPELINES = "obeys", "ignores", "pipelines"
+"""A client waits as long as it is told, or thinks from when it has its answer, or sends whatever is answered."""
+
+Changes = Sequence[tuple[float, str | None, float | None, bool]]
+"""After how long, for which client id, how many bytes a second, and whether the file of properties says so."""
+
+
+class WaitingTests(RecordedTestCase):
+    """Each replay of the policies in force says what the server said."""
+
+    def serve(self, policies: Sequence[str], manners: Sequence[str], seed: int, changes: Changes) -> list[Fidelity]:
+        """
+        Serve clients for twenty seconds, and replay that.
+
+        @param manners: of each client.
+        """
+        context = PolicyContext(self.clock, self.clock.seconds)
+        names = [description.partition(":")[0] for description in policies]
+        self.enforce(
+            *(
+                (name, buildPolicy(IQuotaPolicyFactory, each, context))
+                for name, each in zip(names, policies, strict=True)
+            )
+        )
+        self.exporter.events.clear()
+        control = self.broker.control
+        static = dict(control.limits)
+        for entity, values in static.items():
+            self.recorder.limitsChanged(entity, values, self.clock.seconds())
+        limits = self.broker.limits = QuotaLimits(self.log, control, static, self.clock.seconds)
+        limits.onChange = self.broker.limitsChanged
+        limits.onEnforced = lambda entity, changed, by, now: self.recorder.limitsChanged(entity, changed, now, by)
+        if "events" not in self.log.topics:
+            self.topic()
+        random, beginSeconds = Random(seed), self.clock.seconds()
+        clients = [self.connect() for _ in manners]
+        due: list[tuple[float, int]] = []
+        for index, client in enumerate(clients):
+            client.clientId = f"client-{index}"
+            heappush(due, (beginSeconds + random.uniform(0.01, 0.5), index))
+        atSeconds = beginSeconds
+        for number, (afterSeconds, *_) in enumerate(changes):
+            atSeconds += afterSeconds
+            heappush(due, (atSeconds, len(clients) + number))
+        while due and due[0][0] < beginSeconds + 20:
+            atSeconds, index = heappop(due)
+            self.advanceTo(atSeconds)
+            if index >= len(clients):
+                _, clientId, value, isReload = changes[index - len(clients)]
+                entity = QuotaEntity(clientId=clientId)
+                if isReload:
+                    limits.setStatic({**static, entity: {} if value is None else {"producer_byte_rate": value}}, "file")
+                else:
+                    limits.alter([Alteration(entity, {"producer_byte_rate": value})], False, "User:admin")
+                    self.clock.advance(0)
+                continue
+            client, thinkSeconds = clients[index], random.uniform(0.05, 0.7)
+            if manners[index] == PIPELINES or not client.expecting():
+                records = batchOf(bytes(random.randrange(1000, 100_000)))
+                client.sendBytes(client.frame(requestOf("Produce", 9, **produceFields("events", records, acks=1))))
+            while client.waiting():
+                answer = client.receive()
+                if manners[index] == OBEYS:
+                    thinkSeconds += answer.throttle_time.total_seconds()
+            heappush(due, (atSeconds + thinkSeconds, index))
+        for client in clients:
+            client.disconnect()
+        # No request and change at the same moment.
+        self.clock.advance(0.001)
+        for entity, values in list(limits._dynamic.items()):
+            limits.alter([Alteration(entity, dict.fromkeys(values))], False, "User:admin")
+        self.clock.advance(0)
+        directory = self.mktemp()
+        origin = Origin(
+            "0",
+            "boot",
+            policyNames=names,
+            policyDescriptions=policies,
+            quotaWindows=context.quotaWindows,
+            quotaWindowSeconds=context.quotaWindowSeconds,
+            largestDelaySeconds=control.maxDelaySeconds,
+        )
+        for seq, event in enumerate(self.exporter.events, 1):
+            event.seq = seq
+        writeRecording(directory, self.exporter.events, origin)
+        return gate(readRecording(directory))
+
+    def advanceTo(self, atSeconds: float) -> None:
+        """Let time pass, with each timer at its moment."""
+        clock = self.clock
+        while (call := min(clock.getDelayedCalls(), key=lambda each: each.getTime(), default=None)) is not None:
+            if call.getTime() > atSeconds:
+                break
+            clock.advance(max(call.getTime() - clock.seconds(), 0.0))
+        clock.advance(max(atSeconds - clock.seconds(), 0.0))
+
+    def check(self, judged: Sequence[Fidelity]) -> None:
+        """All is as recorded."""
+        for each in judged:
+            self.assertEqual((each.matchShare, each.missing), (1.0, 0), each.inWords())
+
+    def test_raised(self) -> None:
+        """A client that waits when its limit is raised is released, and what it has sent meanwhile is read then."""
+        policies = ["client-bytes:produce=20k"]
+        for manner in (OBEYS, IGNORES, PIPELINES):
+            judged = self.serve(policies, [manner], 1, [(5.0, "client-0", 60_000.0, False)])
+            self.assertGreater(judged[0].throttled, 3)
+            self.check(judged)
+
+    @settings(max_examples=15, deadline=None)
+    @given(
+        st.sampled_from(
+            [
+                ["client-bytes:produce=40k"],
+                ["client-bytes:produce=40k:algorithm=bucket"],
+                ["client-bytes:produce=40k", "request-time:percent=50"],
+            ]
+        ),
+        st.lists(st.sampled_from([OBEYS, IGNORES, PIPELINES]), min_size=1, max_size=3),
+        st.integers(0, 1000),
+        st.lists(
+            st.tuples(
+                st.floats(0.5, 6.0),
+                st.sampled_from(["client-0", "client-1", DEFAULT]),
+                st.sampled_from([None, 10_000.0, 80_000.0, 1e6]),
+                st.booleans(),
+            ),
+            max_size=5,
+        ),
+    )
+    def test_anyChange(self, policies: list[str], manners: list[str], seed: int, changes: Changes) -> None:
+        """So it is for limits that are lowered, raised, removed, or read again, whatever manners clients have."""
+        self.check(self.serve(policies, manners, seed, changes))
