@@ -186,11 +186,13 @@ class FixedConcurrency(ConcurrencyPolicy):
         self._limits = LimitTable((CONCURRENT_REQUESTS,))
         self.limitNames = self._limits.limitNames
         self.limits = self._limits.limits
-        self.isLimiting = total is not None
+
+    @property
+    def isLimiting(self) -> bool:
+        return self._total is not None or self._limits.isLimiting
 
     def configure(self, entity: QuotaEntity, limits: Mapping[str, float | None], now: float) -> None:
         self._limits.configure(entity, limits)
-        self.isLimiting = self._total is not None or self._limits.isLimiting
 
     def keysOf(self, request: Request) -> Sequence[EntityKey]:
         user, clientId = request.principal, request.clientId

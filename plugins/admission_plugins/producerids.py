@@ -193,7 +193,6 @@ class ProducerIds(QuotaPolicy):
         self._window = formatSeconds(windowSeconds)
         self.isRefusing = isRefusing
         self.isShadow = isShadow
-        self.isLimiting = False
         self.memory = FilterMemory(maxBytes)
         self._windows = windows
         self._layers = layers
@@ -278,7 +277,10 @@ class ProducerIds(QuotaPolicy):
         for meter in self._meters.refresh(entity, now):
             # Releases memory that all filters share.
             meter.known.clear()
-        self.isLimiting = self._limits.isLimiting
+
+    @property
+    def isLimiting(self) -> bool:
+        return self._limits.isLimiting
 
     def explain(self, request: Request, now: float) -> Sequence[QuotaStatus]:
         """

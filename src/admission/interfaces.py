@@ -896,7 +896,8 @@ class PolicyContext:
     it needs and keeps no reference to the rest.
 
     @ivar clock: monotonic.  Quota policies are passed the time instead.
-    @ivar wallSeconds: seconds since the epoch, for records only.
+    @ivar wallSeconds: seconds since the epoch, for records.  A quota policy that keeps a calendar reads both clocks
+        once, when it is built, and adds their difference to the times that it is told; then a replay does the same.
     @ivar largestRequestBytes: the server's limit for one request, or L{None}
         if the policy is to choose.
     @ivar quotaWindows: how many sampled windows a rate is taken over, if the

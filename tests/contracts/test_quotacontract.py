@@ -234,9 +234,7 @@ class Secretive(Policy):
 
 
 class AlwaysLimiting(Policy):
-    def __init__(self, isShadow: bool) -> None:
-        super().__init__(isShadow)
-        self.isLimiting = True
+    isLimiting = True
 
 
 class Mistaken(Policy):

@@ -198,7 +198,7 @@ def serve(
     @return: what an exporter would have recorded.
     """
     clock = Clock()
-    context = PolicyContext(clock, clock.seconds, None, quotaWindows, 1.0)
+    context = PolicyContext(clock, lambda: clock.seconds() + WALL_OFFSET_US / 1e6, None, quotaWindows, 1.0)
     built = [(name, buildPolicy(IQuotaPolicyFactory, text, context)) for name, text in policies.items()]
     control = AdmissionControl(built, maxDelaySeconds)
     recording = Recording(horizonUs)

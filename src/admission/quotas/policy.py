@@ -36,13 +36,19 @@ class QuotaPolicy(ABC):
     A policy of which L{decide} and L{record} are left to be written.  It limits
     clients from the start, lets a read return anything, remembers nobody and
     publishes nothing.  It has no limits to set; a policy that has some sets
-    C{limitNames}, C{limits} and C{isLimiting}, and writes L{configure}.
+    C{limitNames} and C{limits}, and writes L{configure}.
     """
 
     limitNames: Sequence[str] = ()
     limits: Mapping[QuotaEntity, Mapping[str, float]] = MappingProxyType({})
-    isLimiting: bool = True
     isShadow: bool = False
+
+    @property
+    def isLimiting(self) -> bool:
+        """
+        Whether it has no limits to set, or some are set.
+        """
+        return not self.limitNames or bool(self.limits)
 
     @abstractmethod
     def decide(self, request: Request, now: float) -> Decision: ...
@@ -113,8 +119,11 @@ class MeteredPolicy(QuotaPolicy):
         self.limitNames = limits.limitNames
         self.limits = limits.limits
         self.horizonSeconds = horizonSeconds
-        self.isLimiting = limits.isLimiting
         self.isShadow = isShadow
+
+    @property
+    def isLimiting(self) -> bool:
+        return self._limits.isLimiting
 
     @property
     def sizeBytes(self) -> int:
@@ -125,7 +134,6 @@ class MeteredPolicy(QuotaPolicy):
 
     def configure(self, entity: QuotaEntity, limits: Mapping[str, float | None], now: float) -> None:
         self._limits.configure(entity, limits)
-        self.isLimiting = self._limits.isLimiting
         for meters in self._meters:
             meters.refresh(entity, now)
 

@@ -52,7 +52,7 @@ class QuotaFixture(Contract):
     """Whether the policy learns from requests, so that a client that comes back may get more or less than at first."""
 
     forgetSeconds = 1e7
-    """After this time the excess of L{excess} is forgiven."""
+    """After this time the excess of L{excess} is forgiven; set it if that takes longer."""
 
     def buildPolicy(self, isShadow: bool = False) -> IQuotaPolicy:
         """
@@ -133,13 +133,15 @@ class QuotaFixture(Contract):
         """
         return [self.send(policy, request) for request in self.excess(client)]
 
-    def assertSameAnswers(self, answers: Sequence[tuple[Any, ...]], expected: Sequence[tuple[Any, ...]]) -> None:
+    def assertSameAnswers(
+        self, answers: Sequence[tuple[Any, ...]], expected: Sequence[tuple[Any, ...]], remedy: str = ""
+    ) -> None:
         """
         Check that a policy gave the same answers twice, and show the first that differs.
         """
         self.assertEqual(len(answers), len(expected))
         for index, (answer, other) in enumerate(zip(answers, expected, strict=True)):
-            self.assertEqual(answer, other, f"answers to request {index} of {len(answers)}")
+            self.assertEqual(answer, other, f"answers to request {index} of {len(answers)}{remedy}")
 
     def isThrottled(self, answers: Sequence[tuple[Any, ...]]) -> bool:
         """
@@ -230,7 +232,11 @@ class FixedQuotaPolicyContract(QuotaFixture):
         self.passSeconds(self.forgetSeconds)
         again = self.exceed(policy)
         judged = 1 if self.isAdaptive else len(first)
-        self.assertSameAnswers(again[:judged], first[:judged])
+        self.assertSameAnswers(
+            again[:judged],
+            first[:judged],
+            f"; if forgiving takes longer than {self.forgetSeconds:.0f} s, set forgetSeconds of the test case",
+        )
 
     def test_forgetsClients(self) -> None:
         """

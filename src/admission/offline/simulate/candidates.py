@@ -41,13 +41,19 @@ class Candidate:
     kwargs: Mapping[str, str] = field(factory=dict, hash=False)
 
     def build(
-        self, clock: Any, quotaWindows: int = 11, quotaWindowSeconds: float = 1.0, random: Random | None = None
+        self,
+        clock: Any,
+        quotaWindows: int = 11,
+        quotaWindowSeconds: float = 1.0,
+        random: Random | None = None,
+        wallOffsetSeconds: float = 0.0,
     ) -> Any:
         """
         Make the policy.
 
         @param clock: an L{twisted.internet.interfaces.IReactorTime}.
         @param quotaWindows: see L{PolicyContext}, also for the next two.
+        @param wallOffsetSeconds: added to the time of C{clock} to get wall time.
         @raise PolicyError: if its arguments are invalid, or it cannot be imported here.
         """
         try:
@@ -58,7 +64,9 @@ class Candidate:
                 "install its package wherever the replay runs"
             ) from error
         build = found().build if IPolicyFactory.implementedBy(found) else found
-        context = PolicyContext(clock, clock.seconds, None, quotaWindows, quotaWindowSeconds, random)
+        context = PolicyContext(
+            clock, lambda: clock.seconds() + wallOffsetSeconds, None, quotaWindows, quotaWindowSeconds, random
+        )
         try:
             return build(context, *self.args, **self.kwargs)
         except ValueError as error:

@@ -226,7 +226,8 @@ def _build(candidate: Candidate, run: Run, atSeconds: float = 0.0) -> Any:
     # It reports the limits of the description, and then forwards nothing.
     clock = Clock()
     clock.rightNow = atSeconds
-    return candidate.build(clock, run.quotaWindows, run.quotaWindowSeconds)
+    offsetSeconds = run.wallOffsetUs / 1e6
+    return candidate.build(clock, run.quotaWindows, run.quotaWindowSeconds, wallOffsetSeconds=offsetSeconds)
 
 
 def _limitsOf(policy: Any) -> _Described:

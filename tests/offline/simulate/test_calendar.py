@@ -1,0 +1,69 @@
+"""A policy by calendar, C{examples/daily_budget.py}."""
+
+from __future__ import annotations
+
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from admission.interfaces import PolicyContext, Request, Usage
+from admission.offline.simulate import trials
+from admission.offline.simulate.candidates import Candidate
+from admission.testing.quotacontract import FixedQuotaPolicyContract
+from examples.daily_budget import DailyBudget
+from tests.kit import replaymodel
+from tests.kit.identitygate import gate
+
+TEXT = "daily-budget:1000000:zone=Europe/Berlin"
+
+FOUND = Candidate(
+    "daily-budget",
+    "daily-budget",
+    TEXT,
+    "examples.daily_budget.buildDailyBudget",
+    ["1000000"],
+    {"zone": "Europe/Berlin"},
+)
+
+
+class DailyBudgetTests(FixedQuotaPolicyContract, SynchronousTestCase):
+    """It passes the contract."""
+
+    forgetSeconds = 10 * 86_400.0  # at the same time of day as at first
+
+    def buildPolicy(self, isShadow: bool = False) -> Any:
+        return DailyBudget(1000, ZoneInfo("UTC"), 1_700_000_000.0, isShadow)
+
+    def request(self, client: int, number: int = 0) -> Request:
+        return Request("Produce", f"user-{client}", "app", "192.0.2.1", sizeBytes=100)
+
+    def usage(self, request: Request) -> Usage:
+        return Usage(requestBytes=100)
+
+
+class ReplayedTests(SynchronousTestCase):
+    """A replay has the days that were recorded."""
+
+    def test_midnight(self) -> None:
+        """What was refused before midnight, and admitted after it, is so in the replay."""
+        policy = DailyBudget(1, ZoneInfo("Europe/Berlin"), replaymodel.WALL_OFFSET_US / 1e6)
+        policy.sweep(0.0)
+        midnightUs = round(policy._midnight * 1e6)
+
+        def build(interface: Any, description: str, context: PolicyContext) -> Any:
+            return FOUND.build(context.clock, wallOffsetSeconds=context.wallSeconds() - context.clock.seconds())
+
+        self.patch(replaymodel, "buildPolicy", build)
+        self.patch(trials, "resolveCandidate", lambda text: FOUND)
+        clients = [
+            replaymodel.evolve(each, beginsUs=midnightUs - 20_000_000) for each in replaymodel.population(3, 2)
+        ]
+        recording = replaymodel.serve(
+            {"daily-budget": TEXT}, clients, replaymodel.steadySteps(), midnightUs + 5_000_000
+        )
+        refused = [row["mono_us"] < midnightUs for row in recording.rows if row["decision"] == "reject"]
+        self.assertIn(True, refused)
+        self.assertTrue(any(row["mono_us"] > midnightUs and row["decision"] == "admit" for row in recording.rows))
+        for each in gate(recording):
+            self.assertEqual((each.matchShare, each.missing), (1.0, 0), each.inWords())
