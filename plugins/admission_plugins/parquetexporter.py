@@ -12,8 +12,11 @@ import errno
 import os
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from twisted.internet.defer import Deferred, DeferredLock, gatherResults, maybeDeferred, succeed
@@ -23,7 +26,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from admission.interfaces import IMetricsExporter, ISensorRegistry, PolicyContext
+from admission.interfaces import IMetricsExporter, ISensorRegistry, ITryOut, PolicyContext
 from admission.recording.events import Origin
 from admission.recording.segmentheader import PAGE_BYTES, Header
 from admission.recording.segments import MAX_SEGMENT_BYTES, SUFFIX, SegmentWriter, segmentPaths
@@ -334,7 +337,7 @@ class Sealer:
         self._log.warn("{what}: {reason}", what=what, reason=failure.getErrorMessage())
 
 
-@implementer(IMetricsExporter)
+@implementer(IMetricsExporter, ITryOut)
 class ParquetExporter:
     """
     Writes one segment after the other and has them sealed.  Segments that cannot be sealed when it stops are sealed in
@@ -401,10 +404,14 @@ class ParquetExporter:
         segments = os.path.join(self.directory, SEGMENTS)
         os.makedirs(segments, exist_ok=True)
         hasLeftovers = bool(segmentPaths(segments))
-        sizeBytes = min(self.capBytes // SEGMENTS_IN_CAP // PAGE_BYTES * PAGE_BYTES, MAX_SEGMENT_BYTES)
         self._origin = origin
         self._supply = SegmentSupply(
-            segments, origin.bootId, sizeBytes, self.capBytes // SEGMENTS_SHARE, self._clock, deferToThread
+            segments,
+            origin.bootId,
+            self._segmentBytes,
+            self.capBytes // SEGMENTS_SHARE,
+            self._clock,
+            deferToThread,
         )
         self._sealer = Sealer(self._seal, self.directory, self.capBytes, self.capBytes // SEAL_SHARE, deferToThread)
         self._begin(self._supply.make())
@@ -413,6 +420,22 @@ class ParquetExporter:
             self._sealer.seal()
         self._rotating.start(self.rotateSeconds, now=False)
         self._looking.start(LOOK_SECONDS, now=False)
+
+    @property
+    def _segmentBytes(self) -> int:
+        return min(self.capBytes // SEGMENTS_IN_CAP // PAGE_BYTES * PAGE_BYTES, MAX_SEGMENT_BYTES)
+
+    def tryOut(self) -> None:
+        segments = Path(self.directory, SEGMENTS).absolute()
+        made = [each for each in (segments, *segments.parents) if not each.exists()]
+        try:
+            segments.mkdir(parents=True, exist_ok=True)
+            SegmentWriter(str(segments / f"{uuid.uuid4().hex}{SUFFIX}"), self._segmentBytes).close()
+        finally:
+            # A server that starts meanwhile may have taken them.
+            with suppress(OSError):
+                for each in made:
+                    each.rmdir()
 
     def exportEvent(self, event: Any) -> None:
         segment = self._segment

@@ -89,7 +89,13 @@ COMMANDS = (
     Command(
         "doctor",
         "Tell whether a broker can run here, and what would help it.",
-        "admission.commands.doctorcommand.DoctorOptions",
+        "admission.commands.doctorcommand.brokerOptions",
+        "admission.commands.doctorcommand.run",
+    ),
+    Command(
+        "doctor-gateway",
+        "The same for a gateway.",
+        "admission.commands.doctorcommand.gatewayOptions",
         "admission.commands.doctorcommand.run",
     ),
     Command(

@@ -889,6 +889,20 @@ class IMetricsExporter(Interface):
         """
 
 
+class ITryOut(Interface):
+    """
+    An exporter that can tell whether it could start.
+    """
+
+    def tryOut() -> None:
+        """
+        Try what L{IMetricsExporter.start} needs, and leave nothing behind.  Another process may be using the same
+        place.
+
+        @raise OSError: if it could not start.
+        """
+
+
 @frozen
 class PolicyContext:
     """

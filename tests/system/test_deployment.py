@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from admission.commands.doctorcommand import DoctorOptions
+from admission.commands.doctorservers import BrokerDoctorOptions
 from admission.kafka.brokersettings import Settings
 from admission.kafka.options import Options
 from admission.kafka.serversettings import RESERVED_DESCRIPTORS
@@ -88,8 +88,8 @@ class UnitTests(DeploymentTestCase):
         start = self.parse(shlex.split(self.lines["ExecStart"]))
         program, command, *words = shlex.split(self.lines["ExecStartPre"])
         self.assertEqual((program[0], command), ("-", "doctor"))
-        options = DoctorOptions()
-        options.parseOptions(self.withoutFiles(words))  # type: ignore[no-untyped-call]
+        options = BrokerDoctorOptions()
+        options.parseOptions(self.withoutFiles(words))
         self.assertEqual(options["data"], start["data"])
         self.assertEqual(options["listen"], [each.description for each in start["listeners"]])
 

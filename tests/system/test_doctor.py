@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -12,12 +13,14 @@ from typing import Any
 
 from twisted.internet import reactor
 from twisted.internet.task import deferLater
+from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
-from admission.commands.doctorcommand import whyNotListening
+from admission.commands.doctorcommand import brokerOptions, checksFor, examine, gatewayOptions, whyNotListening
 from admission.commands.doctorinstallation import checkJava, checkWorkers
-from admission.commands.doctormachine import Level
-from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, freePort
+from admission.commands.doctormachine import Level, listeningPorts
+from admission.kafka.options import Listener, endpointOf
+from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, BrokerProcess, endpoint, freePort
 from tests.kit.commandcases import FindingTestCase
 
 
@@ -57,10 +60,13 @@ class ProgramTests(FindingTestCase):
 class ListeningTests(TestCase):
     """L{whyNotListening} tries."""
 
+    def listeners(self, *descriptions: str) -> list[Listener]:
+        return [Listener(each, endpointOf("listen", each), None) for each in descriptions]
+
     def test_free(self) -> Any:
         """A free port can be listened on, and is free again a moment later."""
         port = freePort()
-        self.assertIs(whyNotListening(f"tcp:{port}:interface=127.0.0.1"), None)
+        self.assertEqual(whyNotListening(self.listeners(endpoint(port))), [None])
 
         def again(_: None) -> None:
             with closing(socket.socket()) as taking:
@@ -68,18 +74,116 @@ class ListeningTests(TestCase):
 
         return deferLater(reactor, 0.01, lambda: None).addCallback(again)
 
-    def test_reasons(self) -> None:
-        """What keeps it from that is told in words."""
+    def test_taken(self) -> None:
+        """A port that somebody has is told, also where that is another endpoint of the same server."""
+        free = endpoint(freePort())
         with socket.create_server(("127.0.0.1", 0)) as taken:
-            for description, words in (
-                (f"tcp:{taken.getsockname()[1]}:interface=127.0.0.1", "in use"),
-                ("ssl:0:privateKey=nowhere.pem", "nowhere.pem"),
-                ("carrier-pigeon:5", "carrier-pigeon"),
-                ("tcp", ""),
+            busy = endpoint(taken.getsockname()[1])
+            reasons = whyNotListening(self.listeners(busy, free, free))
+        self.assertEqual([each is not None and "in use" in each for each in reasons], [True, False, True])
+
+    def test_holder(self) -> None:
+        """Ports of a process are known, so that a server that runs is not in its own way."""
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            self.assertIn(taken.getsockname()[1], listeningPorts(str(os.getpid())))
+        self.assertEqual(listeningPorts("unknown"), set())
+
+
+class ServerTests(SynchronousTestCase):
+    """What the options and the file of properties name is built, by the server's own code."""
+
+    def setUp(self) -> None:
+        self.directory = Path(self.mktemp()).absolute()
+        self.directory.mkdir()
+
+    def failures(self, options: Any, *arguments: str) -> dict[str, str]:
+        """
+        Have the server's parts examined.
+
+        @return: what is found of each that fails, by name; that of a mistake in the options has none.
+        """
+        try:
+            # The reactor closes a port only when it runs, so that each needs one of its own.
+            listen = endpoint(freePort(count=3))
+            options.parseOptions(["--listen", listen, "--data", str(self.directory / "data"), *arguments])
+        except UsageError as error:
+            return {"": str(error)}
+        checks = [each for each in checksFor(options) if each[0].startswith(("server", "export", "port", "memory pr"))]
+        return {name: each.what for name, each in examine(checks) if each.level is Level.FAIL}
+
+    def configured(self, *lines: str) -> str:
+        path = self.directory / "broker.properties"
+        path.write_text("\n".join(lines))
+        return str(path)
+
+    def test_mistakes(self) -> None:
+        """A file with which the broker does not start is not called well, and nothing is left behind."""
+        file = self.directory / "file"
+        file.touch()
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            busy = endpoint(taken.getsockname()[1])
+            for line, check, words in (
+                ("pool=nonsense", "", "nonsense"),
+                ("order=nonsense", "", "nonsense"),
+                ("purgatory=nonsense", "", "nonsense"),
+                ("quota=client-bytes:produce=lots", "", "lots"),
+                ("quota.producer.default=0", "", "quota.producer.default"),
+                ("auth=file:/nowhere/passwords", "", "/nowhere/passwords"),
+                ("auth=scram:/nowhere/passwords", "", "/nowhere/passwords"),
+                ("auth=1=scram:users", "", "--auth"),
+                ("listeners=carrier-pigeon:5", "", "keep one"),
+                ("status=carrier-pigeon:5", "", "carrier-pigeon"),
+                ("status=ssl:0:privateKey=/nowhere.pem:certKey=/nowhere.pem", "", "/nowhere.pem"),
+                ("log.format=xml", "", "xml"),
+                ("export=nonsense:here", "", "nonsense"),
+                (f"export=spark:{file}/recording", f"export spark:{file}/recording", "Not a directory"),
+                (f"status={busy}", f"port {busy}", "in use"),
             ):
-                reason = whyNotListening(description)
-                assert reason is not None, description
-                self.assertIn(words, reason)
+                found = self.failures(brokerOptions(), "--config", self.configured(line))
+                self.assertEqual(list(found), [check], line)
+                self.assertIn(words, found[check])
+        self.assertEqual(sorted(each.name for each in self.directory.iterdir()), ["broker.properties", "file"])
+
+    def test_right(self) -> None:
+        """One with which it does is, and nothing is left behind."""
+        lines = ("export=spark:" + str(self.directory / "a" / "recording"), f"status={endpoint(freePort())}")
+        config = self.configured(*lines, "log.format=json", "pool=fair:64M", "quota=client-bytes:produce=1M")
+        self.assertEqual(self.failures(brokerOptions(), "--config", config), {})
+        self.assertEqual([each.name for each in self.directory.iterdir()], ["broker.properties"])
+
+    def test_profile(self) -> None:
+        """Reports of memory need a directory."""
+        found = self.failures(brokerOptions(), "--profile-memory", f"1m:{self.configured()}")
+        self.assertIn("is a file", found["memory profile"])
+
+    def test_gateway(self) -> None:
+        """A gateway is built as well: its certificates, its login, and a port for each node."""
+        found = self.failures(gatewayOptions(), "--upstream", "127.0.0.1:1", "--node-ids", "0-1")
+        self.assertEqual(found, {})
+        for arguments, words in (
+            (("--upstream", "tls:localhost:1:certificate=/nowhere.pem"), "/nowhere.pem"),
+            (("--upstream", "localhost:1", "--upstream-login", "PLAIN:me:/nowhere"), "/nowhere"),
+            (("--upstream", "localhost:1", "--config", self.configured("purgatory=wheel")), "purgatory"),
+        ):
+            found = self.failures(gatewayOptions(), *arguments)
+            self.assertEqual(list(found), [""])
+            self.assertIn(words, found[""])
+
+    def test_running(self) -> None:
+        """While the broker runs its ports are in use by itself, and its recording stays as it is."""
+        recording = self.directory / "recording"
+        export = ("--export", f"spark:{recording}")
+        broker = BrokerProcess(*export)
+        self.addCleanup(broker.remove)
+        broker.start()
+        options: Any = brokerOptions()
+        options.parseOptions(["--listen", endpoint(broker.port), "--data", broker.dataPath, *export])
+        found = dict(examine(checksFor(options)))
+        port = found[f"port {endpoint(broker.port)}"]
+        self.assertEqual((port.level, found[f"export {export[1]}"].level), (Level.OK, Level.OK), port)
+        self.assertIn(f"process {broker.process.pid}", port.what)
+        # Only the broker's own segments are there, of which it makes another when it likes.
+        self.assertEqual(len({each.name.partition("-")[0] for each in recording.rglob("*.segment*")}), 1)
 
 
 class CommandTests(SynchronousTestCase):

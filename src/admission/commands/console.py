@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from getopt import GetoptError, gnu_getopt
 from typing import Any, ClassVar, TextIO
 
 from twisted.python.usage import Options, UsageError
@@ -90,6 +91,26 @@ class ArgumentOptions(CommandOptions):
         if words and not words[0].startswith("-"):
             words.append(words.pop(0))
         super().parseOptions(words)  # type: ignore[no-untyped-call]
+
+
+class MixedOptions(CommandOptions):
+    """
+    Options with any number of arguments before, between and after them.
+    """
+
+    def parseOptions(self, options: Sequence[str] | None = None) -> None:
+        """
+        Also parse options after arguments, which L{Options} would take for arguments.
+        """
+        try:
+            given, arguments = gnu_getopt(list(options or ()), self.shortOpt, self.longOpt)
+        except GetoptError as error:
+            raise UsageError(str(error)) from error
+        words: list[str] = []
+        for name, value in given:
+            takesValue = f"{name[2:]}=" in self.longOpt or f"{name[1:]}:" in self.shortOpt
+            words += [name, value] if takesValue else [name]
+        super().parseOptions([*words, "--", *arguments])  # type: ignore[no-untyped-call]
 
 
 class DirectoryOptions(ArgumentOptions):

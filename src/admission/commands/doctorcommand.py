@@ -13,17 +13,20 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, TextIO
 
 from twisted import plugins
-from twisted.internet.endpoints import serverFromString
 from twisted.internet.protocol import ServerFactory
+from twisted.python.usage import Options
 
 from .._version import isCompiled
+from ..kafka.broker.log.datadirectory import lockHolder
 from ..kafka.brokeroptions import BrokerOptions
 from ..kafka.brokersettings import Settings, loadSettings
+from ..kafka.serversettings import ServerSettings
 from ..memorylimit import memoryLimitBytes
 from ..plaintext import printable, table
 from ..plugins import ENTRY_POINT_GROUP, listFactories
@@ -56,7 +59,9 @@ from .doctormachine import (
     checkPython,
     checkReactor,
     checkStatus,
+    listeningPorts,
     mayWrite,
+    portIn,
 )
 from .statusport import fetch, parseStatus
 
@@ -68,26 +73,17 @@ Check = tuple[str, Callable[[], Finding]]
 
 class DoctorOptions(BrokerOptions, CommandOptions):
     """
-    After parsing, C{settings}, C{url} and C{timeoutSeconds} are keys as well.
+    What can be asked where a package is missing that the broker needs.  After parsing, C{settings}, C{url} and
+    C{timeoutSeconds} are keys as well.
     """
 
     synopsis = "[options]"
-    longdesc = (
-        "Looks at the machine, the installation and the directories that a broker would use, and says what is wrong "
-        "and what helps.  Nothing is changed, except that Twisted brings its cache of plug-ins up to date as it does "
-        "at every start.  The exit status is 1 if anything fails."
-    )
+    longdesc = "A package is missing, and the broker's options with it: only some things can be looked at."
     optParameters = [
         ["status", None, None, "The status port of a broker that runs, to ask how it is."],
         ["timeout", None, "10s", "How long to wait for its answer."],
     ]
     optFlags = [["json", None, "Write JSON, for programs."]]
-    examples = (
-        "doctor",
-        "doctor --listen tcp:9092 --data /var/lib/admission --set max.connections=20000",
-        "doctor --status http://127.0.0.1:9090 --json",
-    )
-    note = "Run it as the user that the broker runs as, and with its limits."
 
     def postOptions(self) -> None:
         """
@@ -95,11 +91,33 @@ class DoctorOptions(BrokerOptions, CommandOptions):
         """
         self.takeConfigured()
         self["settings"] = loadSettings(self["config"], self["set"])
-        self["url"] = None if self["status"] is None else parseStatus(self["status"])
+        self["url"] = parseStatus(self["status"]) if "://" in (self["status"] or "") else None
         self["timeoutSeconds"] = parseTimeout(self["timeout"])
 
 
-def run(options: DoctorOptions, stdin: TextIO, stdout: TextIO) -> None:
+def brokerOptions() -> Options:
+    """
+    The options of C{admission doctor}: those of the broker, if that can be imported.
+    """
+    try:
+        from .doctorservers import BrokerDoctorOptions
+    except ImportError:
+        return DoctorOptions()
+    return BrokerDoctorOptions()
+
+
+def gatewayOptions() -> Options:
+    """
+    The options of C{admission doctor-gateway}, likewise.
+    """
+    try:
+        from .doctorservers import GatewayDoctorOptions
+    except ImportError:
+        return DoctorOptions()
+    return GatewayDoctorOptions()
+
+
+def run(options: Options, stdin: TextIO, stdout: TextIO) -> None:
     """
     Run the command; see L{admission.cli.Command}.  It fails if a check has failed.
     """
@@ -123,7 +141,7 @@ def report(findings: Sequence[tuple[str, Finding]], isForPrograms: bool, stdout:
         stdout.write(_described(findings))
     failed = [name for name, each in findings if each.level is Level.FAIL]
     if failed:
-        raise CommandFailed(f"a broker would not run well here: {', '.join(map(printable, failed))}")
+        raise CommandFailed(f"a server would not run well here: {', '.join(map(printable, failed))}")
 
 
 def examine(checks: Sequence[Check]) -> Iterator[tuple[str, Finding]]:
@@ -141,11 +159,13 @@ def examine(checks: Sequence[Check]) -> Iterator[tuple[str, Finding]]:
             yield name, Finding(Level.FAIL, what, "report this, with what is installed")
 
 
-def checksFor(options: DoctorOptions) -> list[Check]:
+def checksFor(options: Any) -> list[Check]:
     """
     The table of checks, in the order of the report.
+
+    @param options: from L{brokerOptions} or L{gatewayOptions}.
     """
-    settings: Settings = options["settings"]
+    settings: ServerSettings = options["settings"]
     data = Path(options["data"]).absolute()
     requirements, dropins = ownRequirements(), installedDropins()
     url: str | None = options["url"]
@@ -162,43 +182,70 @@ def checksFor(options: DoctorOptions) -> list[Check]:
         ("plug-in names", lambda: checkNames(map(Path, plugins.__path__))),
         ("plug-ins", lambda: checkDropins(dropins, entry_points(group=ENTRY_POINT_GROUP))),
         ("policies", lambda: checkPolicies({option: listFactories(kind) for option, kind in KINDS.items()})),
-        ("open files", lambda: _openFiles(settings)),
+        *([("open files", lambda: _openFiles(settings))] if isinstance(settings, Settings) else []),
         ("memory", lambda: checkMemory(memoryLimitBytes(), settings)),
         ("data directory", lambda: checkDirectory(data)),
         ("file system", lambda: checkFileSystem(data, _mounts(), _space)),
         ("disk used", lambda: checkDiskUse(data)),
         *([] if url is None else [("broker", lambda: checkStatus(url, fetch, timeoutSeconds))]),
-        *((f"port {each}", _port(each, url is not None)) for each in options.endpoints),
+        *([] if isinstance(options, DoctorOptions) else _serverChecks(options, lockHolder(str(data)), url is not None)),
     ]
 
 
-def whyNotListening(description: str) -> str | None:
+def _serverChecks(options: Any, holder: str, hasServer: bool) -> list[Check]:
     """
-    Listen on an endpoint for a moment.
-
-    @return: why that failed, or L{None}.
+    @param holder: the process that uses the data directory; empty if none does.
+    @param hasServer: whether a server is asked that runs.
     """
-    from twisted.internet import reactor
+    from .doctorservers import checkExporter, checkService
 
-    reasons: list[str] = []
-    try:
-        endpoint: Any = serverFromString(reactor, description)  # type: ignore[no-untyped-call]
-        listening = endpoint.listen(ServerFactory())
-    except Exception as error:
-        # Each kind of endpoint has its own way to refuse its arguments.
-        return str(error) or type(error).__name__
-    listening.addCallbacks(
-        lambda port: port.stopListening(), lambda failure: reasons.append(str(failure.getErrorMessage()))
-    )
-    return reasons[0] if reasons else None
+    profileDirectory = options.profileDirectory
+    listeners = options.listeners
+    reasons = whyNotListening(listeners)
+    theirs = listeningPorts(holder.rpartition(" ")[2])
+
+    def port(listener: Any, reason: str | None) -> Finding:
+        number = portIn(listener.description)
+        by = f"{holder}, which uses the data directory" if number in theirs else "a server runs" if hasServer else ""
+        return checkPort(listener.description, reason, os.geteuid() == 0, _firstFreePort(), by)
+
+    return [
+        ("server", lambda: checkService(options)),
+        *((f"export {name}", partial(checkExporter, exporter)) for name, exporter in options.exporters()),
+        *(
+            []
+            if profileDirectory is None
+            else [("memory profile", lambda: checkDirectory(profileDirectory, "--profile-memory"))]
+        ),
+        *(
+            (f"port {listener.description}", partial(port, listener, reason))
+            for listener, reason in zip(listeners, reasons, strict=True)
+        ),
+    ]
+
+
+def whyNotListening(listeners: Sequence[Any]) -> list[str | None]:
+    """
+    Listen for a moment, on all at once as a server does.
+
+    @param listeners: of C{--listen} and C{--status}, with an endpoint each.
+    @return: for each why that failed, or L{None}.
+    """
+    ports: list[Any] = []
+    reasons: list[str | None] = []
+    for each in listeners:
+        failures: list[str] = []
+        each.endpoint.listen(ServerFactory()).addCallbacks(
+            ports.append, lambda failure, failures=failures: failures.append(str(failure.getErrorMessage()))
+        )
+        reasons.append(failures[0] if failures else None)
+    for port in ports:
+        port.stopListening()
+    return reasons
 
 
 def _extra(extra: str, requirements: Sequence[str]) -> Callable[[], Finding]:
     return lambda: checkExtra(extra, requirements, installedVersion)
-
-
-def _port(description: str, hasBroker: bool) -> Callable[[], Finding]:
-    return lambda: checkPort(description, whyNotListening, os.geteuid() == 0, _firstFreePort(), hasBroker)
 
 
 def _openFiles(settings: Settings) -> Finding:

@@ -22,8 +22,7 @@ from pathlib import Path
 from attrs import frozen
 
 from ..kafka.broker.log.datadirectory import lockHolder
-from ..kafka.brokersettings import Settings
-from ..kafka.serversettings import RESERVED_DESCRIPTORS
+from ..kafka.serversettings import RESERVED_DESCRIPTORS, ServerSettings
 from ..plaintext import printable
 from ..plugins import PolicyError, parseDescription
 from ..units import roundedBytes, roundedSeconds
@@ -57,6 +56,7 @@ _PRIVILEGES = (
 )
 _NETWORKED = ("nfs", "nfs4", "cifs", "smb2", "smb3", "9p", "ceph", "lustre", "afs", "glusterfs", "gfs2", "ocfs2")
 _GONE_WITH_POWER = ("tmpfs", "ramfs")
+_LISTENING = "0A"
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
@@ -132,7 +132,7 @@ def checkOpenFiles(maxConnections: int, maxLogFiles: int, hardLimit: int) -> Fin
     )
 
 
-def checkMemory(limitBytes: int, settings: Settings) -> Finding:
+def checkMemory(limitBytes: int, settings: ServerSettings) -> Finding:
     """
     Check that the pool fits into the memory that the process may use.
 
@@ -157,33 +157,50 @@ def checkMemory(limitBytes: int, settings: Settings) -> Finding:
     return Finding(Level.OK, what)
 
 
-def checkPort(
-    description: str, whyNot: Callable[[str], str | None], isPrivileged: bool, firstFreePort: int, hasBroker: bool
-) -> Finding:
+def checkPort(description: str, reason: str | None, isPrivileged: bool, firstFreePort: int, holder: str) -> Finding:
     """
-    Check that the broker can listen on an endpoint.
+    Check that the server can listen on an endpoint.
 
-    @param description: as C{--listen} takes it.
-    @param whyNot: tries to listen, and returns why that failed or L{None}.
+    @param description: as C{--listen} and C{--status} take it.
+    @param reason: why it cannot be listened on; L{None} if it can.
     @param isPrivileged: whether the doctor runs as root.
     @param firstFreePort: the first port that needs no privileges.
-    @param hasBroker: whether a broker is known to run, which may listen there.
+    @param holder: the server that runs, which may listen there; empty if none is known.
     """
-    reason = whyNot(description)
-    if reason is not None and hasBroker and "in use" in reason:
-        return Finding(Level.OK, f"{reason}; a broker runs")
+    if reason is not None and holder and "in use" in reason:
+        return Finding(Level.OK, f"{reason}; {holder}")
     if reason is not None:
         remedy = "see what --listen takes in twistd admission --help"
         if "in use" in reason:
-            remedy = "ss -ltnp tells who has it; end that, or choose another with --listen"
-        elif "ermission" in reason or "cannot be read" in reason:
             remedy = (
-                _PRIVILEGES if _isBelow(description, firstFreePort) else "let the user of the broker read its files"
+                "ss -ltnp tells who has it, unless another --listen or --status does; end that, or choose another port"
             )
+        elif "ermission" in reason:
+            remedy = _PRIVILEGES if _isBelow(description, firstFreePort) else "let the user of the server write there"
         return Finding(Level.FAIL, reason, remedy)
     if isPrivileged and _isBelow(description, firstFreePort):
         return Finding(Level.WARN, "can be listened on, by root", _PRIVILEGES)
     return Finding(Level.OK, "can be listened on")
+
+
+def listeningPorts(process: str) -> set[int]:
+    """
+    The TCP ports that a process listens on, as far as we may know: those of others only root does.
+
+    @param process: its number.
+    """
+    found: set[int] = set()
+    try:
+        sockets = {os.readlink(each.path) for each in os.scandir(f"/proc/{process}/fd")}
+        for name in ("tcp", "tcp6"):
+            for line in Path(f"/proc/{process}/net/{name}").read_text("ascii").splitlines()[1:]:
+                words = line.split()
+                if words[3] == _LISTENING and f"socket:[{words[9]}]" in sockets:
+                    found.add(int(words[1].rpartition(":")[2], 16))
+    except (OSError, LookupError):
+        # It has ended, or is somebody else's.
+        pass
+    return found
 
 
 def checkStatus(url: str, fetch: Fetch, timeoutSeconds: float) -> Finding:
@@ -206,18 +223,20 @@ def checkStatus(url: str, fetch: Fetch, timeoutSeconds: float) -> Finding:
     return Finding(Level.FAIL, reasons, "docs/operate.md says what each of these means; so does the log")
 
 
-def checkDirectory(path: Path) -> Finding:
+def checkDirectory(path: Path, option: str = "--data") -> Finding:
     """
-    Check that C{path} can be the directory of the log.
+    Check that the server can write to the directory C{path}.
+
+    @param option: what chooses it.
     """
-    remedy = "--data chooses another; or let it belong to the user of the broker"
+    remedy = f"{option} chooses another; or let it belong to the user of the broker"
     if not path.exists():
         parent = nearest(path)
         if not mayWrite(parent):
             return Finding(Level.FAIL, f"{path} is not there, and cannot be made in {parent}", remedy)
         return Finding(Level.OK, f"{path} will be made")
     if not path.is_dir():
-        return Finding(Level.FAIL, f"{path} is a file", "--data takes a directory")
+        return Finding(Level.FAIL, f"{path} is a file", f"{option} takes a directory")
     if not mayWrite(path):
         return Finding(Level.FAIL, f"{path} cannot be written to by user {os.geteuid()}", remedy)
     user = lockHolder(str(path))
@@ -319,10 +338,17 @@ def mayWrite(directory: Path) -> bool:
     return os.access(directory, os.R_OK | os.W_OK | os.X_OK, effective_ids=True)
 
 
-def _isBelow(description: str, firstFreePort: int) -> bool:
+def portIn(description: str) -> int:
+    """
+    The port of an endpoint; 0 if it has none.
+    """
     try:
         name, positional, keywords = parseDescription(description)
     except PolicyError:
-        return False
+        return 0
     port = keywords.get("port", positional[0] if positional and name in _WITH_PORTS else "")
-    return port.isdigit() and 0 < int(port) < firstFreePort
+    return int(port) if port.isdigit() else 0
+
+
+def _isBelow(description: str, firstFreePort: int) -> bool:
+    return 0 < portIn(description) < firstFreePort

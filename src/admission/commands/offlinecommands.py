@@ -56,6 +56,7 @@ class RecordingOptions(DirectoryOptions):
         ["out", "o", None, "Where results go: a directory, made if need be."],
         ["from", None, None, "The first moment: 2026-03-01, 2026-03-01T12:30 (UTC), or seconds since 1970."],
         ["to", None, None, "The first moment after the last."],
+        ["until", None, None, "The same as --to."],
         ["sample", None, None, "Take this share of the clients, as in 10%: always the same, and all they did."],
     ]  # fmt: skip
 
@@ -63,6 +64,10 @@ class RecordingOptions(DirectoryOptions):
         """
         @raise UsageError: unless C{--out} is given.
         """
+        if self["until"] is not None:
+            if self["to"] is not None:
+                raise UsageError("--to and --until are the same; give one")
+            self["to"] = self["until"]
         if not self["out"]:
             raise UsageError("say where results go: --out OUT")
 

@@ -19,7 +19,7 @@ from ..kafka.client.clientconnection import ClientConnection
 from ..kafka.client.errors import BrokerRefused
 from ..plaintext import table
 from .brokerconnection import ConnectionOptions, Question, ask
-from .console import CommandFailed, CommandGroup
+from .console import CommandFailed, CommandGroup, MixedOptions
 from .limitsyntax import ATTRIBUTES, asArguments, componentsOf, formatAmount, parseAmount
 
 Limits = Mapping[str, float]
@@ -79,7 +79,7 @@ class DescribeOptions(EntityOptions):
     )
 
 
-class AlterOptions(EntityOptions):
+class AlterOptions(MixedOptions, EntityOptions):
     """
     What C{set} and C{remove} have in common.
     """
@@ -123,8 +123,6 @@ class SetOptions(AlterOptions):
         limits: dict[str, float] = {}
         for assignment in assignments:
             name, equals, value = assignment.partition("=")
-            if assignment.startswith("-"):
-                raise UsageError(f"{assignment}: options go before the first NAME=VALUE")
             if not (name and equals):
                 raise UsageError(f"{assignment}: write NAME=VALUE, as in producer_byte_rate=4M")
             if name in limits:
@@ -158,8 +156,6 @@ class RemoveOptions(AlterOptions):
         @param names: of limits.
         """
         for name in names:
-            if name.startswith("-"):
-                raise UsageError(f"{name}: options go before the first NAME")
             if "=" in name:
                 raise UsageError(f"{name}: write the limit's name alone to remove it")
         self["names"] = list(dict.fromkeys(names))

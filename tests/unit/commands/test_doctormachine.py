@@ -85,10 +85,10 @@ class PortTests(FindingTestCase):
         description: str,
         reason: str | None = None,
         isPrivileged: bool = False,
-        hasBroker: bool = False,
+        holder: str = "",
     ) -> Finding:
         """Check an endpoint that cannot be listened on for C{reason}."""
-        return checkPort(description, lambda each: reason, isPrivileged, 1024, hasBroker)
+        return checkPort(description, reason, isPrivileged, 1024, holder)
 
     def test_free(self) -> None:
         """What can be listened on is fine, unless only root can."""
@@ -103,14 +103,14 @@ class PortTests(FindingTestCase):
         """Somebody else has it; where a broker is known to run, that is as it should be."""
         reason = "Couldn't listen on any:9092: [Errno 98] Address already in use."
         self.assertFinds(self.check("tcp:9092", reason), Level.FAIL, reason, "ss -ltnp")
-        self.assertFinds(self.check("tcp:9092", reason, hasBroker=True), Level.OK, reason)
-        self.assertFinds(self.check("tcp:9092", "no such interface", hasBroker=True), Level.FAIL)
+        self.assertFinds(self.check("tcp:9092", reason, holder="process 12"), Level.OK, reason, "process 12")
+        self.assertFinds(self.check("tcp:9092", "no such interface", holder="process 12"), Level.FAIL)
 
     def test_forbidden(self) -> None:
-        """Privileges are missing, or those to read a file."""
+        """Privileges are missing, or those to write in a directory."""
         reason = "[Errno 13] Permission denied"
         self.assertFinds(self.check("tcp:92", reason), Level.FAIL, "CAP_NET_BIND_SERVICE")
-        self.assertFinds(self.check("ssl:9093:privateKey=k.pem", reason), Level.FAIL, "read its files")
+        self.assertFinds(self.check("unix:socket", reason), Level.FAIL, "write there")
 
 
 class StatusTests(FindingTestCase):

@@ -58,6 +58,14 @@ class QuotasOptionsTests(CommandTestCase):
         ):
             self.assertEqual(self.parse("quotas", "describe", *line.split()).subOptions["entity"], entity)
 
+    def test_order(self) -> None:
+        """Options may come after what is set or removed."""
+        options = self.parse("quotas", "set", "producer_byte_rate=4M", "--user", "a", "--dry-run").subOptions
+        self.assertEqual((options["entity"].user, options["dry-run"]), ("a", 1))
+        self.assertEqual(options["limits"], {"producer_byte_rate": 4_000_000})
+        removing = self.parse("quotas", "remove", "producer_byte_rate", "--user", "a").subOptions
+        self.assertEqual((removing["entity"].user, removing["names"]), ("a", ["producer_byte_rate"]))
+
     def test_mistakes(self) -> None:
         """What makes no sense is refused with what would."""
         self.assertMistakes(
@@ -71,7 +79,6 @@ class QuotasOptionsTests(CommandTestCase):
                 ("quotas set --user a", "say which limits, as in producer_byte_rate=4M"),
                 ("quotas set --user a producer_byte_rate", "write NAME=VALUE"),
                 ("quotas set --user a =4M", "write NAME=VALUE"),
-                ("quotas set producer_byte_rate=4M --user a", "--user: options go before the first NAME=VALUE"),
                 ("quotas set --user a x=1 x=2", "x is given twice; keep one"),
                 ("quotas set --user a producer_byte_rate=fast", "producer_byte_rate: 'fast' is not a rate"),
                 ("quotas set --user a request_percentage=4M", "request_percentage: '4M' is not a number"),
@@ -79,7 +86,6 @@ class QuotasOptionsTests(CommandTestCase):
                     "quotas set --user a producer_byte_rat=5M",
                     "producer_byte_rat: no limit has this name; the nearest is producer_byte_rate",
                 ),
-                ("quotas remove producer_byte_rate --user a", "--user: options go before the first NAME"),
                 ("quotas remove --user a producer_byte_rate=4M", "write the limit's name alone to remove it"),
                 ("quotas describe alice", "Wrong number of arguments"),
             ]
