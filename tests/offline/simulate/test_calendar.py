@@ -56,9 +56,7 @@ class ReplayedTests(SynchronousTestCase):
 
         self.patch(replaymodel, "buildPolicy", build)
         self.patch(trials, "resolveCandidate", lambda text: FOUND)
-        clients = [
-            replaymodel.evolve(each, beginsUs=midnightUs - 20_000_000) for each in replaymodel.population(3, 2)
-        ]
+        clients = [replaymodel.evolve(each, beginsUs=midnightUs - 20_000_000) for each in replaymodel.population(3, 2)]
         recording = replaymodel.serve(
             {"daily-budget": TEXT}, clients, replaymodel.steadySteps(), midnightUs + 5_000_000
         )
