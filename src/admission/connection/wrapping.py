@@ -76,8 +76,6 @@ class WrappedFactory(AdmittedFactory):
     @ivar cutOffs: how many connections were cut off for what they did.
     """
 
-    asksPolicies = True
-
     def __init__(
         self,
         wrappedFactory: Any,
