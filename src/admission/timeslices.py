@@ -25,8 +25,8 @@ L{Deferred} it goes on when that has fired, and is told nothing of its result; i
 
 SLICE_SECONDS: Final = 0.0025
 """
-How much of a turn of the reactor goes to work that takes long.  A small request takes several turns, each of which
-waits for a slice.
+How much of a turn of the reactor goes to work that takes long.  A small request takes several turns, each of which waits
+for a slice.
 """
 
 _QUANTUM_SECONDS: Final = 0.001

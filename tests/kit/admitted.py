@@ -103,6 +103,12 @@ def gateFor(pool: IMemoryPool, clock: IReactorTime, seed: int = 0, maxRequests: 
     return Gate(pool, clock, memoryOrder, turnOrder, answerOrder, decodingOrder, maxRequests)
 
 
+class AskingFactory(AdmittedFactory):
+    """Has protocols that ask the policies, if there are any."""
+
+    asksPolicies = True
+
+
 class Server:
     """
     A gate, a pool and a factory on a clock that stands still.
@@ -123,7 +129,7 @@ class Server:
         self.gate = gateFor(self.pool, self.clock, maxRequests=maxRequests)
         self.watch = RecordingWatch()
         self.behave: Callable[[RecordingProtocol, ServerRequest], None] | None = None
-        self.factory = AdmittedFactory(
+        self.factory = AskingFactory(
             lambda: protocol(self.behave),
             self.gate,
             self.clock,

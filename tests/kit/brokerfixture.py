@@ -25,7 +25,7 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.connection.factory import AdmittedFactory, ConnectionLimits
+from admission.connection.factory import ConnectionLimits
 from admission.connection.hangup import HangUpWatch
 from admission.control import AdmissionControl
 from admission.interfaces import FRAMES
@@ -34,6 +34,7 @@ from admission.kafka.broker.brokersession import BrokerSession
 from admission.kafka.broker.log.interface import Partition, Topic
 from admission.kafka.broker.log.segmentlog import SegmentLog
 from admission.kafka.brokersettings import loadSettings
+from admission.kafka.session import SessionFactory
 from admission.kafka.wire.batches import Record, encodeBatch, readBatch
 from admission.kafka.wire.versions import APIS
 from admission.testing.faketransport import FakeTransport
@@ -351,7 +352,7 @@ class BrokerTestCase(SynchronousTestCase):
             self.purgatory,
         )
         self.broker.groups.start()
-        self.factory = AdmittedFactory(
+        self.factory = SessionFactory(
             lambda: BrokerSession(self.broker),
             self.gate,
             self.clock,

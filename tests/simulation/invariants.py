@@ -71,10 +71,10 @@ def checkEmpty(service: BrokerService) -> None:
 @contextmanager
 def watchedConnections() -> Iterator[None]:
     """Have no connection given a request before the one before it is over, and nothing wait for one that is lost."""
-    received, finish = BrokerSession.requestRead, AdmittedProtocol.finish
+    received, finish = BrokerSession.requestReceived, AdmittedProtocol.finish
     connectionLost = BrokerSession.connectionLost
 
-    def requestRead(connection: Any, request: Any) -> None:
+    def requestReceived(connection: Any, request: Any) -> None:
         current = getattr(connection, "simulatedRequest", None)
         if current is not None and current is not request:
             raise Violation(f"{connection.peer} is given a request while another is worked on")
@@ -92,7 +92,7 @@ def watchedConnections() -> Iterator[None]:
 
     with (
         patch.object(BrokerSession, "connectionLost", lost),
-        patch.object(BrokerSession, "requestRead", requestRead),
+        patch.object(BrokerSession, "requestReceived", requestReceived),
         patch.object(AdmittedProtocol, "finish", finished),
     ):
         yield

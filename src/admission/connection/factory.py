@@ -252,6 +252,8 @@ class AdmittedFactory(protocol.ServerFactory):
     While memory is short, and all connections hold more than half of it, those that nobody uses are closed: of the
     addresses that have the most first, and the longest unused first.
 
+    @cvar asksPolicies: whether its connections ask the policies of C{control}.  An L{AdmittedProtocol
+        <admission.connection.protocol.AdmittedProtocol>} does not by itself.
     @ivar gate: the L{Gate} of the server.
     @ivar clock: the reactor, on monotonic time.
     @ivar control: the quota policies of the server.
@@ -268,6 +270,7 @@ class AdmittedFactory(protocol.ServerFactory):
     """
 
     log = Logger()
+    asksPolicies = False
     noisy = False
 
     def __init__(
@@ -283,8 +286,15 @@ class AdmittedFactory(protocol.ServerFactory):
         """
         @param makeConnection: makes the protocol of a new connection.
         @param control: one without policies, unless given.
+        @raise ValueError: if it has policies that nobody asks.
         @param debts: the factory's own, unless given.
         """
+        if control is not None and control.policyNames and not self.asksPolicies:
+            raise ValueError(
+                f"control= has the quota policies {', '.join(control.policyNames)}, which nobody asks about framed "
+                "requests: leave it out or, if your protocol asks control itself, set asksPolicies = True in a "
+                f"subclass of {type(self).__name__}"
+            )
         self.gate = gate
         self.clock = clock
         self.hangUpWatch = hangUpWatch

@@ -14,7 +14,7 @@ from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from ..interfaces import Decision, ILease, IWaiter, Refusal
+from ..interfaces import ILease, IWaiter
 from ..policyfailure import FAILURES, raiseInterrupt
 from ..request import ServerRequest
 from ..tlsfailure import whyTlsFailed
@@ -28,9 +28,6 @@ from .pauses import BUSY, Pause
 _BODY_SHARE = 16
 """Which part of a body has to come in a while."""
 
-REQUEST = "request"
-"""The kind of requests, where a protocol does not tell kinds apart."""
-
 
 @implementer(IWaiter, IHandshakeListener)
 class AdmittedProtocol(Linked, Protocol):
@@ -40,11 +37,6 @@ class AdmittedProtocol(Linked, Protocol):
     A subclass works on a request in L{requestReceived}, and answers it with
     L{respond} or L{finish}, then or later.  The next request is read after that.
 
-    The policies of the factory are asked about each connection and each request, and charged with what it used.
-    L{identify} tells them what it is.
-
-    @cvar refusal: how a request can be refused: by L{requestRefused} (L{Refusal.ERROR}), or not at all, so that it is
-        served and the next one waits (L{Refusal.DELAY}).
     @cvar headBytes: how much of a frame's body L{refuseFrame} wants to see.
     @cvar hasBoundedAnswers: whether a subclass bounds what it answers while memory is short, with
         L{AnswerRoom.whenRoom <admission.gate.answerroom.AnswerRoom.whenRoom>}.
@@ -70,7 +62,6 @@ class AdmittedProtocol(Linked, Protocol):
     transport: Any
     headBytes = 0
     hasBoundedAnswers = False
-    refusal = Refusal.DELAY
     makeRequest: Callable[..., ServerRequest] = ServerRequest
 
     peer = host = holder = clientId = ""
@@ -98,21 +89,6 @@ class AdmittedProtocol(Linked, Protocol):
         is logged, and closes the connection.
 
         @param request: what C{makeRequest} made.
-        """
-        raise NotImplementedError
-
-    def identify(self, request: Any) -> None:
-        """
-        Set C{kind} of a whole request, by which policies and recordings tell requests apart, and C{principal} and
-        C{clientId} if they are others than the connection's.  Called before anything else, and again if the request had
-        to wait.
-        """
-        request.kind = REQUEST
-
-    def requestRefused(self, request: Any, decision: Decision) -> None:
-        """
-        Answer a request that the policies refuse, by L{respond} with the delay of C{decision}; there is to be no other
-        work on it.  Called if C{refusal} is L{Refusal.ERROR}.
         """
         raise NotImplementedError
 
@@ -165,11 +141,9 @@ class AdmittedProtocol(Linked, Protocol):
     def respond(self, parts: Sequence[bytes], delaySeconds: float = 0.0) -> None:
         """
         Answer the request: send C{parts}, and read the next request after
-        C{delaySeconds}, for which the client is throttled, or longer if the policies say so.
+        C{delaySeconds}, for which the client is throttled.
         """
         request, self.request = self.request, None
-        if request is not None:
-            delaySeconds = max(delaySeconds, self.chargeFor(request, sum(map(len, parts))))
         self.send(parts)
         if request is not None:
             self.requestAnswered(request, self.factory.clock.seconds(), delaySeconds)
@@ -186,18 +160,6 @@ class AdmittedProtocol(Linked, Protocol):
         if link.state < CLOSING:
             link.answeredSeconds = now
         self.driver.answered(request, now, delaySeconds)
-
-    def chargeFor(self, request: ServerRequest, responseBytes: int) -> float:
-        """
-        Charge what a request used to its client, if the policies have admitted it.
-
-        @return: the delay that they ask for, in seconds.
-        """
-        if request.view is None or request.rejectReason is not None:
-            return 0.0
-        now = self.factory.clock.seconds()
-        request.responseBytes = responseBytes
-        return self.driver.charge(request, self.driver.usageOf(request, responseBytes, now), now)
 
     def send(self, parts: Sequence[bytes]) -> None:
         """
@@ -218,7 +180,6 @@ class AdmittedProtocol(Linked, Protocol):
         """
         request, self.request = self.request, None
         if request is not None:
-            delaySeconds = max(delaySeconds, self.chargeFor(request, 0))
             self.driver.over(request, self.factory.clock.seconds())
         self._endTurn()
         state = self.link.state
@@ -256,7 +217,7 @@ class AdmittedProtocol(Linked, Protocol):
 
     def workAgain(self) -> None:
         """
-        Call L{requestRead} again for a request that it postponed: it
+        Call L{requestReceived} again for a request that it postponed: it
         returned without an answer and without releasing the lease.
         """
         self.link.isServing = True
@@ -412,7 +373,6 @@ class AdmittedProtocol(Linked, Protocol):
         request = self.request
         if request is not None and not request.isWorkedOn:
             self.request = None
-            self.chargeFor(request, 0)
             self.driver.over(request, self.factory.clock.seconds())
         if self._isOpen:
             for observer in self.factory.observers:
@@ -636,7 +596,7 @@ class AdmittedProtocol(Linked, Protocol):
         assert request is not None
         request.begin(now)
         try:
-            self.requestRead(request)
+            self.requestReceived(request)
             return
         except FAILURES:
             raiseInterrupt()
@@ -644,23 +604,6 @@ class AdmittedProtocol(Linked, Protocol):
         # Only now: what the exception knows of would keep the buffer from being used again.
         self.finish()
         self.close(FAILED)
-
-    def requestRead(self, request: Any) -> None:
-        """
-        A whole request has a turn: ask the policies, and work on it if they admit it.
-        """
-        driver = self.driver
-        request.principal, request.clientId = self.principal, self.clientId
-        self.identify(request)
-        if not driver.owesNothing and self.holdBack(request):
-            return
-        if self.factory.control.wants.usage:
-            decision = driver.admit(request, self.refusal)
-            if not decision.admitted:
-                self.requestRefused(request, decision)
-                return
-            driver.begin(request)
-        self.requestReceived(request)
 
     def holdBack(self, request: ServerRequest) -> bool:
         """

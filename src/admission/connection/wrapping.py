@@ -76,6 +76,8 @@ class WrappedFactory(AdmittedFactory):
     @ivar cutOffs: how many connections were cut off for what they did.
     """
 
+    asksPolicies = True
+
     def __init__(
         self,
         wrappedFactory: Any,

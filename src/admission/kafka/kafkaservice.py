@@ -60,7 +60,7 @@ from .secondsignal import SecondSignal
 from .server import Server
 from .serversettings import RESERVED_DESCRIPTORS, ServerSettings
 from .serverstatus import ServerStatus
-from .session import KafkaSession
+from .session import KafkaSession, SessionFactory
 
 PRESSURE_LOGGED_EVERY_SECONDS = 60.0
 
@@ -406,7 +406,7 @@ class KafkaService(Service):
         self._startRecording(recorder, gateSeed)
 
         limits = self._connectionLimits()
-        self.factory = AdmittedFactory(
+        self.factory = SessionFactory(
             self.makeSession, gate, clock, hangUpWatch, limits, control, debts=self.server.debts
         )
         if recorder.isRecording:

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from math import inf
 from typing import Any, Final, Protocol
 
+from ..connection.factory import AdmittedFactory
 from ..connection.protocol import AdmittedProtocol
 from ..interfaces import Decision, Refusal, Usage
 from ..recording.events import UNKNOWN
-from ..request import ServerRequest
 from .kafkarequest import Address, KafkaRequest
 from .refusedsequences import RefusedSequences
 from .server import ANONYMOUS, Server
@@ -77,6 +77,14 @@ class KnownApi(Protocol):
 
     @property
     def largestFrameBytes(self) -> int | None: ...
+
+
+class SessionFactory(AdmittedFactory):
+    """
+    The connections of a server that speaks Kafka.
+    """
+
+    asksPolicies = True
 
 
 class KafkaSession(AdmittedProtocol):
@@ -167,7 +175,7 @@ class KafkaSession(AdmittedProtocol):
                 return f"a {api.name} request of {sizeBytes} bytes was announced, and {limitBytes} are allowed"
         return None
 
-    def requestRead(self, request: KafkaRequest) -> None:
+    def requestReceived(self, request: KafkaRequest) -> None:
         reason = None
         try:
             buffer = request.frame
@@ -208,12 +216,6 @@ class KafkaSession(AdmittedProtocol):
         else:
             self.driver.begin(request)
         return decision
-
-    def chargeFor(self, request: ServerRequest, responseBytes: int) -> float:
-        """
-        It was charged before its answer was encoded, which tells the client of the delay.
-        """
-        return 0.0
 
     def _charge(self, request: KafkaRequest, usage: Usage, now: float) -> float:
         """

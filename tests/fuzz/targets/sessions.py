@@ -25,7 +25,7 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import capturedLogs
 
-from admission.connection.factory import AdmittedFactory, ConnectionLimits
+from admission.connection.factory import ConnectionLimits
 from admission.connection.hangup import HangUpWatch
 from admission.control import AdmissionControl
 from admission.kafka.broker.broker import Broker
@@ -35,6 +35,7 @@ from admission.kafka.brokersettings import Settings, loadSettings
 from admission.kafka.scram import HASHES, MIN_ITERATIONS, ScramSecret
 from admission.kafka.security.checkers import ScramChecker, makePortal
 from admission.kafka.security.passwordfile import PasswordFile, Users, formatUsers
+from admission.kafka.session import SessionFactory
 from admission.kafka.wire.batches import HEADER_BYTES
 from admission.kafka.wire.headers import parseRequestHeader
 from admission.kafka.wire.primitives import MalformedRequest
@@ -204,7 +205,7 @@ class _Rig:
         )
         self.broker.logins.makeNonce = lambda: "server"
         self.broker.groups.start()
-        self.factory = AdmittedFactory(
+        self.factory = SessionFactory(
             lambda: BrokerSession(self.broker),
             self.gate,
             self.clock,

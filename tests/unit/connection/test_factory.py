@@ -19,6 +19,7 @@ from admission.connection.factory import (
     MAX_LEAVING,
     TLS_CONNECTION_BYTES,
     UNUSED_SECONDS,
+    AdmittedFactory,
     ConnectionLimits,
     RefusedProtocol,
 )
@@ -321,6 +322,26 @@ class IdleTests(SynchronousTestCase):
         self.server.factory.stop()
         self.server.factory.stop()
         self.assertEqual(self.clock.getDelayedCalls(), [])
+
+
+class PoliciesTests(SynchronousTestCase):
+    """Quota policies of a factory."""
+
+    def test_unasked(self) -> None:
+        """Policies that nobody would ask are refused in a sentence that says what to do."""
+        server = Server()
+        control = AdmissionControl([("scripted", ScriptedQuota())])
+
+        def make(control: AdmissionControl) -> AdmittedFactory:
+            return AdmittedFactory(RecordingProtocol, server.gate, server.clock, server.watch, control=control)  # type: ignore[arg-type]
+
+        error = self.assertRaises(ValueError, make, control)
+        self.assertEqual(
+            str(error),
+            "control= has the quota policies scripted, which nobody asks about framed requests: leave it out or, if "
+            "your protocol asks control itself, set asksPolicies = True in a subclass of AdmittedFactory",
+        )
+        self.assertFalse(make(AdmissionControl()).control.isLimiting)
 
 
 class SweepTests(SynchronousTestCase):

@@ -21,7 +21,7 @@ from zope.interface import implementer
 
 from admission.clock import wholeMicroseconds
 from admission.connection.driver import FAILED, HUNG_UP
-from admission.connection.factory import AdmittedFactory, ConnectionLimits
+from admission.connection.factory import ConnectionLimits
 from admission.connection.hangup import HangUpWatch
 from admission.connection.pauses import Pause
 from admission.control import AdmissionControl
@@ -48,7 +48,7 @@ from admission.kafka.requestrecording import BROKE, LOGIN_GRAIN_BYTES, RequestRe
 from admission.kafka.security.checkers import makePortal
 from admission.kafka.security.login import Logins
 from admission.kafka.server import ANONYMOUS
-from admission.kafka.session import BEHIND
+from admission.kafka.session import BEHIND, SessionFactory
 from admission.kafka.wire.batches import HEADER_BYTES
 from admission.metrics.registry import SensorRegistry
 from admission.recording.eventof import NO_MEMORY, OVER_QUOTA, withoutNumbers
@@ -157,7 +157,7 @@ class RecordedTestCase(BrokerTestCase):
         self.recorder = EventRecorder([("memory", self.exporter)], self.clock, SensorRegistry(self.clock.seconds))
         self.recorder.start(Origin("0", "boot"), lambda function, *args: succeed(function(*args)))
         self.addCleanup(self._stopRecording)
-        self.factory = AdmittedFactory(
+        self.factory = SessionFactory(
             self.makeConnection,
             self.gate,
             self.clock,

@@ -21,7 +21,7 @@ from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from admission.connection.factory import AdmittedFactory, ConnectionLimits
+from admission.connection.factory import ConnectionLimits
 from admission.connection.hangup import HangUpWatch
 from admission.control import AdmissionControl
 from admission.interfaces import DEFAULT, QuotaEntity
@@ -31,6 +31,7 @@ from admission.kafka.gateway.nodelink import NodeLink
 from admission.kafka.gateway.nodes import NodePorts, Nodes
 from admission.kafka.gateway.relaysession import RelaySession
 from admission.kafka.kafkarequest import Address
+from admission.kafka.session import SessionFactory
 from admission.kafka.wire.codec import encodeEntity
 from admission.kafka.wire.headers import parseRequestHeader
 from admission.kafka.wire.relayedapis import RELAYED_APIS, RELAYED_FLEXIBLE_FROM
@@ -273,7 +274,7 @@ class GatewayTestCase(SynchronousTestCase):
             lambda host, port: PlayedEndpoint(self, Address(host, port)),
             **self.gatewayFlags,
         )
-        self.factory = AdmittedFactory(
+        self.factory = SessionFactory(
             lambda: RelaySession(self.gateway),
             self.gate,
             self.clock,
