@@ -361,6 +361,7 @@ class BrokerTestCase(SynchronousTestCase):
             self.clock,
             HangUpWatch(MemoryReactorClock()),
             ConnectionLimits(),
+            self.control,
             debts=self.broker.debts,
         )
         self.clock.advance(0)

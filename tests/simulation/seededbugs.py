@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 from admission.connection.debts import Debts
+from admission.connection.driver import RequestDriver
 from admission.connection.framing import Framer
 from admission.connection.protocol import AdmittedProtocol
 from admission.gate.gate import Gate
@@ -59,9 +60,8 @@ def _saveOneOffset(store: Any, group: Any, offsets: Any, then: Callable[[Excepti
     then(None)
 
 
-def _resumeUnlessThrottled(protocol: Any) -> None:
-    protocol._quotaCall = None
-    protocol.throttleOver()
+def _forgetThrottle(driver: Any) -> None:
+    driver._throttleCall = None
 
 
 _connectionLost = AdmittedProtocol.connectionLost
@@ -95,11 +95,11 @@ def _checkFirst(purgatory: Any, key: Any) -> int:
     return 0
 
 
-_charge = BrokerSession._charge
+_charge = RequestDriver.charge
 
 
-def _chargeNothing(connection: Any, request: Any, usage: Any, now: float) -> float:
-    _charge(connection, request, usage, now)
+def _chargeNothing(*arguments: Any, **named: Any) -> float:
+    _charge(*arguments, **named)
     return 0.0
 
 
@@ -108,9 +108,7 @@ BUGS: dict[str, Bug] = {
     "a connection that is lost keeps the memory of what it had received": instead(
         AdmittedProtocol, "connectionLost", _lostWithoutRelease
     ),
-    "a connection that was throttled is not read again": instead(
-        AdmittedProtocol, "_throttleOver", _resumeUnlessThrottled
-    ),
+    "a connection that was throttled is not read again": instead(RequestDriver, "_throttleOver", _forgetThrottle),
     "a request of another kind overtakes those that wait for the disk": instead(
         ProduceResponses, "isOutstanding", property(lambda responses: False)
     ),
@@ -126,6 +124,6 @@ BUGS: dict[str, Bug] = {
     "producers are forgotten at a start": instead(ProducerStates, "restore", _nothing),
     "groups are not stored": instead(GroupStore, "save", _saveNothing),
     "offsets are not stored": instead(GroupStore, "saveOffsets", _saveOneOffset),
-    "over its quota nobody has to wait": instead(BrokerSession, "_charge", _chargeNothing),
+    "over its quota nobody has to wait": instead(RequestDriver, "charge", _chargeNothing),
     "nobody owes anything on a new connection": instead(Debts, "owes", _nothing),
 }

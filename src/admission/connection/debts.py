@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import ItemsView
 from math import inf
+from typing import Protocol
 
 from attrs import define
 
@@ -31,12 +32,26 @@ class Debt:
     policy: str | None = None
 
 
+class Throttled(Protocol):
+    """
+    The connection of a client that waits.
+    """
+
+    def limitsChanged(self, now: float) -> None:
+        """
+        Shorten its delay to what the limits that now hold ask for.
+        """
+
+
 class Debts:
     """
     The clients that were told to wait, by principal and client id: the last L{MAX_DEBTS} of them.
+
+    @ivar throttled: those that wait on open connections.
     """
 
     def __init__(self) -> None:
+        self.throttled: set[Throttled] = set()
         # Who was told so last is last.
         self._debts: dict[tuple[str, str], Debt] = {}
 
@@ -69,11 +84,15 @@ class Debts:
         debt = self._debts.get((principal, clientId))
         return 0.0 if debt is None else debt.heldUntilSeconds - now
 
-    def clear(self) -> None:
+    def limitsChanged(self, now: float) -> None:
         """
-        Forget them all: other limits hold.
+        Other limits hold: who waits does so no longer than these ask for, and what was owed by the others is forgotten.
+
+        @param now: in whole microseconds.
         """
         self._debts.clear()
+        for each in list(self.throttled):
+            each.limitsChanged(now)
 
     def items(self) -> ItemsView[tuple[str, str], Debt]:
         """

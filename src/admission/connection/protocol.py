@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from twisted.internet.interfaces import IDelayedCall, IHandshakeListener, ITCPTransport
+from twisted.internet.interfaces import IHandshakeListener, ITCPTransport
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -19,6 +19,7 @@ from ..policyfailure import FAILURES, raiseInterrupt
 from ..request import ServerRequest
 from ..tlsfailure import whyTlsFailed
 from .deadline import Deadline
+from .driver import FAILED, RequestDriver
 from .factory import MAX_READ_BYTES, AdmittedFactory
 from .framing import Framer, FrameRefused
 from .link import CLOSING, DRAINING, Link, Linked, LinkState
@@ -26,9 +27,6 @@ from .pauses import BUSY, Pause
 
 _BODY_SHARE = 16
 """Which part of a body has to come in a while."""
-
-HUNG_UP = "the client hung up"
-FAILED = "its request could not be answered"
 
 
 @implementer(IWaiter, IHandshakeListener)
@@ -46,6 +44,7 @@ class AdmittedProtocol(Linked, Protocol):
         what L{ServerRequest} is given.
     @ivar factory: the L{AdmittedFactory} that made it.
     @ivar link: between it and its transport; set once connected.
+    @ivar driver: takes its requests through the rule; set once connected.
     @ivar request: the request that is read or worked on, if there is one.
     @ivar holder: its principal, or its address while that is not known.
     @ivar requestCount: how many requests have come, including refused ones.
@@ -57,8 +56,6 @@ class AdmittedProtocol(Linked, Protocol):
     @ivar peer: the peer's address, for messages; set once connected.
     @ivar host: the peer's address without its port.
     @ivar pauses: the reasons not to read.
-    @ivar throttledUntilSeconds: when the last delay of L{throttle} ends or
-        ended, in seconds of the factory's clock.
     """
 
     factory: AdmittedFactory
@@ -74,16 +71,14 @@ class AdmittedProtocol(Linked, Protocol):
     listener = ""
     principal: str | None = None
     hasPeerGone = False
-    openedSeconds = throttledUntilSeconds = 0.0
+    openedSeconds = 0.0
 
     _isConnected = False
     _isOpen = False
     _hasTurn = False
-    _openRequests = 0
     _body: ILease | None = None
     _bodyMark = 0
     _bodyMarkSeconds = 0.0
-    _quotaCall: IDelayedCall | None = None
 
     # What a subclass says
 
@@ -111,8 +106,8 @@ class AdmittedProtocol(Linked, Protocol):
 
     def opened(self) -> None:
         """
-        It is known from where the connection comes: behind a load balancer that may be later than C{connectionMade}.
-        Nothing was received yet.
+        It is known from where the connection comes, which behind a load balancer may be later than C{connectionMade},
+        and the policies have been asked about it.  Nothing was received yet.
         """
 
     def requestsAbandoned(self) -> None:
@@ -141,21 +136,6 @@ class AdmittedProtocol(Linked, Protocol):
         from now on.
         """
 
-    def throttleLess(self, delaySeconds: float) -> None:
-        """
-        Shorten the rest of the delay of L{throttle} to C{delaySeconds}, if it is
-        longer.
-        """
-        untilSeconds = self.factory.clock.seconds() + max(delaySeconds, 0.0)
-        if self._quotaCall is not None and untilSeconds < self.throttledUntilSeconds:
-            self.throttledUntilSeconds = untilSeconds
-            self._quotaCall.reset(max(delaySeconds, 0.0))
-
-    def throttleOver(self) -> None:
-        """
-        The delay of L{throttle} has passed; reading goes on after this.
-        """
-
     # What a subclass calls
 
     def respond(self, parts: Sequence[bytes], delaySeconds: float = 0.0) -> None:
@@ -177,12 +157,9 @@ class AdmittedProtocol(Linked, Protocol):
         @param delaySeconds: the delay that the client is told.
         """
         link = self.link
-        if link.state >= CLOSING:
-            request.expire(self.whyExpired)
-        else:
+        if link.state < CLOSING:
             link.answeredSeconds = now
-            request.answer(now, delaySeconds)
-        self.requestOver(request, now)
+        self.driver.answered(request, now, delaySeconds)
 
     def send(self, parts: Sequence[bytes]) -> None:
         """
@@ -203,7 +180,7 @@ class AdmittedProtocol(Linked, Protocol):
         """
         request, self.request = self.request, None
         if request is not None:
-            self.requestOver(request, self.factory.clock.seconds())
+            self.driver.over(request, self.factory.clock.seconds())
         self._endTurn()
         state = self.link.state
         if state >= DRAINING:
@@ -219,15 +196,7 @@ class AdmittedProtocol(Linked, Protocol):
         Do not read for C{delaySeconds}, because the client is over its quota.
         Of two delays the one that ends later holds.
         """
-        clock = self.factory.clock
-        untilSeconds = clock.seconds() + delaySeconds
-        if untilSeconds <= self.throttledUntilSeconds or self.link.state >= CLOSING:
-            return
-        self.throttledUntilSeconds = untilSeconds
-        if self._quotaCall is not None:
-            self._quotaCall.cancel()
-        self._quotaCall = clock.callLater(delaySeconds, self._throttleOver)
-        self.pause(Pause.THROTTLED)
+        self.driver.throttle(delaySeconds)
 
     def park(self) -> None:
         """
@@ -235,27 +204,8 @@ class AdmittedProtocol(Linked, Protocol):
         """
         request = self.request
         assert request is not None
-        self.factory.control.parkRequest(request, self.factory.clock.seconds())
+        self.driver.park(request)
         self._endTurn()
-
-    def requestOver(self, request: ServerRequest, now: float) -> None:
-        """
-        C{request} is over, and no longer the connection's: tell control and the
-        observers.
-        """
-        self._openRequests -= 1
-        if request.answered is None and request.rejectReason is None and request.expireReason is None:
-            request.expire(self.whyExpired)
-        self.factory.control.endRequest(request, now)
-        for observer in self.factory.observers:
-            observer.requestOver(request)
-
-    @property
-    def whyExpired(self) -> str:
-        """
-        Why a request was not answered.
-        """
-        return self.whyClosed or (HUNG_UP if self.isLost or self.hasPeerGone else FAILED)
 
     def releaseRequest(self) -> None:
         """
@@ -308,15 +258,17 @@ class AdmittedProtocol(Linked, Protocol):
 
     def drain(self) -> None:
         """
-        Read no more requests; close when the one that has been read is answered,
-        or after the grace period.
+        Read no more requests; close when the one that has been read is answered, though its client owe time, or after
+        the grace period.
         """
         link = self.link
-        if link.state is not LinkState.OPEN:
-            return
-        link.drain()
-        if BUSY not in self.pauses.reasons:
-            self.closeGracefully()
+        isHeld = self._letGo(isForgiven=True)
+        if link.state is LinkState.OPEN:
+            link.drain()
+            if BUSY not in self.pauses.reasons:
+                self.closeGracefully()
+        if isHeld:
+            self.workAgain()
 
     def closeGracefully(self) -> None:
         """
@@ -358,6 +310,7 @@ class AdmittedProtocol(Linked, Protocol):
         self.pauses = link.pauses
         self._namePeer()
         self.openedSeconds = link.lastActiveSeconds
+        self.driver = RequestDriver(self)
         self.framer = Framer(self._allocate, self._announced, self.headBytes)
         self._bodyDeadline = Deadline(clock, self._bodyStopped)
         if ITCPTransport.providedBy(transport):
@@ -412,16 +365,15 @@ class AdmittedProtocol(Linked, Protocol):
         self.framer.discard()
         self._bodyOver()
         self._bodyDeadline.close()
-        if self._quotaCall is not None:
-            self._quotaCall.cancel()
-            self._quotaCall = None
+        self._letGo()
+        self.driver.lost()
         if not self._hasTurn:
             self.releaseRequest()
         self.requestsAbandoned()
         request = self.request
         if request is not None and not request.isWorkedOn:
             self.request = None
-            self.requestOver(request, self.factory.clock.seconds())
+            self.driver.over(request, self.factory.clock.seconds())
         if self._isOpen:
             for observer in self.factory.observers:
                 observer.connectionClosed(self, reason)
@@ -465,11 +417,30 @@ class AdmittedProtocol(Linked, Protocol):
         return sum(lease.sizeBytes for lease in (self.framer.lease, self._requestLease) if lease is not None)
 
     @property
-    def isThrottled(self) -> bool:
+    def throttledUntilSeconds(self) -> float:
         """
-        Whether a delay of L{throttle} has not passed yet.
+        When the last delay of L{throttle} ends or ended, in seconds of the factory's clock.
         """
-        return self._quotaCall is not None
+        return self.driver.throttledUntilSeconds
+
+    # What its driver tells it
+
+    def throttled(self, delaySeconds: float) -> None:
+        """
+        The client has to wait: nothing of it is read for C{delaySeconds}.
+        """
+        if Pause.THROTTLED not in self.pauses.reasons:
+            self.pause(Pause.THROTTLED)
+
+    def throttleOver(self) -> None:
+        """
+        The delay of L{throttle} has passed: begin with a request that was held back, and read again.
+        """
+        if self._letGo():
+            self.workAgain()
+        # Unless what waited was served by that, and was given a delay of its own.
+        if not self.driver.isThrottled:
+            self.resume(Pause.THROTTLED)
 
     # What the link asks
 
@@ -529,9 +500,12 @@ class AdmittedProtocol(Linked, Protocol):
             # acknowledgement does that.  They are read in their turn, and then
             # its end is.
             self.peerGone()
+            if self.driver.heldSeconds is not None:
+                self.closeGracefully()
 
     def closing(self) -> None:
         self._bodyOver()
+        self._letGo()
         self.factory.gate.forget(self)
         self.framer.discard()
         if not self._hasTurn:
@@ -547,7 +521,9 @@ class AdmittedProtocol(Linked, Protocol):
         self._isOpen = True
         for observer in self.factory.observers:
             observer.connectionOpened(self)
-        self.opened()
+        self.driver.opened()
+        if self.link.state < CLOSING:
+            self.opened()
 
     def _frameRefused(self, reason: str) -> None:
         """
@@ -558,7 +534,7 @@ class AdmittedProtocol(Linked, Protocol):
             # A length that is negative is refused before there is a request.
             request = self._requestArrived(0)
         request.reject(reason)
-        self.requestOver(request, self.factory.clock.seconds())
+        self.driver.over(request, self.factory.clock.seconds())
         self.close(reason)
 
     @property
@@ -581,12 +557,8 @@ class AdmittedProtocol(Linked, Protocol):
         return reason
 
     def _requestArrived(self, sizeBytes: int) -> ServerRequest:
-        factory = self.factory
         self.requestCount += 1
-        self._openRequests += 1
-        return self.makeRequest(
-            self, sizeBytes, factory.clock.seconds(), self._openRequests, factory.gate.pool.availableBytes
-        )
+        return self.driver.arrived(sizeBytes)
 
     def _allocate(self, sizeBytes: int) -> ILease | None:
         request = self.request
@@ -633,17 +605,33 @@ class AdmittedProtocol(Linked, Protocol):
         self.finish()
         self.close(FAILED)
 
+    def holdBack(self, request: ServerRequest) -> bool:
+        """
+        Hold a request back, if its client has to wait since before; see L{RequestDriver.holdBack}.
+
+        @return: whether it is held back, or given up because its client has gone.
+        """
+        if not self.driver.holdBack(request):
+            return False
+        if self.hasPeerGone:
+            self.finish()
+            self.closeGracefully()
+        else:
+            self._endTurn()
+            # It has not begun: its memory is as good as claimed.
+            self.factory.gate.bodies.started(self)
+        return True
+
+    def _letGo(self, isForgiven: bool = False) -> bool:
+        isHeld = self.driver.letGo(isForgiven)
+        if isHeld:
+            self.factory.gate.bodies.over(self)
+        return isHeld
+
     def _endTurn(self) -> None:
         if self._hasTurn:
             self._hasTurn = False
             self.factory.gate.turns.end()
-
-    def _throttleOver(self) -> None:
-        self._quotaCall = None
-        self.throttleOver()
-        # Unless what waited was served by that, and was given a delay of its own.
-        if self._quotaCall is None:
-            self.resume(Pause.THROTTLED)
 
     def _watchBody(self) -> None:
         """
@@ -673,11 +661,16 @@ class AdmittedProtocol(Linked, Protocol):
             self.factory.gate.bodies.over(self)
 
     def idleSeconds(self, now: float) -> float:
+        heldSeconds = self.driver.heldSeconds
+        if heldSeconds is not None:
+            return now - heldSeconds
         if self.pauses.isApplied or self._body is None:
             return 0.0
         return now - max(self._bodyMarkSeconds, self.link.resumedSeconds)
 
     def missingBytes(self) -> int:
+        if self.driver.heldSeconds is not None:
+            return self.requestBytes
         return 0 if self._body is None else self._body.sizeBytes - self.framer.filledBytes
 
     def giveWay(self) -> None:

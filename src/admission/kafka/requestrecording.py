@@ -8,7 +8,8 @@ from __future__ import annotations
 from twisted.internet.error import ConnectionAborted, ConnectionDone
 from twisted.python.failure import Failure
 
-from ..connection.protocol import HUNG_UP, AdmittedProtocol
+from ..connection.driver import HUNG_UP
+from ..connection.protocol import AdmittedProtocol
 from ..recording.eventof import eventOf, withoutNumbers
 from ..recording.recorder import EventRecorder
 from ..request import ServerRequest

@@ -16,7 +16,6 @@ from ..clock import wholeMicroseconds
 from ..connection.debts import Debts
 from ..control import AdmissionControl
 from ..gate.gate import Gate
-from ..interfaces import NOTHING
 from .quotalimits import QuotaLimits
 from .serversettings import ServerSettings
 
@@ -45,7 +44,6 @@ class Server(Generic[S]):
     wallSeconds: Callable[[], float]
     limits: QuotaLimits = field(init=False)
     debts: Debts = field(init=False, factory=Debts)
-    _throttled: set[Any] = field(init=False, factory=set)
 
     def settingsChanged(self) -> None:
         """
@@ -63,24 +61,9 @@ class Server(Generic[S]):
         """
         C{session} is paused for C{delaySeconds}, because its client is over a quota.
         """
-        self._throttled.add(session)
-
-    def unthrottled(self, session: Any) -> None:
-        """
-        C{session} was resumed or closed.
-        """
-        self._throttled.discard(session)
 
     def limitsChanged(self) -> None:
         """
-        Shorten the delays of throttled sessions to what the new limits ask for.
+        Let clients wait no longer than the new limits ask for.
         """
-        self.debts.clear()
-        now = wholeMicroseconds(self.clock.seconds())
-        for session in list(self._throttled):
-            if session.lastAdmitted is None:
-                # Its first request is held back, or it was refused and stays away.
-                if session.isHeldBack:
-                    session.throttleLess(0.0)
-            else:
-                session.throttleLess(self.control.charge(session.lastAdmitted, NOTHING, now).delaySeconds)
+        self.debts.limitsChanged(wholeMicroseconds(self.clock.seconds()))

@@ -5,13 +5,13 @@ One client connection, whatever answers it: how large its requests may be, and t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from math import inf
 from typing import Any, Final, Protocol
 
-from ..clock import wholeMicroseconds
 from ..connection.factory import AdmittedFactory
 from ..connection.protocol import AdmittedProtocol
-from ..interfaces import CONNECTION, Decision, Refusal, Request, Usage
+from ..interfaces import Decision, Refusal, Usage
 from ..recording.events import UNKNOWN
 from .kafkarequest import Address, KafkaRequest
 from .refusedsequences import RefusedSequences
@@ -98,8 +98,6 @@ class KafkaSession(AdmittedProtocol):
         the address that it has reached.
     @ivar principal: the authenticated name of the client.
     @ivar clientId: the client id in the client's last request.
-    @ivar lastAdmitted: the last request that the quota policies did not refuse,
-        as they see it.
     """
 
     headBytes = 2
@@ -108,7 +106,6 @@ class KafkaSession(AdmittedProtocol):
     apis: Mapping[int, KnownApi] = BY_KEY
     flexibleFrom = FLEXIBLE_FROM
     principal: str = ANONYMOUS
-    lastAdmitted: Request | None = None
     advertised: Address | None = None
     request: KafkaRequest | None
 
@@ -116,9 +113,6 @@ class KafkaSession(AdmittedProtocol):
         self._server = server
         self._requestLimitBytes = min(server.settings.socketRequestMaxBytes, server.gate.pool.largestBytes)
         self._refusedSequences: RefusedSequences | None = None
-        # Whether it is known not to owe any time, and since when its first request is held back because it does.
-        self._isKnown = False
-        self._heldSeconds: float | None = None
 
     # What a subclass says
 
@@ -204,40 +198,6 @@ class KafkaSession(AdmittedProtocol):
         self.finish()
         self.close(reason)
 
-    def opened(self) -> None:
-        """
-        Connections may be limited, too.
-        """
-        if not self._server.control.wants.decision:
-            return
-        opening = KafkaRequest(self, 0, self.factory.clock.seconds(), 1, self.factory.gate.pool.availableBytes)
-        opening.begin(opening.arrived)
-        opening.kind, opening.principal, opening.clientId = CONNECTION, ANONYMOUS, ""
-        opening.serviceSeconds = 0.0
-        isAdmitted = self._admit(opening, Refusal.ERROR).admitted
-        now = self.factory.clock.seconds()
-        if isAdmitted:
-            delaySeconds = self._charge(opening, Usage(connections=1), now)
-            if delaySeconds > 0:
-                self.throttle(delaySeconds)
-            opening.answer(now)
-        else:
-            self.close(opening.decision.message)
-        self._openRequests += 1
-        self.requestOver(opening, now)
-
-    def _admit(self, request: KafkaRequest, refusal: Refusal, identities: Sequence[int] = ()) -> Decision:
-        """
-        Ask the quota policies whether a request may go ahead.
-        """
-        assert request.kind is not None
-        request.view = Request(request.kind, self.principal, request.clientId, self.host, request.sizeBytes, identities)
-        now = wholeMicroseconds(self.factory.clock.seconds())
-        decision = self._server.control.admitRequest(request, now, refusal)
-        # A refusal, even one that became a delay, is no debt: it does not end when limits change.
-        self.lastAdmitted = request.view if decision.admitted and not decision.delays else None
-        return decision
-
     def _admitProduce(self, request: KafkaRequest, produced: ProduceRequest) -> Decision:
         """
         The same for a Produce request: what depends on a refused one is refused, too.
@@ -245,7 +205,7 @@ class KafkaSession(AdmittedProtocol):
         identities = request.identities = producerIds(produced)
         if identities:
             request.producerEpoch = _epochIn(produced)
-        decision = self._admit(request, Refusal.ERROR, identities)
+        decision = self.driver.admit(request, Refusal.ERROR, identities)
         if not decision.admitted:
             if self._refusedSequences is None:
                 self._refusedSequences = RefusedSequences()
@@ -254,15 +214,8 @@ class KafkaSession(AdmittedProtocol):
             request.reject(BEHIND.reason)
             return BEHIND
         else:
-            self._server.control.beginRequest(request, self.factory.clock.seconds())
+            self.driver.begin(request)
         return decision
-
-    def _usageOf(self, request: KafkaRequest, responseBytes: int, now: float) -> Usage:
-        """
-        What a request has used.  The time worked on it is what a recording has, or sums of it would not be the same.
-        """
-        serviceSeconds = request.serviceSeconds = wholeMicroseconds(request.workedSeconds(now))
-        return Usage(request.sizeBytes, responseBytes, serviceSeconds)
 
     def _charge(self, request: KafkaRequest, usage: Usage, now: float) -> float:
         """
@@ -270,108 +223,25 @@ class KafkaSession(AdmittedProtocol):
 
         @return: the delay that the client is given, in seconds.
         """
-        server = self._server
         # Only a refusal without a response has a delay and is admitted.
-        maxRefusalSeconds = server.longestRefusalSeconds(self) if request.decision.delaySeconds else 0.0
-        delaySeconds = server.control.chargeRequest(request, usage, wholeMicroseconds(now), maxRefusalSeconds)
-        if delaySeconds > 0:
-            # Fetches have limits of their own, and are never held back.
-            isHeldBack = request.kind != "Fetch"
-            server.debts.owes(
-                self.principal, request.clientId, self.host, now + delaySeconds, request.policy, isHeldBack
-            )
-        return delaySeconds
+        maxRefusalSeconds = self._server.longestRefusalSeconds(self) if request.decision.delaySeconds else inf
+        # Fetches have limits of their own, and are never held back.
+        return self.driver.charge(request, usage, now, maxRefusalSeconds, isHeldBack=request.kind != "Fetch")
 
     # Waiting
 
-    def throttle(self, delaySeconds: float) -> None:
+    def throttled(self, delaySeconds: float) -> None:
         """
         Also keep the members of groups from being missed meanwhile.
         """
-        super().throttle(delaySeconds)
-        if self.isThrottled:
-            self._server.throttled(self, delaySeconds)
+        super().throttled(delaySeconds)
+        self._server.throttled(self, delaySeconds)
 
-    def throttleOver(self) -> None:
+    def holdBackFirst(self, apiName: str, request: KafkaRequest) -> bool:
         """
-        Also begin with the request that was held back.
+        Hold back the first request of a client that has to wait, unless it is of those that clients cannot do without.
         """
-        self._server.unthrottled(self)
-        if self._heldSeconds is not None:
-            self._letGo()
-            self.workAgain()
-
-    @property
-    def isHeldBack(self) -> bool:
-        """
-        Whether its first request waits because its client owes time.
-        """
-        return self._heldSeconds is not None
-
-    def holdBack(self, apiName: str, request: KafkaRequest) -> bool:
-        """
-        Hold the first request of a connection back while its client has to wait: or whoever is told to wait would
-        connect anew.
-
-        @return: whether it is held back.
-        """
-        if self._isKnown or apiName in _NEVER_HELD_BACK:
-            return False
-        now = self.factory.clock.seconds()
-        delaySeconds = self._server.debts.heldSeconds(self.principal, request.clientId, now)
-        self._isKnown = delaySeconds <= 0
-        if self._isKnown:
-            return False
-        if self.hasPeerGone:
-            self.finish()
-            self.closeGracefully()
-            return True
-        request.postpone()
-        self._endTurn()
-        self.throttle(delaySeconds)
-        # It has not begun: its memory is as good as claimed.
-        self._heldSeconds = now
-        self.factory.gate.bodies.started(self)
-        return True
-
-    def _letGo(self) -> None:
-        if self._heldSeconds is not None:
-            self._heldSeconds = None
-            self.factory.gate.bodies.over(self)
-
-    def idleSeconds(self, now: float) -> float:
-        return super().idleSeconds(now) if self._heldSeconds is None else now - self._heldSeconds
-
-    def missingBytes(self) -> int:
-        return super().missingBytes() if self._heldSeconds is None else self.requestBytes
-
-    # Ending
-
-    def drain(self) -> None:
-        """
-        Also hold no request back.
-        """
-        isHeld = self._heldSeconds is not None
-        self._letGo()
-        super().drain()
-        if isHeld:
-            self._isKnown = True
-            self.workAgain()
-
-    def closing(self) -> None:
-        self._letGo()
-        super().closing()
-
-    def peerGone(self) -> None:
-        """
-        Requests that the client sent before it left are still served, but for one that is held back.
-        """
-        if self._heldSeconds is not None:
-            self.closeGracefully()
-
-    def requestsAbandoned(self) -> None:
-        self._letGo()
-        self._server.unthrottled(self)
+        return apiName not in _NEVER_HELD_BACK and self.holdBack(request)
 
 
 def _epochIn(produced: ProduceRequest) -> int:

@@ -211,6 +211,8 @@ class _Rig:
             self.clock,
             HangUpWatch(MemoryReactorClock()),
             ConnectionLimits(),
+            control,
+            self.broker.debts,
         )
         if disk is None:
             self.log.createTopic("events", 2, {})

@@ -38,6 +38,6 @@ class DebtsTests(SynchronousTestCase):
     def test_forgiven(self) -> None:
         """When other limits hold, nobody owes anything."""
         self.debts.owes("alice", "app", "192.0.2.1", 10.0, isHeldBack=True)
-        self.debts.clear()
+        self.debts.limitsChanged(1.0)
         self.assertLessEqual(self.debts.heldSeconds("alice", "app", 4.0), 0.0)
         self.assertEqual(len(self.debts.items()), 0)

@@ -20,10 +20,10 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from admission.clock import wholeMicroseconds
+from admission.connection.driver import FAILED, HUNG_UP
 from admission.connection.factory import ConnectionLimits
 from admission.connection.hangup import HangUpWatch
 from admission.connection.pauses import Pause
-from admission.connection.protocol import FAILED, HUNG_UP
 from admission.control import AdmissionControl
 from admission.interfaces import (
     ADMITTED,
@@ -163,6 +163,8 @@ class RecordedTestCase(BrokerTestCase):
             self.clock,
             HangUpWatch(MemoryReactorClock()),
             ConnectionLimits(),
+            self.control,
+            self.broker.debts,
         )
         self.factory.observers = (RequestRecording(self.recorder),)
         self.enforce()
@@ -500,7 +502,7 @@ class ServedTests(RecordedTestCase):
         self.factory.observers = ()
         client = self.connect()
         client.produce("events", batchOf(b"a"))
-        self.assertEqual((client.protocol.request, client.protocol._openRequests), (None, 0))
+        self.assertEqual((client.protocol.request, client.protocol.driver.openRequests), (None, 0))
         self.assertEqual(self.exporter.events, [])
 
 
@@ -661,7 +663,7 @@ class AbandonedTests(RecordedTestCase):
         self.policy.delays["Produce"] = 1.0
         client = self.connect()
         client.protocol.dataReceived(self.produceBytes(client))
-        client.protocol.throttleLess(0.0)
+        client.protocol.driver.throttleLess(0.0)
         client.protocol.throttleOver()
         client.protocol.resume(Pause.THROTTLED)
         client.protocol.dataReceived(client.frame(requestOf("ListGroups", 3)))
@@ -1266,7 +1268,7 @@ class ExactlyOnceTests(RecordedTestCase):
         requests = [event for event in self.requests() if event.kind != CONNECTION]
         # No client here sends a length without what follows it, so each is looked at once.
         self.assertEqual(Counter(event.requestBytes for event in requests), Counter(announced))
-        self.assertEqual(protocol._openRequests, 0)
+        self.assertEqual(protocol.driver.openRequests, 0)
         self.assertIs(protocol.request, None)
         self.assertEqual(len({id(event) for event in requests}), len(requests))
         correlated = [event.correlationId for event in requests if event.correlationId > 1]

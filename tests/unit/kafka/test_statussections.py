@@ -255,7 +255,7 @@ class ClientsTests(BrokerStatusTestCase):
         for number in range(MAX_CLIENTS + 2):
             connection = self.connect().protocol
             connection.clientId = f"client-{number}"
-            connection.throttledUntilSeconds = 100.0 + number
+            connection.driver.throttledUntilSeconds = 100.0 + number
         seen = self.look()["throttled"]
         self.assertEqual(seen["count"], MAX_CLIENTS + 2)
         self.assertEqual(
@@ -267,7 +267,7 @@ class ClientsTests(BrokerStatusTestCase):
         """A client's name may be long, and what is shown of it is not."""
         client = self.connect()
         client.protocol.clientId = "a" * 30_000
-        client.protocol.throttledUntilSeconds = 100.0
+        client.protocol.driver.throttledUntilSeconds = 100.0
         seen = self.look()
         for row in (seen["throttled"]["clients"][0], seen["connections"]["largest"][0]):
             self.assertEqual(len(row["clientId"]), LONGEST_NAME)

@@ -75,7 +75,7 @@ class ThrottlingTestCase(BrokerTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.policy = ScriptedPolicy()
-        self.broker.control = AdmissionControl([("scripted", self.policy)], 20.0)
+        self.broker.control = self.factory.control = AdmissionControl([("scripted", self.policy)], 20.0)
 
     def recordedFor(self, kind: str) -> list[Usage]:
         """What was recorded of one kind of request."""
@@ -321,7 +321,7 @@ class OthersTests(ThrottlingTestCase):
             self.policy.delays["Metadata"] = delaySeconds
             answer = client.ask("Metadata", 9, topics=None)
             self.assertEqual(answer.throttle_time.total_seconds(), expectedSeconds)
-            self.assertTrue(client.protocol.isThrottled)
+            self.assertTrue(client.protocol.driver.isThrottled)
             self.clock.advance(expectedSeconds)
         for name, apiVersion, fields in (
             ("ApiVersions", 3, {}),
@@ -407,16 +407,16 @@ class OthersTests(ThrottlingTestCase):
     def test_lessThanItWas(self) -> None:
         """A delay may be shortened, and ends at once if nothing is left of it."""
         protocol = self.connect().protocol
-        protocol.throttleLess(1.0)
+        protocol.driver.throttleLess(1.0)
         protocol.throttle(5.0)
-        protocol.throttleLess(6.0)
-        protocol.throttleLess(2.0)
+        protocol.driver.throttleLess(6.0)
+        protocol.driver.throttleLess(2.0)
         self.clock.advance(1.9)
         self.assertIn(Pause.THROTTLED, protocol.pauses.reasons)
         self.clock.advance(0.2)
         self.assertEqual(protocol.pauses.reasons, {})
         protocol.throttle(5.0)
-        protocol.throttleLess(0.0)
+        protocol.driver.throttleLess(0.0)
         self.clock.advance(0)
         self.assertEqual(protocol.pauses.reasons, {})
 

@@ -15,8 +15,8 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 
+from admission.connection.driver import FAILED
 from admission.connection.pauses import Pause
-from admission.connection.protocol import FAILED
 from admission.gate.answerroom import SMALL_ANSWER_BYTES
 from admission.interfaces import ADMITTED, NOTHING, PARKED, RESPONSES, ILease
 from admission.timeslices import Steps, begun
@@ -124,7 +124,7 @@ class BrokerSession(KafkaSession):
             request.postpone()
         elif api is None:
             self._refuseVersion(request, buffer)
-        elif not self._isKnown and self.holdBack(api.name, request):
+        elif not self.driver.owesNothing and self.holdBackFirst(api.name, request):
             pass
         elif api.apiKey == PRODUCE:
             self._produce(request, buffer)
@@ -171,7 +171,6 @@ class BrokerSession(KafkaSession):
         """
         Stop all waiting on behalf of the client.
         """
-        super().requestsAbandoned()
         self._stopLoginCall()
         self._cancelParked()
         self._produced.cancel()
@@ -184,11 +183,7 @@ class BrokerSession(KafkaSession):
         self.broker.groups.disconnected(self)
 
     def peerGone(self) -> None:
-        """
-        Also cancel what was parked.
-        """
         self._cancelParked()
-        super().peerGone()
 
     def _refuseVersion(self, request: KafkaRequest, buffer: memoryview) -> None:
         header = request.header
@@ -276,12 +271,12 @@ class BrokerSession(KafkaSession):
         if wants.details:
             request.groupId = groupOf(request.entity)
         if wants.usage:
-            decision = self._admit(request, servedApi.refusal)
+            decision = self.driver.admit(request, servedApi.refusal)
             if not decision.admitted:
                 assert servedApi.refuse is not None
                 self._respond(request, servedApi.refuse(request), decision.delaySeconds)
                 return
-            self.broker.control.beginRequest(request, self.factory.clock.seconds())
+            self.driver.begin(request)
         work = servedApi.answer(self.broker, request)
         answer: Answer | Waiting
         if isinstance(work, Generator):
@@ -432,7 +427,7 @@ class BrokerSession(KafkaSession):
         if request.view is not None:
             now = self.factory.clock.seconds()
             responseBytes = request.responseBytes = sum(map(len, body))
-            usage = self._usageOf(request, responseBytes, now)
+            usage = self.driver.usageOf(request, responseBytes, now)
             isCounted = not isinstance(answer, Body) or answer.isCounted
             delaySeconds = self._charge(request, usage if isCounted else NOTHING, now)
             if delaySeconds > 0:
@@ -538,7 +533,7 @@ class BrokerSession(KafkaSession):
         if request.view is not None:
             now = self.factory.clock.seconds()
             # The response does not exist yet.
-            delaySeconds = self._charge(request, self._usageOf(request, 0, now), now)
+            delaySeconds = self._charge(request, self.driver.usageOf(request, 0, now), now)
         self._acknowledge(request, results, wantsFlush, delaySeconds, isCommitted)
 
     def _acknowledge(

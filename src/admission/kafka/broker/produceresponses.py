@@ -92,11 +92,10 @@ class ProduceResponses:
         @param isCommitted: whether the log has committed them already.
         """
         connection = self._connection
-        now = connection.factory.clock.seconds()
-        connection.factory.control.parkRequest(request, now)
+        now = connection.driver.park(request)
         if connection.isLost:
             # The client left while the request was worked on.
-            connection.requestOver(request, now)
+            connection.driver.over(request, now)
             return
         if delaySeconds:
             request.delaySeconds = delaySeconds
@@ -129,7 +128,7 @@ class ProduceResponses:
             apiVersion, delaySeconds = request.header.apiVersion, request.delaySeconds
             if delaySeconds and apiVersion < _FIRST_VERSION_THAT_BACKS_OFF:
                 # The client would not wait by itself, so the response itself is late, and says by how much.
-                if connection.isThrottled and Pause.CLOSING not in connection.pauses.reasons:
+                if connection.driver.isThrottled and Pause.CLOSING not in connection.pauses.reasons:
                     break
             elif delaySeconds:
                 delaySeconds = request.throttledUntilSeconds - now
@@ -138,7 +137,7 @@ class ProduceResponses:
                 body = encodeProduceResponse(apiVersion, request.results, throttleTimeMs(delaySeconds))
             except Exception:
                 connection.factory.log.failure("a request of {peer} failed", peer=connection.peer)
-                connection.requestOver(request, now)
+                connection.driver.over(request, now)
                 isFailed = True
                 break
             responses += frame(request.header, [body])
@@ -163,7 +162,7 @@ class ProduceResponses:
             waiting.cancel()
         now = self._connection.factory.clock.seconds()
         while self._requests:
-            self._connection.requestOver(self._requests.popleft(), now)
+            self._connection.driver.over(self._requests.popleft(), now)
         self._answered()
 
     def _committed(self, request: KafkaRequest, wantsFlush: bool, error: Exception | None) -> None:

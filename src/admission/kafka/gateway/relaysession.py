@@ -166,7 +166,7 @@ class RelaySession(KafkaSession):
             self.reject(request, f"it sent {name} in version {header.apiVersion}, which the gateway does not know")
             return
         # Whoever is in a group is not held back: it would be missed there.
-        if not self._isKnown and self.longestDelaySeconds == inf and self.holdBack(api.name, request):
+        if not self.driver.owesNothing and self.longestDelaySeconds == inf and self.holdBackFirst(api.name, request):
             return
         request.kind = api.name
         if api.apiKey == PRODUCE:
@@ -183,11 +183,11 @@ class RelaySession(KafkaSession):
         elif api.apiKey in _LOGINS and not self._passLogin(request, buffer):
             return
         if self._server.control.wants.usage:
-            decision = self._admit(request, _refusalOf(api))
+            decision = self.driver.admit(request, _refusalOf(api))
             if not decision.admitted:
                 self._refuseProducerId(request, decision)
                 return
-            self._server.control.beginRequest(request, self.factory.clock.seconds())
+            self.driver.begin(request)
         self._relay(request)
 
     def _produce(self, request: KafkaRequest, buffer: memoryview) -> None:
@@ -213,7 +213,7 @@ class RelaySession(KafkaSession):
         if request.view is not None:
             now = self.factory.clock.seconds()
             # The response does not exist yet, and what has been sent cannot be taken back.
-            delaySeconds = request.delaySeconds = self._charge(request, self._usageOf(request, 0, now), now)
+            delaySeconds = request.delaySeconds = self._charge(request, self.driver.usageOf(request, 0, now), now)
             request.throttledUntilSeconds = now + delaySeconds
         self._relay(request, delaySeconds)
 
@@ -291,10 +291,9 @@ class RelaySession(KafkaSession):
         """
         lease, request.lease = request.lease, None
         assert lease is not None
-        now = request.released = self.factory.clock.seconds()
         if self.nodeId is not None:
             request.nodeId = self.nodeId
-        self._server.control.parkRequest(request, now)
+        now = request.released = self.driver.park(request)
         self.request = None
         # From here on the link says when the node's share has room again.
         self._holder = None
@@ -469,7 +468,7 @@ class RelaySession(KafkaSession):
             return 0.0
         if request.header.apiKey == PRODUCE:
             return max(request.throttledUntilSeconds - now, 0.0) if request.delaySeconds else 0.0
-        delaySeconds = self._charge(request, self._usageOf(request, responseBytes, now), now)
+        delaySeconds = self._charge(request, self.driver.usageOf(request, responseBytes, now), now)
         return 0.0 if request.refusal is Refusal.NEVER else delaySeconds
 
     def responseOver(self, request: KafkaRequest, delaySeconds: float) -> None:
@@ -548,7 +547,6 @@ class RelaySession(KafkaSession):
         self._releaseShare()
 
     def requestsAbandoned(self) -> None:
-        super().requestsAbandoned()
         self.node.forget(self)
         self._releaseShare()
         self._abandon()
@@ -563,7 +561,7 @@ class RelaySession(KafkaSession):
         now = self.factory.clock.seconds()
         while self._unanswered:
             self.node.unanswered -= 1
-            self.requestOver(self._unanswered.popleft(), now)
+            self.driver.over(self._unanswered.popleft(), now)
 
 
 class CollectedResponse:

@@ -8,8 +8,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from admission.connection.driver import FAILED
 from admission.connection.pauses import Pause
-from admission.connection.protocol import FAILED
 from admission.interfaces import PARKED
 from admission.kafka.broker import produceresponses
 from admission.kafka.broker.produceresponses import MAX_UNANSWERED

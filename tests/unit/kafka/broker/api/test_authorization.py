@@ -103,7 +103,7 @@ class AuthorizationTests(BrokerTestCase):
         """There is a topic, a group with an offset, and a policy."""
         super().setUp()
         policies = [("clients", TablePolicy(LimitTable((RATE,), CLIENT_KINDS)))]
-        self.broker.control = AdmissionControl(policies, 20.0)
+        self.broker.control = self.factory.control = AdmissionControl(policies, 20.0)
         self.broker.limits = QuotaLimits(self.log, self.broker.control, {}, self.clock.seconds)
         self.events = self.topic("events")
         self.client = self.connectAs("alice")
@@ -189,9 +189,11 @@ class AuthorizationTests(BrokerTestCase):
     def test_charged(self) -> None:
         """A request that is forbidden counts against its client's limits, as any other."""
         policy = ScriptedQuota()
-        self.broker.control = AdmissionControl([("scripted", policy)], 20.0)
+        self.broker.control = self.factory.control = AdmissionControl([("scripted", policy)], 20.0)
         self.broker.control.configure(QuotaEntity(user="alice"), {"scripted_rate": 1.0}, 0.0)
-        self.client.ask("DeleteTopics", 5, **CHANGES["DeleteTopics"])
+        client = self.connectAs("alice")
+        policy.recorded.clear()
+        client.ask("DeleteTopics", 5, **CHANGES["DeleteTopics"])
         ((request, usage),) = policy.recorded
         self.assertEqual((request.kind, request.principal), ("DeleteTopics", "alice"))
         self.assertGreater(usage.requestBytes, 0)

@@ -35,7 +35,7 @@ class QuotasTestCase(BrokerTestCase):
             ("clients", TablePolicy(LimitTable((RATE, "request_percentage"), CLIENT_KINDS))),
             ("addresses", TablePolicy(LimitTable((CONNECTIONS,), ADDRESS_KINDS))),
         ]
-        self.broker.control = AdmissionControl(policies, 20.0)
+        self.broker.control = self.factory.control = AdmissionControl(policies, 20.0)
         self.broker.control.configure(QuotaEntity(clientId="loader"), {RATE: 100.0}, 0.0)
         self.broker.limits = QuotaLimits(self.log, self.broker.control, self.broker.control.limits, self.clock.seconds)
         self.client = self.connect()

@@ -1,0 +1,359 @@
+# -*- test-case-name: tests.unit.connection.test_driver -*-
+"""
+What drives the requests of one connection through the rule that admits them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+from typing import Any, Protocol
+
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+
+from ..clock import wholeMicroseconds
+from ..control import AdmissionControl
+from ..gate.gate import Gate
+from ..interfaces import CONNECTION, NOTHING, Decision, Refusal, Request, Usage
+from ..request import ServerRequest
+from .debts import Debts
+
+HUNG_UP = "the client hung up"
+FAILED = "its request could not be answered"
+
+
+class DrivenFactory(Protocol):
+    """
+    What a driver asks of the factory of its connection.
+    """
+
+    gate: Gate
+    clock: IReactorTime
+    control: AdmissionControl
+    debts: Debts
+    observers: Sequence[Any]
+
+
+class DrivenConnection(Protocol):
+    """
+    What a driver asks of its connection, and tells it.
+    """
+
+    host: str
+    clientId: str
+    hasPeerGone: bool
+
+    @property
+    def factory(self) -> DrivenFactory: ...
+
+    @property
+    def principal(self) -> str | None: ...
+
+    @property
+    def isLost(self) -> bool: ...
+
+    @property
+    def isClosing(self) -> bool: ...
+
+    @property
+    def whyClosed(self) -> str | None: ...
+
+    def makeRequest(self, *arguments: Any) -> ServerRequest:
+        """
+        A request of the connection, given what L{ServerRequest} is given.
+        """
+
+    def close(self, reason: str) -> None:
+        """
+        The policies refuse the connection.
+        """
+
+    def throttled(self, delaySeconds: float) -> None:
+        """
+        Begin no request for so long.
+        """
+
+    def throttleOver(self) -> None:
+        """
+        The delay has passed.
+        """
+
+
+class RequestDriver:
+    """
+    Takes the requests of one connection through the rule: the opening of the
+    connection, L{admit}, L{begin}, L{charge}, L{over}, and what its client has to wait.
+
+    It knows no protocol, no transport and no order of requests: any number of them may
+    be in progress.  All methods are for the reactor's thread.
+
+    @ivar throttledUntilSeconds: when the last delay of L{throttle} ends or ended, in seconds of the factory's clock.
+    @ivar openRequests: how many requests have arrived and are not over.
+    @ivar owesNothing: whether the client is known not to owe any time from before, so that L{holdBack} need not be
+        called.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_connection",
+        "_control",
+        "_debts",
+        "_factory",
+        "_heldSeconds",
+        "_lastAdmitted",
+        "_pool",
+        "_throttleCall",
+        "openRequests",
+        "owesNothing",
+        "throttledUntilSeconds",
+    )
+
+    def __init__(self, connection: DrivenConnection) -> None:
+        factory = connection.factory
+        self._connection = connection
+        self._factory = factory
+        self._control = factory.control
+        self._debts = factory.debts
+        self._clock = factory.clock
+        self._pool = factory.gate.pool
+        self.openRequests = 0
+        self.throttledUntilSeconds = 0.0
+        self._throttleCall: IDelayedCall | None = None
+        # The last request that was not refused, as the policies see it.
+        self._lastAdmitted: Request | None = None
+        self.owesNothing = False
+        # Since when a request is held back.
+        self._heldSeconds: float | None = None
+
+    # The way of one request
+
+    def opened(self) -> None:
+        """
+        Ask the policies about the connection itself.  It may be throttled from the beginning, or closed.
+        """
+        control = self._control
+        if not control.wants.decision:
+            return
+        connection = self._connection
+        opening = self.arrived(0)
+        opening.begin(opening.arrived)
+        opening.kind, opening.principal, opening.clientId = CONNECTION, connection.principal or "", ""
+        opening.serviceSeconds = 0.0
+        isAdmitted = self.admit(opening, Refusal.ERROR).admitted
+        now = self._clock.seconds()
+        if isAdmitted:
+            delaySeconds = self.charge(opening, Usage(connections=1), now)
+            if delaySeconds > 0:
+                self.throttle(delaySeconds)
+            opening.answer(now)
+        else:
+            connection.close(opening.decision.message)
+        self.over(opening, now)
+
+    def arrived(self, sizeBytes: int) -> ServerRequest:
+        """
+        A request has been announced.
+
+        @param sizeBytes: its size on the wire, without what says so.
+        """
+        self.openRequests += 1
+        return self._connection.makeRequest(
+            self._connection, sizeBytes, self._clock.seconds(), self.openRequests, self._pool.availableBytes
+        )
+
+    def admit(self, request: ServerRequest, refusal: Refusal, identities: Sequence[int] = ()) -> Decision:
+        """
+        Ask the policies whether a request may go ahead.  Its kind, principal and client id are known.
+
+        @param refusal: how the protocol can refuse it.
+        @param identities: see L{Request}.
+        """
+        assert request.kind is not None
+        request.view = Request(
+            request.kind,
+            request.principal or "",
+            request.clientId or "",
+            self._connection.host,
+            request.sizeBytes,
+            identities,
+        )
+        decision = self._control.admitRequest(request, wholeMicroseconds(self._clock.seconds()), refusal)
+        # A refusal, even one that became a delay, is no debt: it does not end when limits change.
+        self._lastAdmitted = request.view if decision.admitted and not decision.delays else None
+        return decision
+
+    def begin(self, request: ServerRequest) -> None:
+        """
+        The work on a request begins, which the policies have admitted.
+        """
+        self._control.beginRequest(request, self._clock.seconds())
+
+    def usageOf(self, request: ServerRequest, responseBytes: int, now: float) -> Usage:
+        """
+        What a request has used by C{now}.  The time worked on it is what a recording has, or sums of it would not be
+        the same.
+        """
+        serviceSeconds = request.serviceSeconds = wholeMicroseconds(request.workedSeconds(now))
+        return Usage(request.sizeBytes, responseBytes, serviceSeconds)
+
+    def charge(
+        self,
+        request: ServerRequest,
+        usage: Usage,
+        now: float,
+        maxRefusalSeconds: float = inf,
+        isHeldBack: bool = True,
+    ) -> float:
+        """
+        Charge what a request used to its client, once.
+
+        @param maxRefusalSeconds: the longest delay in place of a refusal.
+        @param isHeldBack: whether the client waits on other connections, too, see L{holdBack}.
+        @return: the delay that the client is given, in seconds; L{throttle} imposes it.
+        """
+        delaySeconds = self._control.chargeRequest(request, usage, wholeMicroseconds(now), maxRefusalSeconds)
+        if delaySeconds > 0:
+            principal, clientId = request.principal or "", request.clientId or ""
+            host = self._connection.host
+            self._debts.owes(principal, clientId, host, now + delaySeconds, request.policy, isHeldBack)
+        return delaySeconds
+
+    def park(self, request: ServerRequest) -> float:
+        """
+        A request waits for an event, without its memory.
+
+        @return: the time, in seconds.
+        """
+        now = self._clock.seconds()
+        self._control.parkRequest(request, now)
+        return now
+
+    def answered(self, request: ServerRequest, now: float, delaySeconds: float = 0.0) -> None:
+        """
+        The answer to a request was sent, or would have been if the client were still there; or it wants none.
+
+        @param delaySeconds: the delay that the client is told.
+        """
+        if self._connection.isClosing:
+            request.expire(self.whyExpired)
+        else:
+            request.answer(now, delaySeconds)
+        self.over(request, now)
+
+    def over(self, request: ServerRequest, now: float) -> None:
+        """
+        A request is over, whatever has become of it: tell the policies and the observers, once.
+        """
+        self.openRequests -= 1
+        if request.answered is None and request.rejectReason is None and request.expireReason is None:
+            request.expire(self.whyExpired)
+        self._control.endRequest(request, now)
+        for observer in self._factory.observers:
+            observer.requestOver(request)
+
+    @property
+    def whyExpired(self) -> str:
+        """
+        Why a request was not answered.
+        """
+        connection = self._connection
+        return connection.whyClosed or (HUNG_UP if connection.isLost or connection.hasPeerGone else FAILED)
+
+    # Delays
+
+    @property
+    def isThrottled(self) -> bool:
+        """
+        Whether a delay of L{throttle} has not passed yet.
+        """
+        return self._throttleCall is not None
+
+    def throttle(self, delaySeconds: float) -> None:
+        """
+        Let the client wait, because it is over its quota.  Of two delays the one that ends later holds.
+        """
+        connection = self._connection
+        untilSeconds = self._clock.seconds() + delaySeconds
+        if untilSeconds > self.throttledUntilSeconds and not connection.isClosing:
+            self.throttledUntilSeconds = untilSeconds
+            if self._throttleCall is not None:
+                self._throttleCall.cancel()
+            self._throttleCall = self._clock.callLater(delaySeconds, self._throttleOver)
+        if self._throttleCall is not None:
+            self._debts.throttled.add(self)
+            connection.throttled(delaySeconds)
+
+    def throttleLess(self, delaySeconds: float) -> None:
+        """
+        Shorten the rest of the delay of L{throttle} to C{delaySeconds}, if it is longer.
+        """
+        untilSeconds = self._clock.seconds() + max(delaySeconds, 0.0)
+        if self._throttleCall is not None and untilSeconds < self.throttledUntilSeconds:
+            self.throttledUntilSeconds = untilSeconds
+            self._throttleCall.reset(max(delaySeconds, 0.0))
+
+    def limitsChanged(self, now: float) -> None:
+        """
+        Shorten the delay to what the limits that now hold ask for.
+        """
+        if self._lastAdmitted is not None:
+            self.throttleLess(self._control.charge(self._lastAdmitted, NOTHING, now).delaySeconds)
+        elif self._heldSeconds is not None:
+            # What it owed is forgotten.  Who was refused stays away.
+            self.throttleLess(0.0)
+
+    def _throttleOver(self) -> None:
+        self._throttleCall = None
+        self._debts.throttled.discard(self)
+        self._connection.throttleOver()
+
+    # Debts from before
+
+    @property
+    def heldSeconds(self) -> float | None:
+        """
+        Since when a request is held back because its client owes time; L{None} if none is.
+        """
+        return self._heldSeconds
+
+    def holdBack(self, request: ServerRequest) -> bool:
+        """
+        Hold a request back, the first of its connection, while its client has to wait: or whoever is told to wait would
+        connect anew.  C{throttleOver} of the connection is when it may go on; L{letGo} goes before.
+
+        @return: whether it is held back.
+        """
+        if self.owesNothing:
+            return False
+        now = self._clock.seconds()
+        delaySeconds = self._debts.heldSeconds(request.principal or "", request.clientId or "", now)
+        self.owesNothing = delaySeconds <= 0
+        if self.owesNothing:
+            return False
+        if not self._connection.hasPeerGone:
+            self._heldSeconds = now
+            request.postpone()
+            self.throttle(delaySeconds)
+        return True
+
+    def letGo(self, isForgiven: bool = False) -> bool:
+        """
+        Hold no request back any more.
+
+        @param isForgiven: whether what its client owes does not count any more.
+        @return: whether one was held back.
+        """
+        isHeld = self._heldSeconds is not None
+        self._heldSeconds = None
+        self.owesNothing = self.owesNothing or (isHeld and isForgiven)
+        return isHeld
+
+    def lost(self) -> None:
+        """
+        The connection is lost: nobody is throttled any more.
+        """
+        self._heldSeconds = None
+        self._debts.throttled.discard(self)
+        if self._throttleCall is not None:
+            self._throttleCall.cancel()
+            self._throttleCall = None
