@@ -15,7 +15,7 @@ import zipfile
 from importlib import import_module, metadata
 from importlib.resources import as_file, files
 
-from admission.offline.workers import MODULES
+from admission.offline import WORKER_MODULES
 
 PACKAGES = ("admission", "admission_plugins", "pyspark_admission")
 
@@ -34,7 +34,7 @@ with zipfile.ZipFile(sys.argv[1], "w", zipfile.ZIP_DEFLATED) as archive:
                 if path.is_file() and "__pycache__" not in path.parts:
                     archive.write(path, path.relative_to(root.parent))
 
-for module in MODULES:
+for module in WORKER_MODULES:
     import_module(module)
 distributions = metadata.packages_distributions()
 imported = {nameOf(each) for module in [*sys.modules] for each in distributions.get(module.partition(".")[0], ())}

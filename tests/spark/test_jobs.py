@@ -112,6 +112,7 @@ class CommandTests(SynchronousTestCase):
             self.assertEqual(
                 (options["directory"], options["out"], options["mode"]), ("here", "there", ["closed", "open"])
             )
+        self.assertEqual(self.parse("audit here --out there --until 2026-03-02")["to"], "2026-03-02")
 
     def test_mistakes(self) -> None:
         """What makes no sense is refused with a sentence before Spark is started."""

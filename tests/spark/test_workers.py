@@ -19,7 +19,7 @@ from admission.offline import workers
 from admission.offline.failures import WorkersLack
 from admission.offline.population import Population
 from admission.offline.syntheticserver import SyntheticServer, recordSynthetic
-from admission.offline.workers import MODULES, checkWorkers, hasLocalWorkers
+from admission.offline.workers import WORKER_MODULES, checkWorkers, hasLocalWorkers
 from tests.kit.brokerprocess import ENVIRONMENT, freePort
 from tests.kit.checkout import ROOT
 from tests.kit.longform import longForm
@@ -74,7 +74,7 @@ class CheckTests(SynchronousTestCase):
 
     def test_lacking(self) -> None:
         """The sentence names the Python, the host and the module, once however many workers lack it."""
-        self.patch(workers, "MODULES", ("admission", "not_there.at_all"))
+        self.patch(workers, "WORKER_MODULES", ("admission", "not_there.at_all"))
         told = str(self.assertRaises(WorkersLack, checkWorkers, sharedSession()))
         lack = f"{sys.executable} on {gethostname()} lacks the module not_there"
         self.assertTrue(told.startswith(f"Spark's workers cannot do this: {lack}; install it there"), told)
@@ -116,7 +116,7 @@ class WorkersTests(SynchronousTestCase):
     def test_imports(self) -> None:
         """With these, and the package, workers import all that they need; without one of them they do not."""
         paths = os.pathsep.join(map(str, [self.package, *_SPARK.glob("python/lib/*.zip")]))
-        command = [self.python, "-c", f"import {', '.join(MODULES)}"]
+        command = [self.python, "-c", f"import {', '.join(WORKER_MODULES)}"]
         environment = {"PYTHONPATH": paths, "PATH": os.environ["PATH"]}
         subprocess.run(command, check=True, timeout=PATIENCE_SECONDS, env=environment)
         lacking = subprocess.run(

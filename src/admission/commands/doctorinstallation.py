@@ -37,10 +37,10 @@ from ..plugins import InstalledFactory, PolicyFactory
 from .doctormachine import Finding, Level
 
 EXTRAS = ("consumer", "spark")
+"""Extras that operators may want, other than those for tests and linters."""
 
 _WORKER_SECONDS = 20.0
 """A Python that imports PySpark is given so much time."""
-"""Extras that operators may want, other than those for tests and linters."""
 
 KINDS = {
     "--pool": IMemoryPoolFactory,

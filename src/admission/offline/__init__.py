@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .simulate.pool import replayPools as replayPools
     from .simulate.pooltrace import POOL_COLUMNS as POOL_COLUMNS
     from .sparksession import openSession as openSession
+    from .workers import WORKER_MODULES as WORKER_MODULES
 
 __all__, __getattr__, __dir__ = lazyNames(
     __name__,
@@ -32,5 +33,6 @@ __all__, __getattr__, __dir__ = lazyNames(
         "simulate.pooltrace": ("POOL_COLUMNS",),
         "report.writing": ("writeReport",),
         "sparksession": ("openSession",),
+        "workers": ("WORKER_MODULES",),
     },
 )

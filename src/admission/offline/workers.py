@@ -12,7 +12,7 @@ from .failures import WorkersLack
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MODULES = (
+WORKER_MODULES = (
     "admission.offline.simulate.tally",
     "admission_plugins.bounded",
     "admission_plugins.clientquotas",
@@ -35,13 +35,13 @@ def hasLocalWorkers(session: SparkSession) -> bool:
 
 def checkWorkers(session: SparkSession) -> None:
     """
-    Have every worker that there is import L{MODULES}.
+    Have every worker that there is import L{WORKER_MODULES}.
 
     @raise WorkersLack: if one cannot.
     """
     from pyspark.sql import functions as F
 
-    modules = MODULES
+    modules = WORKER_MODULES
 
     # A function within another is sent as a whole: what lacks our packages could not look it up.
     def lacking(row: int) -> str | None:

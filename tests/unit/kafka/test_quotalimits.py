@@ -47,7 +47,6 @@ class TablePolicy(QuotaPolicy):
     table: LimitTable
     refusedValue: float | None = None
     configured: list[tuple[QuotaEntity, dict[str, float | None]]] = field(factory=list)
-    isLimiting: bool = False
 
     @property
     def limitNames(self) -> Sequence[str]:

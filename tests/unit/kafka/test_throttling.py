@@ -43,8 +43,8 @@ class ScriptedPolicy(QuotaPolicy):
     @ivar recorded: what was recorded.
     """
 
-    isLimiting: bool = True
     isShadow: bool = False
+    isOn: bool = True
     delays: dict[str, float] = field(factory=dict)
     budgets: dict[str, int] = field(factory=dict)
     decision: Decision = ADMITTED
@@ -62,7 +62,11 @@ class ScriptedPolicy(QuotaPolicy):
         return self.delays.get(request.kind, 0.0)
 
     def configure(self, entity: QuotaEntity, limits: Mapping[str, float | None], now: float) -> None:
-        self.isLimiting = any(limit is not None for limit in limits.values())
+        self.isOn = any(limit is not None for limit in limits.values())
+
+    @property
+    def isLimiting(self) -> bool:
+        return self.isOn
 
 
 class ThrottlingTestCase(BrokerTestCase):
