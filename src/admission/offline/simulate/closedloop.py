@@ -148,7 +148,8 @@ class _Connection:
 
     def limitsChanged(self, heap: list[Any], live: LivePolicy, atUs: int) -> None:
         """
-        Shorten its delay to what the new limits ask for, as L{admission.kafka.server.Server.limitsChanged} does.
+        Shorten its delay to what the new limits ask for, as L{RequestDriver.limitsChanged
+        <admission.connection.driver.RequestDriver.limitsChanged>} does.
         """
         if self.debtor is None:
             return
