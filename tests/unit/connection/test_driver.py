@@ -259,10 +259,7 @@ class AnyOrderTests(DriverTestCase):
     """Whatever happens, also while a connection is being told something."""
 
     @settings(deadline=None, max_examples=150)
-    @given(
-        st.lists(st.sampled_from(("charge", "wait", "hold", "limits", "over", "lose", "parked")), max_size=30),
-        st.data(),
-    )
+    @given(st.lists(st.sampled_from(ACTIONS), max_size=30), st.data())
     def test_nothingIsLeft(self, actions: list[str], data: st.DataObject) -> None:
         """When all connections are lost no timer runs and nobody waits, and each request was over once."""
         self.server = server = Server()
