@@ -161,6 +161,14 @@ class _Slot:
         first, last, before = other.nextEntry, other.previousEntry, self.previousEntry
         before.nextEntry, first.previousEntry = first, before
         last.nextEntry, self.previousEntry = self, last
+        other.breakRing()
+
+    def breakRing(self) -> None:
+        """
+        Refer to nothing, itself included, or it would stay in memory until Python looks for garbage.  It must not be
+        used afterwards.
+        """
+        self.previousEntry = self.nextEntry = None
 
 
 class TimingWheel:
@@ -350,12 +358,18 @@ class TimingWheel:
             self._widths.append(self._widths[-1] * self.size)
             self._reaches.append(self._reaches[-1] * self.size)
 
-    def _close(self) -> None:
+    def _close(self) -> _Slot:
         """
-        Remove the earliest slot.
+        Remove the earliest slot, and return it.
         """
-        if self._slots.pop(heappop(self._begins)) is self._slot:
-            self._slotBegin = self._slotEnd = 0
+        slot = self._slots.pop(heappop(self._begins))
+        if slot is self._slot:
+            self._forgetSlot()
+        return slot
+
+    def _forgetSlot(self) -> None:
+        self._slot = self._due
+        self._slotBegin = self._slotEnd = 0
 
     def _arm(self, tick: int, now: float) -> None:
         if self._call is not None:
@@ -367,9 +381,11 @@ class TimingWheel:
         """
         The wheel is empty: cancel the timer and remove the empty slots.
         """
+        for slot in self._slots.values():
+            slot.breakRing()
         self._slots.clear()
         self._begins.clear()
-        self._slotBegin = self._slotEnd = 0
+        self._forgetSlot()
         if self._call is not None:
             self._call.cancel()
             self._call = None
@@ -385,7 +401,7 @@ class TimingWheel:
         finally:
             # Whatever happens: without a timer nothing would expire until somebody adds an entry.
             while self._begins and self._slots[self._begins[0]].isEmpty():
-                self._close()
+                self._close().breakRing()
             if self._begins:
                 self._arm(max(self._begins[0], nowTick), now)
         try:
@@ -405,10 +421,9 @@ class TimingWheel:
             begin = begins[0]
             slot = self._slots[begin]
             if slot.isEmpty():
-                self._close()
+                self._close().breakRing()
             elif slot.widthTicks == 1:
-                self._close()
-                due.appendAll(slot)
+                due.appendAll(self._close())
             else:
                 entry = slot.nextEntry
                 finer: _Slot | None = due

@@ -222,10 +222,10 @@ class MemoryTests(SynchronousTestCase):
             # The second one after that begins when the last bytes have arrived.
             after = snapshotAfter(begun + 1)
             growthBytes = after["growth"]["bytes"] - before["growth"]["bytes"]
-            unexplainedBytes = after["growth"]["unexplainedBytes"] - before["growth"]["unexplainedBytes"]
+            unknownBytes = after["growth"]["unknownBytes"] - before["growth"]["unknownBytes"]
             print(
-                f"private memory grew by {growthBytes / MIB:.1f} MiB, {unexplainedBytes / MIB:.2f} MiB of them "
-                f"({unexplainedBytes / growthBytes:.1%}) unexplained"
+                f"private memory grew by {growthBytes / MIB:.1f} MiB, {unknownBytes / MIB:.2f} MiB of them "
+                f"({unknownBytes / growthBytes:.1%}) neither in the ledger nor measured"
             )
             self.assertGreater(growthBytes, PRODUCERS * sizeBytes * 0.9)
-            self.assertLess(abs(unexplainedBytes), 0.15 * growthBytes, json.dumps(after, indent=1))
+            self.assertLess(abs(unknownBytes), 0.15 * growthBytes, json.dumps(after, indent=1))

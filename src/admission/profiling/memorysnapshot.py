@@ -116,12 +116,11 @@ class GroupSize:
     isCut: bool = False
 
     @property
-    def countedBytes(self) -> int:
+    def unclaimedBytes(self) -> int:
         """
-        The explained memory: the larger of the two.  The ledger includes memory in C that cannot be measured, and
-        measured memory exists.
+        What was measured beyond the ledger's figure: nothing bounds it, so it may be a leak.
         """
-        return max(self.measuredBytes, self.claimedBytes or 0)
+        return max(self.measuredBytes - (self.claimedBytes or 0), 0)
 
 
 @frozen
@@ -172,18 +171,26 @@ class Snapshot:
         return self.now.privateBytes - self.start.privateBytes
 
     @property
-    def explainedBytes(self) -> int:
+    def ledgerBytes(self) -> int:
         """
-        The explained part of the growth.
+        The part of the growth that the ledger knows of, memory in C that cannot be measured included.
         """
-        return sum(size.countedBytes for size in self.sizes) - sum(self.start.claims.values())
+        return sum(size.claimedBytes or 0 for size in self.sizes) - sum(self.start.claims.values())
 
     @property
-    def unexplainedBytes(self) -> int:
+    def unclaimedBytes(self) -> int:
         """
-        The rest.  Negative if the ledger claims too much, for instance for a request whose bytes have not arrived.
+        What was measured and is in no ledger.
         """
-        return self.grownBytes - self.explainedBytes
+        return sum(size.unclaimedBytes for size in self.sizes)
+
+    @property
+    def unknownBytes(self) -> int:
+        """
+        The rest of the growth.  Negative if the ledger claims too much, for instance for a request whose bytes have not
+        arrived.
+        """
+        return self.grownBytes - self.ledgerBytes - self.unclaimedBytes
 
     @property
     def heapBytes(self) -> int:
@@ -227,12 +234,13 @@ def documentOf(snapshot: Snapshot, first: Snapshot | None = None, previous: Snap
             "fileBytes": now.fileBytes,
             "startPrivateBytes": snapshot.start.privateBytes,
         },
-        "groups": [{**asdict(size), "countedBytes": size.countedBytes} for size in snapshot.sizes],
+        "groups": [{**asdict(size), "unclaimedBytes": size.unclaimedBytes} for size in snapshot.sizes],
         "growth": {
             "bytes": grown,
-            "explainedBytes": snapshot.explainedBytes,
-            "unexplainedBytes": snapshot.unexplainedBytes,
-            "unexplainedFraction": snapshot.unexplainedBytes / grown if grown > 0 else None,
+            "ledgerBytes": snapshot.ledgerBytes,
+            "unclaimedBytes": snapshot.unclaimedBytes,
+            "unknownBytes": snapshot.unknownBytes,
+            "unknownFraction": snapshot.unknownBytes / grown if grown > 0 else None,
         },
         "remainder": list(_remainder(snapshot, first)),
         "heap": {
@@ -255,7 +263,7 @@ def _distinct(previous: Snapshot | None, first: Snapshot | None) -> Iterator[Sna
 
 def _remainder(snapshot: Snapshot, first: Snapshot | None) -> Iterator[dict[str, Any]]:
     """
-    Where the unexplained memory may be.
+    Where the memory may be that is neither in the ledger nor measured.
     """
     start, now = snapshot.start, snapshot.now
     known = 0
@@ -271,7 +279,7 @@ def _remainder(snapshot: Snapshot, first: Snapshot | None) -> Iterator[dict[str,
     yield {
         "name": f"C libraries such as OpenSSL, stacks ({threads:+} threads), code ({modules:+} modules), "
         "and room in Python's arenas",
-        "bytes": snapshot.unexplainedBytes - known,
+        "bytes": snapshot.unknownBytes - known,
     }
 
 
@@ -281,14 +289,15 @@ def _difference(snapshot: Snapshot, before: Snapshot) -> dict[str, Any]:
     differences = summary.get_diff(before.rows, snapshot.rows)  # type: ignore[no-untyped-call]
     rows = [row for row in differences if row[1] or row[2]]
     grown = snapshot.now.privateBytes - before.now.privateBytes
-    unexplained = snapshot.unexplainedBytes - before.unexplainedBytes
+    unknown = snapshot.unknownBytes - before.unknownBytes
     return {
         "number": before.number,
         "seconds": snapshot.atSeconds - before.atSeconds,
         "bytes": grown,
-        "explainedBytes": grown - unexplained,
-        "unexplainedBytes": unexplained,
-        "unexplainedFraction": unexplained / grown if grown > 0 else None,
+        "ledgerBytes": snapshot.ledgerBytes - before.ledgerBytes,
+        "unclaimedBytes": snapshot.unclaimedBytes - before.unclaimedBytes,
+        "unknownBytes": unknown,
+        "unknownFraction": unknown / grown if grown > 0 else None,
         "heapBytes": snapshot.heapBytes - before.heapBytes,
         "groups": _groupDifferences(snapshot, before),
         "most": sorted(rows, key=lambda row: -abs(row[2]))[:MAX_ROWS],
@@ -296,7 +305,13 @@ def _difference(snapshot: Snapshot, before: Snapshot) -> dict[str, Any]:
 
 
 def _groupDifferences(snapshot: Snapshot, before: Snapshot) -> list[dict[str, Any]]:
-    then = {size.name: size.countedBytes for size in before.sizes}
-    now = {size.name: size.countedBytes for size in snapshot.sizes}
-    changes = {name: now.get(name, 0) - then.get(name, 0) for name in {**then, **now}}
-    return [{"name": name, "bytes": change} for name, change in changes.items() if change]
+    then, now = ({size.name: size for size in each.sizes} for each in (before, snapshot))
+    differences = []
+    for name in {**then, **now}:
+        nothing = GroupSize(name, None, 0, None)
+        earlier, later = then.get(name, nothing), now.get(name, nothing)
+        ledgerBytes = (later.claimedBytes or 0) - (earlier.claimedBytes or 0)
+        unclaimedBytes = later.unclaimedBytes - earlier.unclaimedBytes
+        if ledgerBytes or unclaimedBytes:
+            differences.append({"name": name, "ledgerBytes": ledgerBytes, "unclaimedBytes": unclaimedBytes})
+    return differences

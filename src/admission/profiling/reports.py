@@ -30,7 +30,9 @@ _PREFIX = "memory-"
 Document = Mapping[str, Any]
 """The result of L{admission.profiling.memorysnapshot.documentOf}."""
 
-_TITLES = ("", "objects", "measured", "in the ledger", "counted")
+_TITLES = ("", "objects", "measured", "in the ledger", "in no ledger")
+
+_GROWTH_TITLES = ("", "in the ledger", "in no ledger")
 
 _PAGE = Template("""<!DOCTYPE html>
 <html lang="en">
@@ -44,7 +46,7 @@ table { border-collapse: collapse; } td, th { padding: .2rem .8rem; border-botto
 td:not(.name), th:not(.name) { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .name { text-align: left; overflow-wrap: anywhere; }
 .bar { display: flex; height: 1.4rem; margin: 1rem 0; background: #e6eaf1; }
-.known { background: #2f6fb2; } .unknown { background: #c2571a; }
+.known { background: #2f6fb2; } .unclaimed { background: #c9a227; } .unknown { background: #c2571a; }
 @media (prefers-color-scheme: dark) { body { color: #dde3ec; background: #161b22; }
   td, th { border-color: #313a48; } .bar { background: #2a3240; } }
 </style>
@@ -52,12 +54,13 @@ td:not(.name), th:not(.name) { text-align: right; font-variant-numeric: tabular-
 $sentences
 <div class="bar">
 <span class="start" style="width: $startPercent%" title="start"></span>
-<span class="known" style="width: $knownPercent%" title="known"></span>
-<span class="unknown" style="width: $unknownPercent%" title="unknown"></span>
+<span class="known" style="width: $knownPercent%" title="in the ledger"></span>
+<span class="unclaimed" style="width: $unclaimedPercent%" title="measured, and in no ledger"></span>
+<span class="unknown" style="width: $unknownPercent%" title="neither"></span>
 </div>
-<h2>What is known</h2>
+<h2>What is in the ledger or was measured</h2>
 $groups
-<h2>Where the unexplained may be</h2>
+<h2>Where the rest may be</h2>
 $remainder
 $changes
 <h2>$heap</h2>
@@ -78,7 +81,13 @@ def textOf(document: Document) -> str:
         f"{_title(document)}\n",
         "".join(f"{each}\n" for each in _sentences(document)),
         table([_TITLES, *_groupRows(document)], "<>>>>", indent="  "),
-        f"Where the unexplained may be:\n{table(remainder, '><', indent='  ')}",
+        f"Where the rest may be:\n{table(remainder, '><', indent='  ')}",
+        *(
+            f"Grown since snapshot {since['number']}:\n"
+            f"{table([_GROWTH_TITLES, *_growthRows(since)], '<>>', indent='  ')}"
+            for since in document["since"]
+            if since["groups"]
+        ),
         *(f"Changed most since snapshot {since['number']}:\n{_summary(since['most'])}" for since in document["since"]),
         f"{_heapTitle(document)}:\n{_summary(document['heap']['largest'])}",
         "".join(f"Note: {each}.\n" for each in _notes(document)),
@@ -93,14 +102,22 @@ def htmlOf(document: Document) -> str:
     @raise LookupError: as L{textOf} does.
     """
     growth, process = document["growth"], document["process"]
-    known, unknown = growth["explainedBytes"], growth["unexplainedBytes"]
-    startPercent, knownPercent, unknownPercent = (
+    startPercent, knownPercent, unclaimedPercent, unknownPercent = (
         f"{100 * max(held, 0) / max(process['privateBytes'], 1):.1f}"
-        for held in (process["startPrivateBytes"], known, unknown)
+        for held in (
+            process["startPrivateBytes"],
+            growth["ledgerBytes"],
+            growth["unclaimedBytes"],
+            growth["unknownBytes"],
+        )
     )
     remainder = [(each["name"], _signed(each["bytes"])) for each in document["remainder"]]
     classTitles = ("class", "objects", "size")
     changes = [
+        f"<h2>Grown since snapshot {since['number']}</h2>\n{_htmlTable(_GROWTH_TITLES, _growthRows(since))}"
+        for since in document["since"]
+        if since["groups"]
+    ] + [
         f"<h2>Changed most since snapshot {since['number']}</h2>\n"
         + _htmlTable(classTitles, ((name, f"{count:+,}", _signed(held)) for name, count, held in since["most"]))
         for since in document["since"]
@@ -111,6 +128,7 @@ def htmlOf(document: Document) -> str:
         sentences="\n".join(f"<p>{escape(each)}.</p>" for each in _sentences(document)),
         startPercent=startPercent,
         knownPercent=knownPercent,
+        unclaimedPercent=unclaimedPercent,
         unknownPercent=unknownPercent,
         groups=_htmlTable(_TITLES, _groupRows(document)),
         remainder=_htmlTable(("", "since the start"), remainder),
@@ -231,9 +249,21 @@ def _sentences(document: Document) -> list[str]:
 
 
 def _accounted(growth: Mapping[str, Any]) -> str:
-    fraction = growth["unexplainedFraction"]
+    fraction = growth["unknownFraction"]
     part = "" if fraction is None else f" ({fraction:.0%})"
-    return f"explained {_signed(growth['explainedBytes'])}, unexplained {_signed(growth['unexplainedBytes'])}{part}"
+    return (
+        f"in the ledger {_signed(growth['ledgerBytes'])}, "
+        f"measured and in no ledger {_signed(growth['unclaimedBytes'])}, "
+        f"neither {_signed(growth['unknownBytes'])}{part}"
+    )
+
+
+def _growthRows(since: Mapping[str, Any]) -> list[Sequence[str]]:
+    """
+    A row for each group that has changed, in the order of C{_GROWTH_TITLES}: what nobody bounds first.
+    """
+    grown = sorted(since["groups"], key=lambda each: (-each["unclaimedBytes"], -each["ledgerBytes"]))
+    return [(each["name"], _signed(each["ledgerBytes"]), _signed(each["unclaimedBytes"])) for each in grown]
 
 
 def _groupRows(document: Document) -> list[Sequence[str]]:
@@ -246,7 +276,7 @@ def _groupRows(document: Document) -> list[Sequence[str]]:
             "" if each["objects"] is None else f"{each['objects']:,}",
             "" if each["objects"] is None else roundedBytes(each["measuredBytes"]),
             "" if each["claimedBytes"] is None else roundedBytes(each["claimedBytes"]),
-            roundedBytes(each["countedBytes"]),
+            "" if each["objects"] is None else roundedBytes(each["unclaimedBytes"]),
         )
         for each in document["groups"]
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.profiling.memorysnapshot import freeBytes
+from admission.profiling.reports import textOf
 from tests.unit.profiling.profiledthings import MIB, NAME, ProfilerTestCase, Thing
 
 
@@ -20,10 +21,10 @@ class AllocatorTests(SynchronousTestCase):
 class SnapshotTests(ProfilerTestCase):
     """What the process has is compared with what is known."""
 
-    def test_explained(self) -> None:
+    def test_parts(self) -> None:
         """
-        What has grown is explained by the larger of what the books say of a
-        group and what it takes, and by what only the books know.
+        What has grown is in the ledger, was measured and is in no ledger, or neither: what nobody has charged for is
+        apart, as it may be a leak.
         """
         self.things = [Thing(bytearray(MIB)) for _ in range(3)]
         self.claims = {"held": 2 * MIB, "other": 5 * MIB, "empty": 0}
@@ -32,35 +33,50 @@ class SnapshotTests(ProfilerTestCase):
         things, other = document["groups"]
         self.assertEqual((things["name"], things["objects"], things["claimedBytes"]), ("things", 3, 2 * MIB))
         self.assertApproximates(things["measuredBytes"], 3 * MIB, 2000)
-        self.assertEqual(things["countedBytes"], things["measuredBytes"])
-        self.assertEqual((other["name"], other["objects"], other["countedBytes"]), ("other", None, 5 * MIB))
+        self.assertEqual(things["unclaimedBytes"], things["measuredBytes"] - 2 * MIB)
+        self.assertEqual((other["name"], other["objects"], other["claimedBytes"]), ("other", None, 5 * MIB))
         growth = document["growth"]
         self.assertEqual(growth["bytes"], 10 * MIB)
-        self.assertEqual(growth["explainedBytes"], things["measuredBytes"] + 5 * MIB)
-        self.assertEqual(growth["unexplainedBytes"], growth["bytes"] - growth["explainedBytes"])
-        self.assertApproximates(growth["unexplainedFraction"], 0.2, 0.001)
+        self.assertEqual((growth["ledgerBytes"], growth["unclaimedBytes"]), (7 * MIB, things["unclaimedBytes"]))
+        self.assertEqual(growth["unknownBytes"], 3 * MIB - things["unclaimedBytes"])
+        self.assertApproximates(growth["unknownFraction"], 0.2, 0.001)
         self.assertEqual(document["process"]["startPrivateBytes"], 50 * MIB)
         self.assertEqual(document["process"]["fileBytes"], 60 * MIB)
 
     def test_claimsWin(self) -> None:
         """
-        A claim counts where it is more than what can be measured, and the
-        rest is negative when more is claimed than there is.
+        Where more is charged than can be measured nothing is without a ledger, and the rest is negative when more is
+        charged than there is.
         """
         self.things = [Thing()]
         self.claims = {"held": 4 * MIB}
         self.grow(MIB)
         growth = self.take()["growth"]
-        self.assertEqual((growth["explainedBytes"], growth["unexplainedBytes"]), (4 * MIB, -3 * MIB))
+        self.assertEqual(
+            (growth["ledgerBytes"], growth["unclaimedBytes"], growth["unknownBytes"]), (4 * MIB, 0, -3 * MIB)
+        )
+
+    def test_leak(self) -> None:
+        """Objects that are kept and charged to nobody grow in no ledger, and the text names their group first."""
+        self.claims = {"held": 1 * MIB, "other": 0}
+        self.take()
+        self.things = [Thing(bytearray(MIB)) for _ in range(9)]
+        self.claims = {"held": 1 * MIB, "other": 2 * MIB}
+        self.grow(11 * MIB)
+        document = self.take()
+        (since,) = document["since"]
+        self.assertApproximates(since["unclaimedBytes"], 8 * MIB, 10_000)
+        self.assertEqual(since["ledgerBytes"], 2 * MIB)
+        self.assertRegex(textOf(document), r"Grown since snapshot 1:\n.*\n +things +\+0 B +\+8 MiB\n +other +\+2 MiB")
 
     def test_remainder(self) -> None:
-        """The parts of what is not explained add up to it, and objects of no group are one of them."""
+        """The parts of the rest add up to it, and objects of no group are one of them."""
         self.take()
         self.things = [[bytearray(MIB)] for _ in range(4)]
         self.grow(10 * MIB)
         document = self.take()
         parts = {each["name"]: each["bytes"] for each in document["remainder"]}
-        self.assertEqual(sum(parts.values()), document["growth"]["unexplainedBytes"])
+        self.assertEqual(sum(parts.values()), document["growth"]["unknownBytes"])
         self.assertApproximates(parts["objects of no group, more than in snapshot 1"], 4 * MIB, 5000)
 
     def test_difference(self) -> None:

@@ -24,9 +24,9 @@ class ReportTests(ProfilerTestCase):
         self.grow(4 * MIB)
         text = textOf(self.take())
         self.assertIn("Memory, snapshot 2 of boot, 2023-11-14 22:13:", text)
-        self.assertIn("at the start 50 MiB private, since then +4 MiB; explained +3 MiB", text)
-        self.assertRegex(text, r"\n  things +3 +3 MiB +3 MiB +3 MiB\n")
-        self.assertIn("Where the unexplained may be:", text)
+        self.assertIn("at the start 50 MiB private, since then +4 MiB; in the ledger +3 MiB", text)
+        self.assertRegex(text, r"\n  things +3 +3 MiB +3 MiB +\d+ B\n")
+        self.assertIn("Where the rest may be:", text)
         self.assertRegex(text, rf"Changed most since snapshot 1:\n(.*\n)+? *{NAME} \| +3 \|")
 
     def test_notes(self) -> None:
