@@ -77,7 +77,10 @@ class MainTests(CommandTestCase):
             ("quota", "Unknown command: quota; see admission --help"),
             ("quotas", "say what to do: describe, set or remove; see admission quotas --help"),
             ("quotas set --bogus", "option --bogus not recognized; see admission quotas set --help"),
-            ("top twice", "Wrong number of arguments; see admission top --help"),
+            (
+                "top twice",
+                "there is no place for 'twice': this command takes nothing but options; see admission top --help",
+            ),
             ("explain --user \udcff", "'explain --user \\udcff' is not UTF-8; names of users and clients are"),
         ):
             self.stderr.truncate(0)

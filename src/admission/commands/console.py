@@ -43,6 +43,13 @@ class CommandOptions(Options):
         sys.stdout.write(f"admission {__version__}\n")
         raise SystemExit(0)
 
+    def parseArgs(self, *words: str) -> None:
+        """
+        @raise UsageError: if there are any: a command that takes some has a method of its own.
+        """
+        if words:
+            raise UsageError(f"there is no place for {words[0]!r:.300}: this command takes nothing but options")
+
     def getUsage(self, width: int | None = None) -> str:
         """
         The usage text.  Twisted would wrap examples that were part of C{longdesc}.

@@ -46,6 +46,7 @@ class ServerDoctorOptions(Options):
     optFlags = [["json", None, "Write JSON, for programs."]]
 
     opt_version = CommandOptions.opt_version
+    parseArgs = CommandOptions.parseArgs
 
     def postOptions(self) -> None:
         """

@@ -87,7 +87,7 @@ class QuotasOptionsTests(CommandTestCase):
                     "producer_byte_rat: no limit has this name; the nearest is producer_byte_rate",
                 ),
                 ("quotas remove --user a producer_byte_rate=4M", "write the limit's name alone to remove it"),
-                ("quotas describe alice", "Wrong number of arguments"),
+                ("quotas describe alice", "there is no place for 'alice'"),
             ]
         )
 
