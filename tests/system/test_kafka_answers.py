@@ -17,6 +17,8 @@ from tests.kit.rawclient import RawClient, produceRequest
 
 _MAX_TIMESTAMP = -3
 _APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
+_LATEST = -1
+"""Asked for in place of a time: the end of a partition."""
 
 
 class SameAnswersTests(SynchronousTestCase):
@@ -56,6 +58,11 @@ class SameAnswersTests(SynchronousTestCase):
             (created,) = admin.create_topics([new], request_timeout=PATIENCE_SECONDS).values()
             error = created.exception(PATIENCE_SECONDS)
             codes.append(0 if error is None else error.args[0].code())
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        # Kafka says that there is a topic before the broker that has it knows of it.
+        while not any(codes) and any(error for error, *_ in self.lookUp(name, _LATEST)):
+            self.assertLess(time.monotonic(), deadline, f"{name} is not there")
+            time.sleep(0.05)
         return codes
 
     def ask(self, request: Any, answer: Callable[[Any], Any]) -> list[Any]:
