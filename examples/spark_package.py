@@ -24,6 +24,7 @@ def nameOf(requirement: str) -> str:
     """
     The normalized name of a distribution.
     """
+    # The library packaging would itself be among what is imported here.
     return re.split(r"[^\w.-]", requirement)[0].lower().replace("_", "-")
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 from socket import gethostname
 
 import pyspark
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.offline import workers
@@ -37,7 +39,7 @@ exec {python} -s -S "$@"
 
 def nameOf(requirement: str) -> str:
     """The name of a distribution, as all spell it alike."""
-    return re.split(r"[^\w.-]", requirement)[0].lower().replace("_", "-")
+    return canonicalize_name(Requirement(requirement).name)
 
 
 def withDependencies(requirements: list[str]) -> set[str]:
@@ -140,7 +142,7 @@ class WorkersTests(SynchronousTestCase):
         done = self.submit(address, *package, str(ROOT / "examples" / "spark_job.py"), *job)
         self.assertIn("agrees with the recording", done.stdout, done.stderr)
 
-    def environment(self, **settings: str) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
         """Of Spark's programs, without our packages, which the driver has and would pass on."""
         configuration = self.root / "conf"
         configuration.mkdir(exist_ok=True)
@@ -151,16 +153,14 @@ class WorkersTests(SynchronousTestCase):
             "SPARK_WORKER_DIR": str(self.root / "work"),
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             "PYSPARK_PYTHON": str(self.python),
-            **settings,
         }
 
-    def serve(self, name: str, *arguments: str, **settings: str) -> None:
+    def serve(self, name: str, *arguments: str) -> None:
         """Start a daemon of Spark on loopback."""
         command = [_SPARK / "bin" / "spark-class", f"org.apache.spark.deploy.{name}", "--host", "127.0.0.1"]
-        environment = self.environment(**settings)
         with open(self.root / "daemons.log", "a") as log:
             daemon = subprocess.Popen(
-                [*command, "--webui-port", "0", *arguments], env=environment, stdout=log, stderr=log
+                [*command, "--webui-port", "0", *arguments], env=self.environment(), stdout=log, stderr=log
             )
         self.addCleanup(daemon.wait, PATIENCE_SECONDS)
         self.addCleanup(daemon.terminate)

@@ -87,21 +87,6 @@ class CommandGroup(CommandOptions):
 
 class ArgumentOptions(CommandOptions):
     """
-    Options with one argument before or after them.
-    """
-
-    def parseOptions(self, options: Sequence[str] | None = None) -> None:
-        """
-        Also parse options after the argument, which L{Options} would take for arguments.
-        """
-        words = list(options or ())
-        if words and not words[0].startswith("-"):
-            words.append(words.pop(0))
-        super().parseOptions(words)  # type: ignore[no-untyped-call]
-
-
-class MixedOptions(CommandOptions):
-    """
     Options with any number of arguments before, between and after them.
     """
 

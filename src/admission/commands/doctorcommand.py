@@ -13,7 +13,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, TextIO
@@ -188,26 +188,26 @@ def checksFor(options: Any) -> list[Check]:
         ("file system", lambda: checkFileSystem(data, _mounts(), _space)),
         ("disk used", lambda: checkDiskUse(data)),
         *([] if url is None else [("broker", lambda: checkStatus(url, fetch, timeoutSeconds))]),
-        *([] if isinstance(options, DoctorOptions) else _serverChecks(options, lockHolder(str(data)), url is not None)),
+        *([] if isinstance(options, DoctorOptions) else _serverChecks(options, data, url is not None)),
     ]
 
 
-def _serverChecks(options: Any, holder: str, hasServer: bool) -> list[Check]:
+def _serverChecks(options: Any, data: Path, hasServer: bool) -> list[Check]:
     """
-    @param holder: the process that uses the data directory; empty if none does.
     @param hasServer: whether a server is asked that runs.
     """
     from .doctorservers import checkExporter, checkService
 
     profileDirectory = options.profileDirectory
     listeners = options.listeners
-    reasons = whyNotListening(listeners)
-    theirs = listeningPorts(holder.rpartition(" ")[2])
+    reasons = cache(lambda: whyNotListening(listeners))
 
-    def port(listener: Any, reason: str | None) -> Finding:
-        number = portIn(listener.description)
+    def port(index: int) -> Finding:
+        description, reason = listeners[index].description, reasons()[index]
+        number, holder = portIn(description), lockHolder(str(data))
+        theirs = listeningPorts(holder.rpartition(" ")[2])
         by = f"{holder}, which uses the data directory" if number in theirs else "a server runs" if hasServer else ""
-        return checkPort(listener.description, reason, os.geteuid() == 0, _firstFreePort(), by)
+        return checkPort(description, reason, os.geteuid() == 0, _firstFreePort(), by)
 
     return [
         ("server", lambda: checkService(options)),
@@ -217,10 +217,7 @@ def _serverChecks(options: Any, holder: str, hasServer: bool) -> list[Check]:
             if profileDirectory is None
             else [("memory profile", lambda: checkDirectory(profileDirectory, "--profile-memory"))]
         ),
-        *(
-            (f"port {listener.description}", partial(port, listener, reason))
-            for listener, reason in zip(listeners, reasons, strict=True)
-        ),
+        *((f"port {listener.description}", partial(port, index)) for index, listener in enumerate(listeners)),
     ]
 
 

@@ -19,7 +19,7 @@ from ..kafka.client.clientconnection import ClientConnection
 from ..kafka.client.errors import BrokerRefused
 from ..plaintext import table
 from .brokerconnection import ConnectionOptions, Question, ask
-from .console import CommandFailed, CommandGroup, MixedOptions
+from .console import ArgumentOptions, CommandFailed, CommandGroup
 from .limitsyntax import ATTRIBUTES, asArguments, componentsOf, formatAmount, parseAmount
 
 Limits = Mapping[str, float]
@@ -79,7 +79,7 @@ class DescribeOptions(EntityOptions):
     )
 
 
-class AlterOptions(MixedOptions, EntityOptions):
+class AlterOptions(ArgumentOptions, EntityOptions):
     """
     What C{set} and C{remove} have in common.
     """

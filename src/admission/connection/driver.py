@@ -89,6 +89,7 @@ class RequestDriver:
 
     @ivar throttledUntilSeconds: when the last delay of L{throttle} ends or ended, in seconds of the factory's clock.
     @ivar openRequests: how many requests have arrived and are not over.
+    @ivar heldSeconds: since when a request is held back because its client owes time; L{None} if none is.
     @ivar owesNothing: whether the client is known not to owe any time from before, so that L{holdBack} need not be
         called.
     """
@@ -99,10 +100,10 @@ class RequestDriver:
         "_control",
         "_debts",
         "_factory",
-        "_heldSeconds",
         "_lastAdmitted",
         "_pool",
         "_throttleCall",
+        "heldSeconds",
         "openRequests",
         "owesNothing",
         "throttledUntilSeconds",
@@ -122,8 +123,7 @@ class RequestDriver:
         # The last request that was not refused, as the policies see it.
         self._lastAdmitted: Request | None = None
         self.owesNothing = False
-        # Since when a request is held back.
-        self._heldSeconds: float | None = None
+        self.heldSeconds: float | None = None
 
     # The way of one request
 
@@ -298,7 +298,7 @@ class RequestDriver:
         """
         if self._lastAdmitted is not None:
             self.throttleLess(self._control.charge(self._lastAdmitted, NOTHING, now).delaySeconds)
-        elif self._heldSeconds is not None:
+        elif self.heldSeconds is not None:
             # What it owed is forgotten.  Who was refused stays away.
             self.throttleLess(0.0)
 
@@ -308,13 +308,6 @@ class RequestDriver:
         self._connection.throttleOver()
 
     # Debts from before
-
-    @property
-    def heldSeconds(self) -> float | None:
-        """
-        Since when a request is held back because its client owes time; L{None} if none is.
-        """
-        return self._heldSeconds
 
     def holdBack(self, request: ServerRequest) -> bool:
         """
@@ -331,7 +324,7 @@ class RequestDriver:
         if self.owesNothing:
             return False
         if not self._connection.hasPeerGone:
-            self._heldSeconds = now
+            self.heldSeconds = now
             request.postpone()
             self.throttle(delaySeconds)
         return True
@@ -343,8 +336,8 @@ class RequestDriver:
         @param isForgiven: whether what its client owes does not count any more.
         @return: whether one was held back.
         """
-        isHeld = self._heldSeconds is not None
-        self._heldSeconds = None
+        isHeld = self.heldSeconds is not None
+        self.heldSeconds = None
         self.owesNothing = self.owesNothing or (isHeld and isForgiven)
         return isHeld
 
@@ -352,7 +345,7 @@ class RequestDriver:
         """
         The connection is lost: nobody is throttled any more.
         """
-        self._heldSeconds = None
+        self.heldSeconds = None
         self._debts.throttled.discard(self)
         if self._throttleCall is not None:
             self._throttleCall.cancel()

@@ -429,8 +429,7 @@ class AdmittedProtocol(Linked, Protocol):
         """
         The client has to wait: nothing of it is read for C{delaySeconds}.
         """
-        if Pause.THROTTLED not in self.pauses.reasons:
-            self.pause(Pause.THROTTLED)
+        self.pause(Pause.THROTTLED)
 
     def throttleOver(self) -> None:
         """
