@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from .gate.gate import Gate as Gate, buildGate as buildGate
     from .interfaces import (
         ADMITTED as ADMITTED,
-        CONNECTION as CONNECTION,
         CONNECTIONS as CONNECTIONS,
         DEFAULT as DEFAULT,
         FRAMES as FRAMES,
@@ -56,6 +55,7 @@ if TYPE_CHECKING:
         QuotaStatus as QuotaStatus,
         Refusal as Refusal,
         Request as Request,
+        Traits as Traits,
         Usage as Usage,
     )
     from .memorylimit import memoryLimitBytes as memoryLimitBytes
@@ -103,7 +103,6 @@ __all__, __getattr__, __dir__ = lazyNames(
         "gate.gate": ("Gate", "buildGate"),
         "interfaces": (
             "ADMITTED",
-            "CONNECTION",
             "CONNECTIONS",
             "DEFAULT",
             "Decision",
@@ -130,6 +129,7 @@ __all__, __getattr__, __dir__ = lazyNames(
             "QuotaStatus",
             "Refusal",
             "Request",
+            "Traits",
             "Usage",
         ),
         "memorylimit": ("memoryLimitBytes",),

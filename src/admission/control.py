@@ -19,7 +19,6 @@ from twisted.logger import Logger
 from .interfaces import (
     ADMITTED,
     NOTHING,
-    WITHOUT_END,
     Decision,
     IAccountable,
     IIdentityAudit,
@@ -280,7 +279,7 @@ class AdmissionControl:
             return ADMITTED
         strictest = ADMITTED
         delays: tuple[tuple[str, float], ...] = ()
-        for member in self._deciding if request.kind not in WITHOUT_END else self._decidingAlways:
+        for member in self._deciding if request.traits.isRequest else self._decidingAlways:
             try:
                 decision = member.decide(request, now)
                 if decision.admitted:

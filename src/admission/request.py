@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .interfaces import ADMITTED, Decision, ILease, Outcome, Refusal, Request
+from .interfaces import ADMITTED, ORDINARY, Decision, ILease, Outcome, Refusal, Request, Traits
 
 
 class ServerRequest:
@@ -37,6 +37,7 @@ class ServerRequest:
     @ivar ended: when it was over.
     @ivar kind: the operation, in the protocol's words; L{None} if that was
         never known.
+    @ivar traits: what that means to policies.
     @ivar principal: the client, as the server authenticated it; L{None} if the
         request ended before that mattered.
     @ivar clientId: what the client calls itself, if it does.
@@ -99,6 +100,7 @@ class ServerRequest:
         "resumed",
         "serviceSeconds",
         "sizeBytes",
+        "traits",
         "view",
     )
 
@@ -124,6 +126,7 @@ class ServerRequest:
         self.ended: float | None = None
         self.lease: ILease | None = None
         self.kind: str | None = None
+        self.traits: Traits = ORDINARY
         self.principal: str | None = None
         self.clientId: str | None = None
         self.view: Request | None = None

@@ -14,7 +14,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from ..clock import wholeMicroseconds
 from ..control import AdmissionControl
 from ..gate.gate import Gate
-from ..interfaces import CONNECTION, NOTHING, Decision, Refusal, Request, Usage
+from ..interfaces import CONNECTION, CONNECTION_TRAITS, NOTHING, Decision, Refusal, Request, Usage
 from ..request import ServerRequest
 from .debts import Debts
 
@@ -138,6 +138,7 @@ class RequestDriver:
         opening = self.arrived(0)
         opening.begin(opening.arrived)
         opening.kind, opening.principal, opening.clientId = CONNECTION, connection.principal or "", ""
+        opening.traits = CONNECTION_TRAITS
         opening.serviceSeconds = 0.0
         isAdmitted = self.admit(opening, Refusal.ERROR).admitted
         now = self._clock.seconds()
@@ -176,6 +177,7 @@ class RequestDriver:
             self._connection.host,
             request.sizeBytes,
             identities,
+            request.traits,
         )
         decision = self._control.admitRequest(request, wholeMicroseconds(self._clock.seconds()), refusal)
         # A refusal, even one that became a delay, is no debt: it does not end when limits change.

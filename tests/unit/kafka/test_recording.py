@@ -1001,10 +1001,10 @@ class KnownProducerTests(RecordedTestCase):
         policy = ProducerIds()
         policy.configure(QuotaEntity(user="alice"), {"producer_ids_rate": 1.0}, self.clock.seconds())
 
-        def ask(principal: str = "alice", kind: str = "Produce", identities: tuple[int, ...] = (5,)) -> bool | None:
-            return policy.isKnown(Request(kind, principal, "", "192.0.2.1", 10, identities), self.clock.seconds())
+        def ask(principal: str = "alice", identities: tuple[int, ...] = (5,)) -> bool | None:
+            return policy.isKnown(Request("Produce", principal, "", "192.0.2.1", 10, identities), self.clock.seconds())
 
-        for answer in (ask("bob"), ask(kind="Fetch"), ask(identities=()), ask(identities=(-1,))):
+        for answer in (ask("bob"), ask(identities=()), ask(identities=(-1,))):
             self.assertIs(answer, None)
         self.assertEqual([ask(), ask()], [False, False])
         policy.restore("alice", [5], self.clock.seconds())
