@@ -20,9 +20,9 @@ if TYPE_CHECKING:
         useMonotonicTimers as useMonotonicTimers,
         wallSeconds as wallSeconds,
     )
+    from .connection.admitted import AdmittedProtocol as AdmittedProtocol
     from .connection.factory import AdmittedFactory as AdmittedFactory, ConnectionLimits as ConnectionLimits
     from .connection.hangup import HangUpWatch as HangUpWatch
-    from .connection.protocol import AdmittedProtocol as AdmittedProtocol
     from .connection.wrapping import wrapFactory as wrapFactory
     from .control import AdmissionControl as AdmissionControl
     from .garbage import GarbageCollection as GarbageCollection
@@ -91,12 +91,12 @@ __all__, __getattr__, __dir__ = lazyNames(
             "useMonotonicTimers",
             "wallSeconds",
         ),
+        "connection.admitted": ("AdmittedProtocol",),
         "connection.factory": (
             "AdmittedFactory",
             "ConnectionLimits",
         ),
         "connection.hangup": ("HangUpWatch",),
-        "connection.protocol": ("AdmittedProtocol",),
         "connection.wrapping": ("wrapFactory",),
         "control": ("AdmissionControl",),
         "garbage": ("GarbageCollection",),

@@ -61,6 +61,7 @@ class ServerRequest:
     @ivar expireReason: why it was given up or answered too late, if it was.
     @ivar isWorkedOn: whether it is being worked on at this moment, and will end
         whatever happens.
+    @ivar step: the L{Deferred <twisted.internet.defer.Deferred>} that it waits for; L{cancel} cancels it.
     """
 
     # In slots, and all set at once: with so many attributes a dictionary would take longer.  A request that keeps its
@@ -100,6 +101,7 @@ class ServerRequest:
         "resumed",
         "serviceSeconds",
         "sizeBytes",
+        "step",
         "traits",
         "view",
     )
@@ -145,6 +147,7 @@ class ServerRequest:
         self.rejectReason: str | None = None
         self.expireReason: str | None = None
         self.isWorkedOn = False
+        self.step: Any = None
 
     @property
     def frame(self) -> memoryview:
@@ -199,6 +202,14 @@ class ServerRequest:
         assert self.resumed is None, f"{self!r} is resumed twice"
         self.resumed = now
         self.isWorkedOn = True
+
+    def cancel(self) -> None:
+        """
+        Nobody wants its answer any more: cancel what it waits for, once.
+        """
+        step, self.step = self.step, None
+        if step is not None:
+            step.cancel()
 
     def reject(self, reason: str) -> None:
         """

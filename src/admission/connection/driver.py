@@ -242,16 +242,23 @@ class RequestDriver:
             request.answer(now, delaySeconds)
         self.over(request, now)
 
-    def over(self, request: ServerRequest, now: float) -> None:
+    def over(self, request: ServerRequest, now: float) -> float:
         """
-        A request is over, whatever has become of it: tell the policies and the observers, once.
+        A request is over, whatever has become of it: tell the policies and the observers, once.  If it was admitted and
+        has not been charged, it is charged now.
+
+        @return: the delay that its client is given for that, in seconds.
         """
         self.openRequests -= 1
+        delaySeconds = 0.0
+        if request.decided is None and request.view is not None and request.rejectReason is None:
+            delaySeconds = self.charge(request, self.usageOf(request, request.responseBytes, now), now)
         if request.answered is None and request.rejectReason is None and request.expireReason is None:
             request.expire(self.whyExpired)
         self._control.endRequest(request, now)
         for observer in self._factory.observers:
             observer.requestOver(request)
+        return delaySeconds
 
     @property
     def whyExpired(self) -> str:

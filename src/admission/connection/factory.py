@@ -237,7 +237,7 @@ class RefusedProtocol(protocol.Protocol):
 class AdmittedFactory(protocol.ServerFactory):
     """
     Makes connections, as a rule of the kind L{AdmittedProtocol
-    <admission.connection.protocol.AdmittedProtocol>}, and bounds how many there
+    <admission.connection.admitted.AdmittedProtocol>}, and bounds how many there
     are and how long they may be idle.
 
     One factory may serve several ports.
@@ -252,8 +252,6 @@ class AdmittedFactory(protocol.ServerFactory):
     While memory is short, and all connections hold more than half of it, those that nobody uses are closed: of the
     addresses that have the most first, and the longest unused first.
 
-    @cvar asksPolicies: whether its connections ask the policies of C{control}.  An L{AdmittedProtocol
-        <admission.connection.protocol.AdmittedProtocol>} does not by itself.
     @ivar gate: the L{Gate} of the server.
     @ivar clock: the reactor, on monotonic time.
     @ivar control: the quota policies of the server.
@@ -270,7 +268,6 @@ class AdmittedFactory(protocol.ServerFactory):
     """
 
     log = Logger()
-    asksPolicies = False
     noisy = False
 
     def __init__(
@@ -286,15 +283,8 @@ class AdmittedFactory(protocol.ServerFactory):
         """
         @param makeConnection: makes the protocol of a new connection.
         @param control: one without policies, unless given.
-        @raise ValueError: if it has policies that nobody asks.
         @param debts: the factory's own, unless given.
         """
-        if control is not None and control.policyNames and not self.asksPolicies:
-            raise ValueError(
-                f"control= has the quota policies {', '.join(control.policyNames)}, which nobody asks about framed "
-                "requests: leave it out or, if your protocol asks control itself, set asksPolicies = True in a "
-                f"subclass of {type(self).__name__}"
-            )
         self.gate = gate
         self.clock = clock
         self.hangUpWatch = hangUpWatch
@@ -405,7 +395,7 @@ class AdmittedFactory(protocol.ServerFactory):
         """
         The client id of whoever connects from an address without saying who it is.
         """
-        return ""
+        return host
 
     def connected(self, connection: Any, isStranger: bool = False) -> None:
         """

@@ -76,8 +76,6 @@ class WrappedFactory(AdmittedFactory):
     @ivar cutOffs: how many connections were cut off for what they did.
     """
 
-    asksPolicies = True
-
     def __init__(
         self,
         wrappedFactory: Any,
@@ -152,9 +150,6 @@ class WrappedFactory(AdmittedFactory):
     def refused(self, connection: Any, reason: str) -> None:
         self.cutOffs += 1
         super().refused(connection, reason)
-
-    def clientIdAt(self, host: str) -> str:
-        return host
 
     def addSensors(self, registry: SensorRegistry) -> None:
         """

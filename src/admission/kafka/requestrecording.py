@@ -9,7 +9,7 @@ from twisted.internet.error import ConnectionAborted, ConnectionDone
 from twisted.python.failure import Failure
 
 from ..connection.driver import HUNG_UP
-from ..connection.protocol import AdmittedProtocol
+from ..connection.protocol import FrameProtocol
 from ..recording.eventof import eventOf, withoutNumbers
 from ..recording.recorder import EventRecorder
 from ..request import ServerRequest
@@ -35,7 +35,7 @@ class RequestRecording:
     def __init__(self, recorder: EventRecorder) -> None:
         self._recorder = recorder
 
-    def connectionOpened(self, connection: AdmittedProtocol) -> None:
+    def connectionOpened(self, connection: FrameProtocol) -> None:
         assert isinstance(connection, KafkaSession)
         principal = None if connection.mayBeStranger else connection.principal
         connection.connectionId = self._recorder.connectionOpened(connection.listener, connection.host, principal)
@@ -44,7 +44,7 @@ class RequestRecording:
         assert isinstance(request, KafkaRequest)
         self._recorder.requestAnswered(kafkaEventOf(request))
 
-    def connectionClosed(self, connection: AdmittedProtocol, reason: Failure) -> None:
+    def connectionClosed(self, connection: FrameProtocol, reason: Failure) -> None:
         ending = HUNG_UP if isinstance(reason.value, ConnectionDone | ConnectionAborted) else BROKE
         self._recorder.connectionClosed(
             connection.connectionId,

@@ -10,7 +10,7 @@ from typing import Any
 
 from twisted.python.failure import Failure
 
-from ..connection.protocol import AdmittedProtocol
+from ..connection.protocol import FrameProtocol
 from ..metrics.histogram import Histogram
 from ..request import ServerRequest
 from ..status.sections import finite
@@ -38,10 +38,10 @@ class RequestTimes:
         self._recent: dict[int, Histogram] = {}
         self._before: dict[int, Histogram] = {}
 
-    def connectionOpened(self, connection: AdmittedProtocol) -> None:
+    def connectionOpened(self, connection: FrameProtocol) -> None:
         pass
 
-    def connectionClosed(self, connection: AdmittedProtocol, reason: Failure) -> None:
+    def connectionClosed(self, connection: FrameProtocol, reason: Failure) -> None:
         pass
 
     def requestOver(self, request: ServerRequest) -> None:
