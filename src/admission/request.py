@@ -9,6 +9,8 @@ from typing import Any
 
 from .interfaces import ADMITTED, ORDINARY, Decision, ILease, Outcome, Refusal, Request, Traits
 
+HUNG_UP = "the client hung up"
+
 
 class ServerRequest:
     """

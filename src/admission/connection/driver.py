@@ -15,10 +15,9 @@ from ..clock import wholeMicroseconds
 from ..control import AdmissionControl
 from ..gate.gate import Gate
 from ..interfaces import CONNECTION, CONNECTION_TRAITS, NOTHING, Decision, Refusal, Request, Usage
-from ..request import ServerRequest
+from ..request import HUNG_UP, ServerRequest
 from .debts import Debts
 
-HUNG_UP = "the client hung up"
 FAILED = "its request could not be answered"
 
 
