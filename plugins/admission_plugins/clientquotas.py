@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
+from zope.interface import implementer
+
 from admission.interfaces import (
     DEFAULT,
+    ICountsRequests,
     ISensorRegistry,
     PolicyContext,
     QuotaEntity,
@@ -87,6 +90,7 @@ class ClientBytes(MeteredPolicy):
         self._fetched.addSensors(registry, f"{name}.{FETCH}", reads)
 
 
+@implementer(ICountsRequests)
 class RequestTime(MeteredPolicy):
     """
     Percent of one thread's time, by user and client id, for requests of every
@@ -112,16 +116,16 @@ class RequestTime(MeteredPolicy):
         super().__init__(limits, (self._used,), algorithm.horizonSeconds, isShadow)
 
     def record(self, request: Request, usage: Usage, now: float) -> float:
-        if request.traits.isConnection:
+        if not request.traits.isRequest:
             return 0.0
         return self._used.spend(request, usage.serviceSeconds * 100, now)
 
     def budgetBytes(self, request: Request, now: float) -> int | None:
         # The time that a byte costs is unknown.
-        return 0 if not request.traits.isConnection and self._used.delaySeconds(request, now) else None
+        return 0 if request.traits.isRequest and self._used.delaySeconds(request, now) else None
 
     def replayKey(self, request: Request) -> Hashable:
-        return None if request.traits.isConnection else self._used.keyOf(request)
+        return self._used.keyOf(request) if request.traits.isRequest else None
 
     def addSensors(self, registry: ISensorRegistry, name: str) -> None:
         """

@@ -15,6 +15,7 @@ from ._version import __version__ as __version__
 from .lazynames import lazyNames
 
 if TYPE_CHECKING:
+    from .admission import Admission as Admission, wrapFactory as wrapFactory
     from .clock import (
         MonotonicClock as MonotonicClock,
         useMonotonicTimers as useMonotonicTimers,
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from .connection.admitted import AdmittedProtocol as AdmittedProtocol
     from .connection.factory import AdmittedFactory as AdmittedFactory, ConnectionLimits as ConnectionLimits
     from .connection.hangup import HangUpWatch as HangUpWatch
-    from .connection.wrapping import wrapFactory as wrapFactory
     from .control import AdmissionControl as AdmissionControl
     from .garbage import GarbageCollection as GarbageCollection
     from .gate.gate import Gate as Gate, buildGate as buildGate
@@ -86,6 +86,7 @@ if TYPE_CHECKING:
 __all__, __getattr__, __dir__ = lazyNames(
     __name__,
     {
+        "admission": ("Admission", "wrapFactory"),
         "clock": (
             "MonotonicClock",
             "useMonotonicTimers",
@@ -97,7 +98,6 @@ __all__, __getattr__, __dir__ = lazyNames(
             "ConnectionLimits",
         ),
         "connection.hangup": ("HangUpWatch",),
-        "connection.wrapping": ("wrapFactory",),
         "control": ("AdmissionControl",),
         "garbage": ("GarbageCollection",),
         "gate.gate": ("Gate", "buildGate"),

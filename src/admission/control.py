@@ -180,6 +180,7 @@ class AdmissionControl:
     @ivar limitNames: the limits that any of the policies understands.
     @ivar policyNames: what the policies are called, in the order of
         L{Charge.shares}.
+    @ivar whenConfigured: what L{configure} calls when limits have been changed, with its own arguments.
     """
 
     _log = Logger()
@@ -211,6 +212,7 @@ class AdmissionControl:
             raise ValueError(f"each policy needs a name of its own, not {', '.join(names)}")
         self.policyNames: Sequence[str] = tuple(names)
         self.maxDelaySeconds = maxDelaySeconds
+        self.whenConfigured: list[Callable[[QuotaEntity, Mapping[str, float | None], float], object]] = []
         self._isObserved = isObserved
         self._members = [
             _Member(index, name, policy, bool(policy.isShadow), policy.decide, policy.record)
@@ -554,6 +556,8 @@ class AdmissionControl:
             raise
         finally:
             self._findLimiting()
+        for told in self.whenConfigured:
+            told(entity, limits, now)
 
     def restore(self, limitNames: Collection[str], established: Iterable[tuple[str, int]], now: float) -> None:
         """

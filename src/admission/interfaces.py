@@ -828,7 +828,14 @@ class IAccountable(Interface):
     sizeBytes: int = Attribute("About how many bytes; for the ledger, and read often.")
 
 
-class IRequestLifecycle(Interface):
+class ICountsRequests(Interface):
+    """
+    A policy that has something to count where requests are told apart, and only there: it ignores connections, and
+    bytes on connections without requests.  A server that knows no requests refuses such a policy.
+    """
+
+
+class IRequestLifecycle(ICountsRequests):
     """
     A policy that follows requests in progress: to limit how many there are at a
     time, or to adapt to how long they take.

@@ -135,10 +135,13 @@ class WrappedConnection(Linked, ProtocolWrapper):
         self._producer = WrappedProducer(clock, self._failed)
         link = self.link = Link(self, factory, transport, WrittenQueue)
         self._namePeer()
-        self._received = ByteQuota(
-            factory.control, clock, partial(self._asked, RECEIVED, RECEIVED_TRAITS), self._holdReceived
+        self._received, self._sent = (
+            ByteQuota(factory.control, clock, partial(self._asked, kind, traits), holds, factory.debts)
+            for kind, traits, holds in (
+                (RECEIVED, RECEIVED_TRAITS, self._holdReceived),
+                (SENT, SENT_TRAITS, self._holdSent),
+            )
         )
-        self._sent = ByteQuota(factory.control, clock, partial(self._asked, SENT, SENT_TRAITS), self._holdSent)
         self._incoming = InboundBuffer(link, factory.gate, clock, self._deliver, self._received.askAgain, self._holder)
         self._opening = Deadline(clock, partial(link.resume, Pause.OPENING))
         isKnown = link.proxyHeader is None

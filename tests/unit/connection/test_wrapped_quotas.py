@@ -25,9 +25,9 @@ from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
+from admission.admission import MAX_DELAY_SECONDS, wrapFactory
 from admission.connection.factory import ConnectionLimits
 from admission.connection.pauses import Pause
-from admission.connection.wrapping import MAX_DELAY_SECONDS, wrapFactory
 from admission.interfaces import (
     ADMITTED,
     CONNECTION,
