@@ -15,18 +15,7 @@ from twisted.application.service import Application
 from twisted.internet import reactor
 from twisted.internet.endpoints import serverFromString
 
-from admission import (
-    AdmittedFactory,
-    AdmittedProtocol,
-    HangUpWatch,
-    IMemoryPoolFactory,
-    MonotonicClock,
-    PolicyContext,
-    ServerRequest,
-    buildGate,
-    buildPolicy,
-    wallSeconds,
-)
+from admission import Admission, AdmittedProtocol, ServerRequest
 
 
 class ChecksumProtocol(AdmittedProtocol):
@@ -41,12 +30,8 @@ class ChecksumProtocol(AdmittedProtocol):
         return zlib.crc32(request.frame).to_bytes(4, "big")
 
 
-clock = MonotonicClock(reactor)
-context = PolicyContext(clock, wallSeconds)
-pool = buildPolicy(IMemoryPoolFactory, "bounded:8MiB:max=1MiB", context)
-factory = AdmittedFactory(ChecksumProtocol, buildGate(pool, context), clock, HangUpWatch(reactor))
-factory.start()
+admission = Admission(pool="bounded:8MiB:max=1MiB")
 
 application = Application("checksum")
-service = StreamServerEndpointService(serverFromString(reactor, "tcp:9099:interface=127.0.0.1"), factory)
-service.setServiceParent(application)
+endpoint = serverFromString(reactor, "tcp:9099:interface=127.0.0.1")
+StreamServerEndpointService(endpoint, admission.frames(ChecksumProtocol)).setServiceParent(application)

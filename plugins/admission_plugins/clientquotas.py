@@ -67,19 +67,14 @@ class ClientBytes(MeteredPolicy):
         return self._fetched.budget(request, now) if request.traits.countsSent else None
 
     def replayKey(self, request: Request) -> Hashable:
-        limited = {name for limits in self.limits.values() for name in limits}
-        keys: list[Hashable] = [
-            (name, meters.keyOf(request))
-            for name, meters, counts in (
-                (PRODUCER_BYTE_RATE, self._produced, request.traits.countsReceived),
-                (CONSUMER_BYTE_RATE, self._fetched, request.traits.countsSent),
-            )
-            if counts and name in limited
-        ]
-        if len(keys) < 2:
-            return keys[0] if keys else None
-        # Clients that share a meter of one direction may have others of the other, unless the same have both limits.
-        return keys[0] if all(len(limits) == len(limited) for limits in self.limits.values()) else ()
+        traits = request.traits
+        if traits.countsReceived and traits.countsSent:
+            # Clients that share a meter of one direction may have others of the other, and when limits change only one
+            # of them may: whatever key there was, some would be replayed apart from what they depend on.
+            return ()
+        if traits.countsReceived:
+            return (PRODUCER_BYTE_RATE, self._produced.keyOf(request))
+        return (CONSUMER_BYTE_RATE, self._fetched.keyOf(request)) if traits.countsSent else None
 
     def addSensors(self, registry: ISensorRegistry, name: str) -> None:
         """

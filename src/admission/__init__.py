@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from .connection.admitted import AdmittedProtocol as AdmittedProtocol
     from .connection.factory import AdmittedFactory as AdmittedFactory, ConnectionLimits as ConnectionLimits
+    from .connection.framings import IntPrefix as IntPrefix, Netstring as Netstring, VarintPrefix as VarintPrefix
     from .connection.hangup import HangUpWatch as HangUpWatch
     from .control import AdmissionControl as AdmissionControl
     from .garbage import GarbageCollection as GarbageCollection
@@ -97,6 +98,7 @@ __all__, __getattr__, __dir__ = lazyNames(
             "AdmittedFactory",
             "ConnectionLimits",
         ),
+        "connection.framings": ("IntPrefix", "Netstring", "VarintPrefix"),
         "connection.hangup": ("HangUpWatch",),
         "control": ("AdmissionControl",),
         "garbage": ("GarbageCollection",),

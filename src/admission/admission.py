@@ -66,6 +66,9 @@ POOL_SHARE = 4
 POOLS_SHARE = 2
 """The pools of all servers of a process should not have more than this fraction of it between them."""
 
+CHANGED_BY = "the program"
+"""Who changes limits, for recordings."""
+
 _F = TypeVar("_F", bound=AdmittedFactory)
 
 _log = Logger()
@@ -165,8 +168,8 @@ class Admission:
         self._storing: Deferred[Any] | None = None
         self._shutdown: Any = None
         self._quotaWindows, self._quotaWindowSeconds = context.quotaWindows, context.quotaWindowSeconds
+        self._hasRecorded = False
         self.addSensors(self.sensors)
-        self._recorder.addSensors(self.sensors)
 
     # The servers
 
@@ -325,11 +328,14 @@ class Admission:
         if _serving:
             warnOfPools(self, _serving, memoryLimitBytes())
         _serving.add(self)
-        if not self._exports:
-            return
-        self._record()
+        if self._exports:
+            self._record()
         if IReactorCore.providedBy(self._reactor) and self._shutdown is None:
-            self._shutdown = self._reactor.addSystemEventTrigger("before", "shutdown", self.stop)
+            self._shutdown = self._reactor.addSystemEventTrigger("before", "shutdown", self._reactorStops)
+
+    def _reactorStops(self) -> Deferred[Any]:
+        self._shutdown = None
+        return self.stop()
 
     def _over(self, factory: AdmittedFactory) -> None:
         self._atWork.discard(factory)
@@ -338,6 +344,9 @@ class Admission:
         _serving.discard(self)
         self.gate.close()
         self.hangUpWatch.close()
+        if self._shutdown is not None:
+            self._reactor.removeSystemEventTrigger(self._shutdown)
+            self._shutdown = None
         self._store()
 
     def _record(self) -> None:
@@ -358,21 +367,21 @@ class Admission:
             self._recorder.start(origin, threads)
         except OSError as error:
             raise OSError(f"cannot record to {' and '.join(self._exports)}: {error}; export= says where to") from error
+        if not self._hasRecorded:
+            self._hasRecorded = True
+            self._recorder.addSensors(self.sensors)
         now = self.clock.seconds()
         for entity, limits in control.limits.items():
             self._recorder.limitsChanged(entity, limits, now)
 
     def _store(self) -> Deferred[Any]:
-        if self._shutdown is not None and not self._atWork:
-            self._reactor.removeSystemEventTrigger(self._shutdown)
-            self._shutdown = None
         if self._recorder.isRecording:
             self._storing = self._recorder.stop()
         return gatherResults([] if self._storing is None else [self._storing])
 
     def _configured(self, entity: QuotaEntity, limits: Mapping[str, float | None], now: float) -> None:
         if self._recorder.isRecording:
-            self._recorder.limitsChanged(entity, limits, now)
+            self._recorder.limitsChanged(entity, limits, now, CHANGED_BY)
         self.debts.limitsChanged(now)
 
     def _requestsFields(self, now: float) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from twisted.internet.task import Clock
 
 from admission.control import AdmissionControl
 from admission.interfaces import CONNECTION, IQuotaPolicyFactory, PolicyContext, QuotaEntity, Refusal, Request, Usage
-from admission.offline.kinds import traitsOfKind
+from admission.offline.kinds import TWO_WAY, traitsOfKind
 from admission.offline.simulate.arrivals import (
     CLOSED_GROUP,
     CLOSED_ORDER,
@@ -152,6 +152,7 @@ class Recording:
             requests=len(self.rows),
             beginUs=min(wallUs),
             endUs=max(wallUs),
+            hasTwoWay=any((row.get("traits") or 0) & TWO_WAY == TWO_WAY for row in self.rows),
         )
         if "quota_windows" in first:
             run = evolve(

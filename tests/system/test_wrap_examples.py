@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
+from urllib.request import urlopen
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -82,7 +84,7 @@ class ExampleTests(SynchronousTestCase):
         directory = Path(self.mktemp()).absolute()
         directory.mkdir()
         source = (ROOT / "examples" / name).read_text()
-        [listens] = [word for word in source.replace('"', " ").split() if word.startswith("tcp:")]
+        listens, *_ = [word for word in source.replace('"', " ").split() if word.startswith("tcp:")]
         for old, new in [(listens, f"tcp:{port}:interface=127.0.0.1"), *changes]:
             self.assertIn(old, source)
             source = source.replace(old, new)
@@ -150,7 +152,9 @@ class ExampleTests(SynchronousTestCase):
         A request waits for what it asks for, or for as long as it says; who
         has left does not keep others waiting, and unclear words are answered.
         """
-        with self.serving("rpc_server.py") as port:
+        page, recording = freePort(), self.mktemp()
+        changes = [("tcp:9097:", f"tcp:{page}:"), ('total=20"]', f'total=20"], export="spark:{recording}"')]
+        with self.serving("rpc_server.py", *changes) as port:
             reader, writer, leaving = (self.connect(port) for _ in range(3))
             reader.send(b"get colour 30")
             leaving.send(b"get colour 30")
@@ -164,3 +168,12 @@ class ExampleTests(SynchronousTestCase):
             self.assertTrue(writer.receive().startswith(b"say "))
             writer.send(b"get colour 0")
             self.assertEqual(writer.receive(), b"deep red")
+            writer.send(b"set much " + bytes(200_000))
+            self.assertEqual(writer.receive(), b"done")
+            writer.send(b"set more " + bytes(1000))
+            writer.socket.settimeout(0.5)
+            self.assertRaises(TimeoutError, writer.receive)
+            with urlopen(f"http://127.0.0.1:{page}/status.json", timeout=PATIENCE_SECONDS) as answer:
+                document = json.load(answer)
+            self.assertEqual({each["kind"]: each["count"] for each in document["latency"]}, {"get": 3, "set": 3})
+            self.assertEqual(document["throttled"]["clients"][0]["policy"], "client-bytes")

@@ -10,45 +10,18 @@ from twisted.internet.protocol import Factory
 from twisted.internet.testing import MemoryReactorClock
 from twisted.protocols.wire import Echo
 from twisted.trial.unittest import SynchronousTestCase
-from zope.interface import implementer
 
 from admission.admission import Admission
 from admission.connection.admitted import AdmittedProtocol
 from admission.connection.pauses import Pause
-from admission.interfaces import DEFAULT, IMetricsExporter, ISensorRegistry, QuotaEntity, traitsOf
+from admission.interfaces import DEFAULT, QuotaEntity, traitsOf
 from admission.recording.events import CLOSED, OPENED, ConnectionEvent, LimitEvent, RequestEvent
 from admission.request import ServerRequest
 from admission.testing.faketransport import FakeTransport
 from tests.kit.admitted import framed
+from tests.kit.keptevents import Kept
 
 EVERYBODY = QuotaEntity(clientId=DEFAULT)
-
-
-@implementer(IMetricsExporter)
-class Kept:
-    """Keeps what it is given."""
-
-    droppedEvents = 0
-
-    def __init__(self) -> None:
-        self.origin: Any = None
-        self.events: list[Any] = []
-        self.stored: Deferred[None] = Deferred()
-
-    def start(self, origin: Any, deferToThread: Any) -> None:
-        self.origin = origin
-
-    def exportEvent(self, event: Any) -> None:
-        self.events.append(event)
-
-    def exportSamples(self, samples: Any) -> None:
-        pass
-
-    def addSensors(self, registry: ISensorRegistry, name: str) -> None:
-        pass
-
-    def stop(self) -> Deferred[None]:
-        return self.stored
 
 
 class Upper(AdmittedProtocol):

@@ -26,5 +26,9 @@ CODE_OF_KIND = f"CASE kind {_CASES} ELSE {_UNCOUNTED.code} END"
 """The code of the traits, in Spark's SQL."""
 
 
+TWO_WAY = RECEIVED_TRAITS.code | SENT_TRAITS.code
+"""The part of a code that says that bytes count in both directions."""
+
+
 def traitsOfKind(kind: str) -> Traits:
     return _TRAITS.get(kind, _UNCOUNTED)

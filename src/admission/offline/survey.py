@@ -21,6 +21,7 @@ from .aggregate import RUN
 from .bloomaudit import FilterShape
 from .clean import clean
 from .failures import RecordingError
+from .kinds import TWO_WAY
 from .recording import Recording
 from .simulate.runs import GAPS, LIMIT_COLUMNS, LONGEST_DELAY_US, Run, findGaps, withHistory
 from .simulate.sparkreplay import collected, sparkSchema
@@ -67,6 +68,7 @@ def findRuns(requests: DataFrame) -> list[Run]:
         F.unix_micros(F.max("ts")).alias("end_us"),
         F.max(F.greatest("mono_us", "decided_mono_us", "sent_mono_us")).alias("horizon_us"),
         F.min(F.unix_micros("ts") - F.col("mono_us")).alias("wall_offset_us"),
+        F.max(F.expr(f"traits & {TWO_WAY} = {TWO_WAY}")).alias("has_two_way"),
         *(F.first(name, ignorenulls=True).alias(name) for name in _CONSTANTS),
     )
     return [
@@ -85,6 +87,7 @@ def findRuns(requests: DataFrame) -> list[Run]:
             endUs=row["end_us"],
             pool=row["pool_description"],
             gateSeed=row["gate_seed"],
+            hasTwoWay=bool(row["has_two_way"]),
         )
         for row in found.orderBy(*RUN).collect()
     ]

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 from attrs import frozen
 
+from ..kinds import TWO_WAY
 from .live import Requester, requesterOf
 from .ordered import Batches, batchOf, distinctRows, numbersOf
 from .trials import Trial, TrialKey
@@ -76,7 +77,8 @@ class KeyFinder:
     The keys of one trial.
 
     A key depends on the kind of a request and its sender, not on its size or content.  It may change with the limits,
-    for instance when a user's limit takes the place of a client id's.
+    for instance when a user's limit takes the place of a client id's.  Where there are requests that count in both
+    directions, those that count in one may share a meter with them, and have the keys that they would have.
 
     @ivar moments: when the limits changed.
     """
@@ -98,7 +100,7 @@ class KeyFinder:
         """
         The keys of requesters, each in an era.
         """
-        wanted = list(wanted)
+        wanted = [(era, self._asAsked(requester)) for era, requester in wanted]
         missing = sorted({each for each in wanted if each not in self._found})
         if missing:
             live = self._trial.begin(min(self.moments, default=0) - 1_000_000)
@@ -108,6 +110,12 @@ class KeyFinder:
                 key = live.keyOf(requester)
                 self._found[era, requester] = None if key is None else repr(key)
         return [self._found[each] for each in wanted]
+
+    def _asAsked(self, requester: Requester) -> Requester:
+        *names, code = requester
+        if self._trial.run.hasTwoWay and code & TWO_WAY:
+            return requesterOf((*names, code | TWO_WAY))
+        return requester
 
     def findAll(self, requesters: Collection[Requester]) -> tuple[Keys, bytes]:
         """

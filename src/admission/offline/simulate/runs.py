@@ -99,6 +99,7 @@ class Run:
     @ivar endUs: the last arrival.
     @ivar pool: the description of the memory pool; L{None} if it is not known.
     @ivar gateSeed: the seed of the order in which memory was allocated.
+    @ivar hasTwoWay: whether there are requests whose bytes count in both directions.
     """
 
     brokerId: str
@@ -117,6 +118,7 @@ class Run:
     endUs: int = 0
     pool: str | None = None
     gateSeed: int | None = None
+    hasTwoWay: bool = False
 
     @property
     def policies(self) -> Mapping[str, str]:

@@ -1,0 +1,125 @@
+"""Requests in frames, served in virtual time, against the replay of their recording."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from random import Random
+from typing import Any
+
+from hypothesis import given, settings, strategies as st
+from twisted.internet.address import IPv4Address
+from twisted.internet.defer import Deferred
+from twisted.internet.testing import MemoryReactorClock
+from twisted.trial.unittest import SynchronousTestCase
+
+from admission.admission import Admission
+from admission.connection.admitted import AdmittedProtocol
+from admission.interfaces import DEFAULT, QuotaEntity, Traits
+from admission.offline.simulate.identity import Fidelity
+from admission.request import ServerRequest
+from admission.testing.faketransport import FakeTransport
+from tests.kit.admitted import framed
+from tests.kit.identitygate import gate, readRecording
+from tests.kit.keptevents import Kept
+from tests.kit.recordings import writeRecording
+
+SECONDS = 20.0
+
+
+class Server(AdmittedProtocol):
+    """Answers C{CLIENT KIND SIZE} with so many bytes: a get later, of which only the answer counts."""
+
+    reactor: Any
+
+    def identify(self, request: ServerRequest) -> None:
+        client, kind, _ = bytes(request.frame).split(b" ", 2)
+        request.clientId, request.kind = client.decode(), kind.decode()
+        if request.kind == "get":
+            request.traits = Traits(countsReceived=False, waitsForOthers=True)
+
+    def requestReceived(self, request: ServerRequest) -> Any:
+        answer = bytes(int(bytes(request.frame).split(b" ", 3)[2]))
+        if request.kind == "put":
+            return answer
+        later: Deferred[bytes] = Deferred(lambda cancelled: call.cancel())
+        call = self.reactor.callLater(0.05, later.callback, answer)
+        return later
+
+
+class FramedTests(SynchronousTestCase):
+    """Each replay of the policies in force says what the server said."""
+
+    def serve(self, policies: Sequence[str], clients: int, seed: int, changes: Sequence[tuple[float, float]]) -> Any:
+        """Serve clients for a while, and replay that."""
+        reactor: Any = MemoryReactorClock()
+        reactor.getThreadPool = lambda: None
+        kept = Kept()
+        admission = Admission(pool="bounded:16MiB", quota=policies, export=kept, reactor=reactor, clock=reactor)
+        served = type("Served", (Server,), {"reactor": reactor})
+        factory = admission.frames(served)
+        factory.doStart()
+        random = Random(seed)
+        transports: list[FakeTransport] = []
+        due: list[tuple[float, int]] = [(random.uniform(0.01, 0.5), index) for index in range(clients)]
+        due += [(atSeconds, clients + index) for index, (atSeconds, _) in enumerate(changes)]
+        due.sort()
+        for index in range(clients):
+            address = IPv4Address("TCP", f"192.0.2.{index}", 50_000)
+            transports.append(FakeTransport(reactor, factory.buildProtocol(address), address))
+            transports[-1].connect()
+        while due and due[0][0] < SECONDS:
+            atSeconds, index = heappop(due)
+            self.advanceTo(reactor, atSeconds)
+            if index >= clients:
+                admission.setLimits(QuotaEntity(clientId=DEFAULT), {"producer_byte_rate": changes[index - clients][1]})
+                continue
+            kind = random.choice([b"put", b"get"])
+            body = b"client-%d %s %d " % (index % 2, kind, random.randrange(30_000)) + bytes(random.randrange(30_000))
+            transports[index].peerSends(framed(body))
+            heappush(due, (atSeconds + random.uniform(0.05, 0.7), index))
+        for transport in transports:
+            transport.abortConnection()
+        reactor.advance(0)
+        factory.doStop()
+        directory = self.mktemp()
+        for seq, event in enumerate(kept.events, 1):
+            event.seq = seq
+        writeRecording(directory, kept.events, kept.origin)
+        return gate(readRecording(directory))
+
+    def advanceTo(self, clock: Any, atSeconds: float) -> None:
+        """Let time pass, with each timer at its moment."""
+        while (call := min(clock.getDelayedCalls(), key=lambda each: each.getTime(), default=None)) is not None:
+            if call.getTime() > atSeconds:
+                break
+            clock.advance(max(call.getTime() - clock.seconds(), 0.0))
+        clock.advance(max(atSeconds - clock.seconds(), 0.0))
+
+    def check(self, judged: Sequence[Fidelity]) -> None:
+        """All is as recorded."""
+        for each in judged:
+            self.assertEqual((each.matchShare, each.missing), (1.0, 0), each.inWords())
+
+    def test_bothDirections(self) -> None:
+        """Bytes count in the directions that a kind says, and clients are throttled for them."""
+        judged = self.serve(["client-bytes:produce=40k:fetch=20k"], 3, 1, [(5.0, 80_000.0)])
+        self.assertGreater(judged[0].throttled, 3)
+        self.check(judged)
+
+    @settings(max_examples=15, deadline=None)
+    @given(
+        st.sampled_from(
+            [
+                ["client-bytes:produce=40k:fetch=30k"],
+                ["client-bytes:fetch=20k:algorithm=bucket"],
+                ["client-bytes:produce=20k", "request-time:percent=5"],
+            ]
+        ),
+        st.integers(1, 4),
+        st.integers(0, 1000),
+        st.lists(st.tuples(st.floats(0.5, 18.0), st.sampled_from([10_000.0, 80_000.0, 1e6])), max_size=3),
+    )
+    def test_any(self, policies: list[str], clients: int, seed: int, changes: list[tuple[float, float]]) -> None:
+        """So it is for all policies, clients that do not wait for answers, and limits that change."""
+        self.check(self.serve(policies, clients, seed, changes))
