@@ -168,7 +168,7 @@ class ExampleTests(SynchronousTestCase):
             self.assertTrue(writer.receive().startswith(b"say "))
             writer.send(b"get colour 0")
             self.assertEqual(writer.receive(), b"deep red")
-            writer.send(b"set much " + bytes(200_000))
+            writer.send(b"set much " + bytes(1_000_000))
             self.assertEqual(writer.receive(), b"done")
             writer.send(b"set more " + bytes(1000))
             writer.socket.settimeout(0.5)
