@@ -298,8 +298,8 @@ def _tellVerdict(out: str, stdout: TextIO) -> Verdict:
 
 
 def _failUnlessTrusted(verdict: Verdict) -> None:
-    if verdict.gate.doubt:
-        raise CommandFailed(f"these answers cannot be trusted: {verdict.gate.doubt}")
+    if verdict.gate.refutal:
+        raise CommandFailed(verdict.gate.refutal)
 
 
 def _selection(options: RecordingOptions) -> Selection:
