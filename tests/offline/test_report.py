@@ -327,8 +327,8 @@ class GateTests(SynchronousTestCase):
         doubt = "the replay of own disagrees with the recording"
         agrees = "The replay of the other policies in force agrees with the recording in 100 % of 1,000 decisions"
         everything = (
-            "hese answers cannot be trusted: the replay of the policies in force agrees with the recording in less than "
-            "the required 99.9 % of the decisions for 1 of 2 policies and runs of a server"
+            "hese answers cannot be trusted: the replay of the policies in force agrees with the recording in less "
+            "than the required 99.9 % of the decisions for 1 of 2 policies and runs of a server"
         )
         part = f"he answers about a cannot be trusted: {doubt}"
         for untrusted, trust, refutal, start in (
