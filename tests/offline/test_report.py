@@ -414,11 +414,12 @@ class ExplanationTests(SynchronousTestCase):
             f"{start} --candidate mine=own:1 --pool bounded:8MiB --mode closed,open --sample 10% "
             "--from 2024-01-01T12:03:59 --to 2024-01-02",
         )
-        self.assertEqual(without[0], "Or leave out mine: all other answers can be trusted.")
+        self.assertEqual(without[0], "Or leave out mine: no other answer depends on what disagrees.")
         self.assertEqual(without[1], f"{start} --pool bounded:8MiB --mode closed,open --sample 10% --to 2024-01-02")
         [nothing] = remediesOf(self.results(untrusted=[FITTING, "mine"]))
         self.assertEqual(nothing[1], "")
         self.assertIn("No part before or after", nothing[0])
+        facts: dict[str, Any]
         for facts in (
             {"untrusted": []},
             {"disagreements": []},
@@ -457,6 +458,7 @@ class ExplanationTests(SynchronousTestCase):
 
     def test_hostile(self) -> None:
         """Whatever is in the file, it is written or left out, and nothing of it is markup or controls the terminal."""
+        found: list[Any]
         for found in (
             [7, "x", None],
             [{}],

@@ -116,7 +116,7 @@ class ExplainTests(SynchronousTestCase):
 
     def test_order(self) -> None:
         """The policy with the most disagreements comes first, and each has its own."""
-        other = {"candidate": "recorded request-time", "decisions": 7}
+        other: Row = {"candidate": "recorded request-time", "decisions": 7}
         found = self.explained(row(100), row(100, **other), fidelities=[refuted(), refuted("request-time")])
         self.assertEqual(
             [(each.policy, each.decisions) for each in found],
@@ -194,7 +194,7 @@ class ExplainTests(SynchronousTestCase):
             return {"candidate": evolve(trial.candidate, implementation="acme.policy.build")}
 
         trial = own(planRecorded([RUN]))
-        self.assertIn("not one of admission's, and all others agree: it may depend", self.cause(row(100), **trial))
+        self.assertIn("not one of admission's, and no other disagrees: it may depend", self.cause(row(100), **trial))
         both = [refuted(), refuted("request-time")]
         rows = [row(100, decisions=2), row(100, candidate="recorded request-time")]
         self.assertEqual(self.cause(*rows, fidelities=both, **trial), "")

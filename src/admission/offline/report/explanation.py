@@ -52,7 +52,7 @@ def remediesOf(results: Results) -> Iterator[tuple[str, str]]:
     if others:
         given = {name: results.says(name, str) for name in ("since", "until")}
         yield (
-            f"Or leave out {enumerated(untrusted)}: all other answers can be trusted.",
+            f"Or leave out {enumerated(untrusted)}: no other answer depends on what disagrees.",
             _command(results, given, untrusted),
         )
 

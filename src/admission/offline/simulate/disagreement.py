@@ -139,9 +139,8 @@ def explain(
 
 def partsWithout(found: Iterable[Disagreement], runs: Collection[Run]) -> list[tuple[str | None, str | None]]:
     """
-    The parts of a recording before and after all disagreements.
+    The parts of a recording before and after all of these disagreements.
 
-    @param found: the disagreements; not empty.
     @param runs: of servers; not empty.
     @return: the first moment, or the first one after the end, of each part that is long enough; the longer one first.
     """
@@ -170,7 +169,7 @@ def _causeOf(
     common, or what the policy is.
 
     @param rows: of L{DISAGREEMENTS}, of this trial alone; not empty.
-    @param isAlone: whether all other policies of the run agree.
+    @param isAlone: whether no other policy of the run disagrees.
     """
     if trial.isFollowing:
         return "the policy follows requests, which a replay tells it of at approximate moments only"
@@ -191,7 +190,7 @@ def _causeOf(
             "other connections agree"
         )
     if isAlone and not trial.candidate.implementation.startswith(_OURS):
-        others = ", and all others agree" if len(run.policyNames) > 1 else ""
+        others = ", and no other disagrees" if len(run.policyNames) > 1 else ""
         return (
             f"the policy is not one of admission's{others}: it may depend on something that is not recorded, such as "
             "a file, chance or a clock of its own"
