@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter, defaultdict, deque
 from collections.abc import Hashable, Sequence
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
+from admission.commands import offlinecommands
 from admission.interfaces import (
     ADMITTED,
     Decision,
+    IQuotaPolicyFactory,
     IReplayable,
     IRequestLifecycle,
     Outcome,
@@ -19,8 +22,10 @@ from admission.interfaces import (
     Request,
     Usage,
 )
+from admission.offline import syntheticserver
 from admission.offline.simulate import trials
-from admission.offline.simulate.candidates import Candidate
+from admission.offline.simulate.candidates import Candidate, resolveCandidate
+from admission.plugins import buildPolicy
 from admission.quotas.policy import QuotaPolicy
 from admission.testing.scriptedquota import ScriptedQuota
 from tests.kit import replaymodel
@@ -116,7 +121,35 @@ class AtMostOfClient(AtMost):
         return request.clientId
 
 
-_CLASSES: dict[str, Any] = {"per-second": PerSecond, "at-most": AtMost, "at-most-of-client": AtMostOfClient}
+class Unrecorded(QuotaPolicy):
+    """
+    Delays each seventh size of request by 50 ms. What a client sends within some seconds of the server's life it delays
+    by 100 ms instead, if the environment says so, of which a recording knows nothing.
+    """
+
+    VARIABLE = "ADMISSION_TESTS_UNRECORDED"
+
+    def __init__(self, context: PolicyContext | None, clientId: str, since: str, until: str) -> None:
+        self._clientId, self._since, self._until = clientId, float(since), float(until)
+        self._isOn = self.VARIABLE in os.environ
+
+    def decide(self, request: Request, now: float) -> Decision:
+        """Admit."""
+        return ADMITTED
+
+    def record(self, request: Request, usage: Usage, now: float) -> float:
+        """Delay some."""
+        if self._isOn and request.clientId == self._clientId and self._since <= now < self._until:
+            return 0.1
+        return 0.0 if request.sizeBytes % 7 else 0.05
+
+
+_CLASSES: dict[str, Any] = {
+    "per-second": PerSecond,
+    "at-most": AtMost,
+    "at-most-of-client": AtMostOfClient,
+    "unrecorded": Unrecorded,
+}
 
 
 def candidate(description: str, label: str = "") -> Candidate:
@@ -129,13 +162,20 @@ def candidate(description: str, label: str = "") -> Candidate:
 
 
 def install(test: SynchronousTestCase) -> None:
-    """Let servers and trials know them, until C{test} is over."""
+    """Let servers, trials and commands know them besides those that are installed, until C{test} is over."""
 
     def build(interface: Any, description: str, context: PolicyContext) -> Any:
+        if description.partition(":")[0] not in _CLASSES:
+            return buildPolicy(interface, description, context)
         found = candidate(description)
         return _CLASSES[found.name](context, *found.args, **found.kwargs)
 
+    def resolve(text: str, interface: Any = IQuotaPolicyFactory) -> Candidate:
+        return candidate(text) if text.partition(":")[0] in _CLASSES else resolveCandidate(text, interface)
+
     made: Sequence[AtMost] = []
-    test.patch(replaymodel, "buildPolicy", build)
-    test.patch(trials, "resolveCandidate", candidate)
+    for module in (replaymodel, syntheticserver):
+        test.patch(module, "buildPolicy", build)
+    for module in (trials, offlinecommands):
+        test.patch(module, "resolveCandidate", resolve)
     test.patch(AtMost, "made", made)

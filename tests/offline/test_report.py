@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import json
 import re
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from admission.offline.failures import ReportError
 from admission.offline.outputtables import OUTPUTS
 from admission.offline.report.differences import AT_LEAST, differencesOf
 from admission.offline.report.elements import markup
+from admission.offline.report.explanation import MAX_REASONS, reasonsOf, remediesOf
 from admission.offline.report.lines import (
     MAX_POINTS,
     Line,
@@ -315,6 +317,171 @@ class GateTests(SynchronousTestCase):
             [fidelityRow(mode=OPEN)],
         ):
             self.assertIs(self.trust(*rows)[0], Trust.UNTESTED, rows)
+
+    def test_partly(self) -> None:
+        """
+        Where a policy is refuted that some candidates do not depend on, the answers about these are judged by the other
+        policies; if none depends on it, all are.
+        """
+        rows = [fidelityRow(), fidelityRow(candidate="recorded own", match_share=0.5)]
+        doubt = "the replay of own disagrees with the recording"
+        agrees = "The replay of the other policies in force agrees with the recording in 100 % of 1,000 decisions"
+        everything = (
+            "hese answers cannot be trusted: the replay of the policies in force agrees with the recording in less "
+            "than the required 99.9 % of the decisions for 1 of 2 policies and runs of a server"
+        )
+        part = f"he answers about a cannot be trusted: {doubt}"
+        for untrusted, trust, refutal, start in (
+            (["a"], Trust.TRUSTED, f"t{part}", f"T{part}. All other answers can be trusted. {agrees}"),
+            ([], Trust.TRUSTED, "", f"These answers can be trusted. {agrees}"),
+            (["a", "b"], Trust.REFUTED, f"t{everything}", f"T{everything}. "),
+        ):
+            directory = Path(self.mktemp())
+            writeTables(directory, {"replay_fidelity": rows})
+            facts = {"untrusted": untrusted, "candidates": [{"label": "a"}, {"label": "b"}]}
+            gate = passGate(Results(directory, facts))
+            self.assertEqual((gate.trust, gate.refutal), (trust, refutal))
+            self.assertTrue(gate.sentence.startswith(start), gate.sentence)
+            self.assertEqual(f"No answer depends on own: {doubt}." in gate.sentence, not untrusted)
+            self.assertEqual(len(gate.fidelities), 2)
+            # If too much is missing, nothing is trusted.
+            gate = passGate(Results(directory, {**facts, "recordedEvents": 90, "missingEvents": 10}))
+            self.assertEqual(gate.refutal, "these answers cannot be trusted: 10 % of the recorded events are missing")
+            self.assertNotIn("can be trusted.", gate.sentence)
+
+
+class ExplanationTests(SynchronousTestCase):
+    """What is said of disagreements, and what to do."""
+
+    FOUND = {
+        "policy": "recorded own",
+        "brokerId": "1",
+        "bootId": "boot",
+        "decisions": 1234,
+        "compared": 5000,
+        "missing": 0,
+        "clients": [["alice", "app", 1000], [None, None, 34]],
+        "clientCount": 4,
+        "minutes": [["2024-01-01T12:03", 1234]],
+        "minuteCount": 1,
+        "first": "2024-01-01T12:03:01",
+        "after": "2024-01-01T12:03:59",
+        "cause": "it was so",
+    }
+    FACTS = {
+        "recording": "/srv/my recording",
+        "candidates": [{"label": FITTING, "description": FITTING}, {"label": "mine", "description": "own:1"}],
+        "pools": [{"label": "bounded:8MiB", "description": "bounded:8MiB"}],
+        "modes": [CLOSED],
+        "sample": None,
+        "since": None,
+        "until": "2024-01-02",
+        "untrusted": ["mine"],
+        "disagreements": [FOUND],
+        "narrower": None,
+    }
+
+    def results(self, **facts: Any) -> Results:
+        """Results with these facts besides."""
+        return Results(Path("out"), {**self.FACTS, **facts})
+
+    def test_reasons(self) -> None:
+        """Each disagreement has its policy, time, minutes, clients and cause, as far as there are any."""
+        [reason] = reasonsOf(self.results())
+        self.assertEqual(
+            reason,
+            "own, boot boot of broker 1: the replay disagrees in 1,234 of 5,000 decisions, about requests from "
+            "2024-01-01T12:03:01 to 2024-01-01T12:03:59. By minute: 1,234 in 2024-01-01T12:03. By client: 1,000 of app "
+            "(alice), 34 of before login, and 2 more. Likely cause: it was so.",
+        )
+        only = {**self.FOUND, "decisions": 0, "missing": 2, "first": "", "after": "", "cause": ""}
+        reasons = reasonsOf(self.results(disagreements=[only] * (MAX_REASONS + 2)))
+        self.assertEqual(
+            reasons[0],
+            "own, boot boot of broker 1: the replay disagrees in 0 of 5,000 decisions and does not come to 2 recorded "
+            "ones. Why is not known.",
+        )
+        self.assertEqual(reasons[MAX_REASONS:], ["2 more policies and runs of a server: see evaluation.json."], reasons)
+        self.assertEqual(reasonsOf(Results(Path("out"), {})), [])
+
+    def test_remedies(self) -> None:
+        """Commands ask the same of a part, or leave out candidates; there are none if they would not help."""
+        start = "admission replay '/srv/my recording' --out out-part --candidate client-bytes:produce=4M"
+        narrower = {"since": "2024-01-01T12:03:59", "until": "2024-01-02"}
+        part, without = remediesOf(self.results(narrower=narrower, modes=[CLOSED, OPEN], sample="10%"))
+        self.assertEqual(
+            part[1],
+            f"{start} --candidate mine=own:1 --pool bounded:8MiB --mode closed,open --sample 10% "
+            "--from 2024-01-01T12:03:59 --to 2024-01-02",
+        )
+        self.assertEqual(without[0], "Or leave out mine: no other answer depends on what disagrees.")
+        self.assertEqual(without[1], f"{start} --pool bounded:8MiB --mode closed,open --sample 10% --to 2024-01-02")
+        [nothing] = remediesOf(self.results(untrusted=[FITTING, "mine"]))
+        self.assertEqual(nothing[1], "")
+        self.assertIn("No part before or after", nothing[0])
+        facts: dict[str, Any]
+        for facts in (
+            {"untrusted": []},
+            {"disagreements": []},
+            {"narrower": narrower, "recordedEvents": 90, "missingEvents": 10},
+        ):
+            self.assertEqual(list(remediesOf(self.results(**facts))), [])
+
+    def test_told(self) -> None:
+        """
+        The terminal and the page tell them at once; what is not trusted is labelled, and not advised, however good it
+        looks.
+        """
+        rows = decisionsOf(BASELINE, 0.5) + decisionsOf(FITTING, 0.4) + decisionsOf("mine", 0.1)
+        fidelities = [fidelityRow(), fidelityRow(candidate="recorded own", match_share=0.5)]
+        results = resultsOf(self.mktemp(), rows, replay_fidelity=fidelities)
+        results.directory.joinpath("evaluation.json").write_text(json.dumps(self.FACTS))
+        results = Results.open(results.directory)
+        verdict = reach(results, Times.of(results))
+        self.assertTrue(verdict.advice.startswith(f"Set {FITTING}: "), verdict.advice)
+        self.assertNotIn("mine", verdict.advice)
+        said, page = summaryOf(results, verdict), pageIn(results.directory)
+        [command] = [command for _, command in remediesOf(results) if command]
+        for text in (said, textOf(page, "verdict")):
+            for words in (*reasonsOf(results), command, "No part before or after"):
+                self.assertIn(words, text)
+            self.assertLess(text.index(reasonsOf(results)[0]), text.index("Throttled for"))
+        self.assertIn("Under mine (untrusted)", said)
+        self.assertIsNotNone(page.find(".//p[@class='trust partly']"))
+        table = tableRows(page, "Candidates and what was recorded, closed loop")
+        self.assertEqual(
+            {name: cells[-1] for name, cells in table.items()},
+            {BASELINE: "\N{EN DASH}", FITTING: "yes", "mine": "untrusted"},
+        )
+        self.assertIn("mine (untrusted)", textOf(page, "clients"))
+        self.assertIn("mine: the answers about it cannot be trusted.", textOf(page, "verdict"))
+
+    def test_hostile(self) -> None:
+        """Whatever is in the file, it is written or left out, and nothing of it is markup or controls the terminal."""
+        found: list[Any]
+        for found in (
+            [7, "x", None],
+            [{}],
+            [{"clients": [["a", "b"], 5, [1, [2], "3"], ["\x1b[31m", "<i>", 3]], "minutes": "ab", "decisions": "many"}],
+            [
+                {
+                    **self.FOUND,
+                    "cause": "<i>\x1b[31m" * 100,
+                    "policy": HOSTILE,
+                    "first": 5,
+                    "after": {},
+                    "minutes": [[1, 2]],
+                }
+            ],
+        ):
+            facts = {"disagreements": found, "narrower": {"since": ["\x1b"]}, "untrusted": ["\x1b", 5, {}]}
+            results = self.results(**facts)
+            words = [*reasonsOf(results), *(text for each in remediesOf(results) for text in each)]
+            self.assertNotIn("\x1b", "".join(words))
+            directory = Path(self.mktemp())
+            writeTables(directory, {"replay_fidelity": [fidelityRow(match_share=0.5)]})
+            directory.joinpath("evaluation.json").write_text(json.dumps({**self.FACTS, **facts}))
+            self.assertEqual({each.tag for each in pageIn(directory).iter()} & {"i", "script"}, set())
 
 
 class VerdictTests(SynchronousTestCase):

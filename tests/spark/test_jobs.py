@@ -7,10 +7,14 @@ are made of them.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -29,14 +33,15 @@ from admission.offline.outputtables import OUTPUTS
 from admission.offline.population import Population
 from admission.offline.recording import Recording
 from admission.offline.running import Progress, lastWords, runJob
-from admission.offline.survey import DROPPED, countDropped, limitsFromTheStart
-from admission.offline.syntheticserver import BEGIN_SECONDS, SyntheticServer, recordSynthetic
+from admission.offline.survey import DROPPED, countDropped, cutRuns, limitsFromTheStart
+from admission.offline.syntheticserver import BEGIN_SECONDS, BROKER_ID, SyntheticServer, recordSynthetic
 from admission.recording import RequestEvent
 from admission.recording.events import Origin, SensorSample
 from admission.recording.recordlayout import SLOT_BYTES
 from admission.recording.segments import SUFFIX
 from admission.recording.tables import REQUESTS
 from pyspark_admission.files import SEGMENTS, isRecording
+from tests.kit import replaypolicies
 from tests.kit.checkout import ROOT
 from tests.kit.keptevents import Kept
 from tests.kit.recordings import WALL_SECONDS, writeRecording
@@ -375,9 +380,101 @@ class EvaluateTests(SynchronousTestCase):
         # What was set before the time that is asked for holds all the same.
         recording = Recording.open(sharedSession(), directory, since[1])
         self.assertEqual((recording.limits().count(), limitsFromTheStart(recording).count()), (0, 2))
+        # So it can be told that a run began before that time.
+        self.assertEqual(cutRuns(recording), {(BROKER_ID, facts["runs"][0]["bootId"])})
+        self.assertEqual(cutRuns(Recording.open(sharedSession(), directory)), set())
         late = Selection(directory, "2030-01-01")
         error = self.assertRaises(running.JobFailed, runJob, jobs.audit, late, self.mktemp(), SILENT)
         self.assertIn("there are no requests in", str(error))
+
+
+class DisagreementTests(SynchronousTestCase):
+    """A recording that one of its policies in force cannot reproduce: one client's decisions of five seconds."""
+
+    OWN = "unrecorded:client-0:40:45"
+
+    def setUp(self) -> None:
+        """Record a server with such a policy and another one, and catch what is written."""
+        replaypolicies.install(self)
+        variable = replaypolicies.Unrecorded.VARIABLE
+        os.environ[variable] = "on"
+        try:
+            server = SyntheticServer(
+                Population(clients=6, connections=2, seconds=100.0, requests=6000),
+                ["client-bytes:produce=32KiB:fetch=128KiB", self.OWN],
+            )
+            self.directory = self.mktemp()
+            recordSynthetic(self.directory, server)
+        finally:
+            del os.environ[variable]
+        sharedSession()
+
+    def said(self, words: Sequence[str], status: int) -> tuple[str, str]:
+        """What a command writes, and complains about."""
+        stdout, stderr = StringIO(), StringIO()
+        self.patch(sys, "stdout", stdout)
+        self.patch(sys, "stderr", stderr)
+        self.assertEqual(main(list(words)), status, stdout.getvalue() + stderr.getvalue())
+        return stdout.getvalue(), stderr.getvalue()
+
+    def test_explained(self) -> None:
+        """
+        The verdict says which policy, client and minute disagree, why, and what to do: the command that it names is
+        trusted. Answers that do not depend on that policy are trusted all the same, and the others are labelled.
+        """
+        out = self.mktemp()
+        tried = ["--candidate", "strict=client-bytes:produce=16KiB:fetch=128KiB", "--candidate", self.OWN]
+        begun = len(plans())
+        said, complaint = self.said(["replay", self.directory, "--out", out, *tried], FAILED)
+        self.assertEqual([plan for plan in plans()[begun:] if "Broadcast" in plan], [])
+        begin = datetime.fromtimestamp(BEGIN_SECONDS, UTC)
+        wrong = [
+            row["ts"]
+            for row in parquet.read_table(Path(self.directory, REQUESTS.name)).to_pylist()
+            if row["policy_delays_us"] and row["policy_delays_us"][1] == 100_000
+        ]
+        self.assertGreater(len(wrong), 20)
+        self.assertEqual(
+            complaint,
+            f"admission: the answers about {self.OWN} cannot be trusted: the replay of unrecorded disagrees with the "
+            "recording\n",
+        )
+        self.assertTrue(said.startswith(f"The answers about {self.OWN} cannot be trusted: "), said)
+        self.assertIn("All other answers can be trusted. The replay of the other policies in force agrees", said)
+        [reason] = [line for line in said.splitlines() if line.startswith("- ")]
+        first, after = (f"{each:%Y-%m-%dT%H:%M:%S}" for each in (min(wrong), max(wrong) + timedelta(seconds=1)))
+        self.assertRegex(
+            reason,
+            f"^- unrecorded, boot .* of broker synthetic: the replay disagrees in {len(wrong)} of [0-9,]+ decisions, "
+            rf"about requests from {first} to {after}\. By minute: {len(wrong)} in {begin:%Y-%m-%dT%H:%M}\. "
+            rf"By client: {len(wrong)} of client-0 \(user-0\)\. Likely cause: the policy is not one of admission's, "
+            "and no other disagrees: it may depend on something that is not recorded, such as a file, chance or a "
+            r"clock of its own\.$",
+        )
+        rows = [line.split() for line in said.splitlines() if line.startswith(("strict ", f"{self.OWN} "))]
+        forecasts = {row[0]: row[-1] for row in rows}
+        self.assertEqual(forecasts, {"strict": "yes", self.OWN: "untrusted"})
+        facts = json.loads(Path(out, "evaluation.json").read_text("utf-8"))
+        self.assertEqual((facts["isTrusted"], facts["untrusted"]), (False, [self.OWN]))
+        self.assertEqual(facts["narrower"], {"since": after, "until": None})
+        [found] = facts["disagreements"]
+        self.assertEqual((found["policy"], found["decisions"]), ("recorded unrecorded", len(wrong)))
+
+        commands = [shlex.split(line)[1:] for line in said.splitlines() if line.startswith("  admission ")]
+        self.assertEqual([("--from" in words, self.OWN in words) for words in commands], [(True, True), (False, False)])
+        for words in commands:
+            shutil.rmtree(f"{out}-part", ignore_errors=True)
+            again, _ = self.said(words, 0)
+            self.assertIn("can be trusted.", again)
+            self.assertNotIn("cannot be trusted", again)
+        # Without the candidate that depends on it the policy is told of all the same.
+        self.assertIn("No answer depends on unrecorded: the replay of unrecorded disagrees with the recording.", again)
+
+        self.said(["report", out], FAILED)
+        page = Path(out, "report.html").read_text("utf-8")
+        self.assertIn('class="trust partly"', page)
+        self.assertIn(f"By client: {len(wrong)} of client-0", page)
+        self.assertIn(f"--from {after}", page)
 
 
 class DamagedRecordingTests(SynchronousTestCase):
@@ -432,7 +529,7 @@ class DamagedRecordingTests(SynchronousTestCase):
         self.assertIn(str(path.relative_to(self.directory)), said)
         self.assertNotIn("no room", said)
         [forecast] = [line.split()[-1] for line in said.splitlines() if line.startswith("strict ")]
-        self.assertEqual(forecast, "no")
+        self.assertEqual(forecast, "untrusted")
         facts = json.loads(Path(self.out, "evaluation.json").read_text("utf-8"))
         self.assertFalse(facts["isTrusted"])
         [summary] = parquet.read_table(

@@ -18,6 +18,7 @@ from admission.interfaces import IMemoryPoolFactory
 from admission.offline.failures import TraceError
 from admission.offline.simulate.candidates import resolveCandidate, resolveCandidates
 from admission.offline.simulate.decisions import CLOSED, DECISIONS, OPEN
+from admission.offline.simulate.disagreement import Disagreement, explain
 from admission.offline.simulate.pool import RESULTS, replayPools
 from admission.offline.simulate.pooltrace import POOL_COLUMNS
 from admission.offline.simulate.runs import LIMIT_COLUMNS
@@ -30,7 +31,15 @@ from admission.offline.simulate.sparkreplay import (
     replay,
     replayPoolTrials,
 )
-from admission.offline.simulate.tally import fidelityTable, judgeReplays, outcomes, timesOf, totalsOf
+from admission.offline.simulate.tally import (
+    disagreements,
+    fidelityTable,
+    judgeReplays,
+    outcomes,
+    pipeliningShares,
+    timesOf,
+    totalsOf,
+)
 from admission.offline.simulate.totals import TIMES, addUp, countTimes, mergeTimes
 from admission.offline.simulate.trials import Trial, TrialKey, planRecorded, planTrials
 from admission.offline.survey import completeRuns, findRuns
@@ -147,6 +156,62 @@ class ReplayTests(SynchronousTestCase):
         self.assertEqual([each.mode for each in fidelities], [CLOSED, OPEN])
         self.assertTrue(all(each.isTrusted and each.throttled > 100 and not each.missing for each in fidelities))
         self.assertEqual(fidelityTable(fidelities)["is_trusted"].to_pylist(), [True, True])
+
+    def explained(self, recording: Recording, cut: set[tuple[str, str]]) -> Disagreement:
+        """Where the replay of a recording's only policy disagrees, which it must."""
+        trials = planRecorded(recording.runs())
+        requests = frameOf(recording.rows)
+        found = outcomes(requests, trials, [CLOSED], Scale(0, 3)).persist()
+        self.addCleanup(found.unpersist)
+        judged = [each for each in judgeReplays(requests, found, trials, [CLOSED]) if each.isRefuted]
+        self.assertEqual(len(judged), 1)
+        table = disagreements(requests, found, trials)
+        wrong = sum(table["decisions"].to_pylist())
+        self.assertEqual(judged[0].compared - wrong, round(judged[0].compared * judged[0].matchShare))
+        [explained] = explain(judged, table, trials, cut, pipeliningShares(requests))
+        return explained
+
+    def test_disagreements(self) -> None:
+        """
+        Events that were lost make the replay of a policy disagree from then on, about the client whose they were; the
+        same is so at the beginning of a recording that lacks what came before it, until the policy has forgotten.
+        """
+
+        def steps(client: Client) -> Iterator[Step]:
+            while True:
+                for _ in range(60):
+                    yield Step(20_000, 60_000, 300, 500)
+                yield Step(15 * SECOND, 60_000, 300, 500)
+
+        recording = serve({"client-bytes": "client-bytes:produce=200k"}, population(3, 1), steps, 120 * SECOND)
+        middle = next(
+            row["ts"] for row in recording.rows if row["mono_us"] > 40 * SECOND and row["policy_delays_us"][0] > 1000
+        )
+        rest = evolve(recording, rows=[row for row in recording.rows if row["ts"] > middle])
+        found = self.explained(rest, {("1", "boot")})
+        self.assertIn("when the server was at work already", found.cause)
+
+        recording = serve(
+            {"client-bytes": "client-bytes:produce=300k"}, population(4, 2), steadySteps(thinkMs=150), 120 * SECOND
+        )
+        of = [row for row in recording.rows if row["client_id"] == "client 2" and row["mono_us"] > 60 * SECOND]
+        lost = {row["seq"] for row in of[:3]}
+        found = self.explained(evolve(recording, rows=[row for row in recording.rows if row["seq"] not in lost]), set())
+        self.assertEqual([each[:2] for each in found.clients], [("user", "client 2")])
+        self.assertIn("missing before", found.cause)
+
+    def test_pipeliningShares(self) -> None:
+        """Connections pipeline if any of their requests comes before the one before it was answered."""
+        rows = [
+            {"broker_id": "1", "boot_id": "a", "conn_id": 1, "seq": 1, "mono_us": 10, "sent_mono_us": 20},
+            {"broker_id": "1", "boot_id": "a", "conn_id": 1, "seq": 2, "mono_us": 20, "sent_mono_us": 30},
+            {"broker_id": "1", "boot_id": "a", "conn_id": 2, "seq": 4, "mono_us": 15, "sent_mono_us": 40},
+            {"broker_id": "1", "boot_id": "a", "conn_id": 2, "seq": 3, "mono_us": 10, "sent_mono_us": 20},
+            # It was never answered.
+            {"broker_id": "1", "boot_id": "b", "conn_id": 1, "seq": 1, "mono_us": 10},
+            {"broker_id": "1", "boot_id": "b", "conn_id": 1, "seq": 2, "mono_us": 15, "sent_mono_us": 40},
+        ]
+        self.assertEqual(pipeliningShares(frameOf(rows)), {("1", "a"): 0.5, ("1", "b"): 0.0})
 
     def test_runs(self) -> None:
         """What is known of a run is what the core finds, events that are missing included."""

@@ -130,9 +130,9 @@ class ReplayOptions(_Tried, RecordingOptions):
     longdesc = (
         "Replays a recording under other policies, and tells whom they would have throttled and for how long.  "
         "Clients are assumed to send their next request as long after an answer as they did (closed loop).  The "
-        "policies that were in force are replayed as well: unless their replay agrees with the recording, no answer "
-        "can be trusted.  A client that is throttled less might have sent more, which no recording tells; there is no "
-        "forecast for it."
+        "policies that were in force are replayed as well: an answer can be trusted only if the replay of what the "
+        "candidate replaces agrees with the recording.  A client that is throttled less might have sent more, which no "
+        "recording tells; there is no forecast for it."
     )
     examples = (
         'replay /var/lib/admission/recording --out results --candidate "client-bytes:produce=4M"',
@@ -298,8 +298,8 @@ def _tellVerdict(out: str, stdout: TextIO) -> Verdict:
 
 
 def _failUnlessTrusted(verdict: Verdict) -> None:
-    if verdict.gate.doubt:
-        raise CommandFailed(f"these answers cannot be trusted: {verdict.gate.doubt}")
+    if verdict.gate.refutal:
+        raise CommandFailed(verdict.gate.refutal)
 
 
 def _selection(options: RecordingOptions) -> Selection:

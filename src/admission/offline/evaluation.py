@@ -17,8 +17,11 @@ these keys:
     server dropped by its own count; null if it did not record that), C{seqGaps} (in how many places events are
     missing), C{gaps} (C{brokerId}, C{bootId}, C{seq}, C{at} and C{missing} of the first ones), C{approximate} (the
     labels of policies that follow requests), C{isTrusted} (whether every replay of a policy in force agrees with what
-    was recorded, and no more is missing than L{admission.offline.missing} allows; null if no policy was in force) and
-    C{trust}, how far each replay agrees, in sentences,
+    was recorded, and no more is missing than L{admission.offline.missing} allows; null if no policy was in force),
+    C{trust}, how far each replay agrees, in sentences, C{untrusted}, the labels of candidates that depend on a replay
+    that does not agree, C{disagreements}, the fields of L{admission.offline.simulate.disagreement.Disagreement} for
+    each policy in force and run of which the closed-loop replay does not agree, and C{narrower}, the C{since} and
+    C{until} of a part of the recording with which it was seen to agree (null if there is none, or none is needed),
   - C{notes}: further remarks on the replay, in sentences.
 
 The keys of a job are present once it has run.

@@ -7,15 +7,17 @@ L{admission.offline.outputs} lists.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyspark
-from attrs import define, evolve, frozen
+from attrs import asdict, define, evolve, frozen
 from pyspark.sql import DataFrame, SparkSession
+
+from pyspark_admission.options import Range, parseMoment
 
 from .._version import __version__
 from ..plugins import PolicyError
@@ -42,28 +44,46 @@ from .outputtables import AGGREGATE, AUDIT, REPLAY, namesOf
 from .quotaaudit import quotaSpans, quotaSummary
 from .recording import Recording
 from .simulate.candidates import Candidate
-from .simulate.identity import Fidelity
+from .simulate.decisions import CLOSED
+from .simulate.disagreement import explain, partsWithout
+from .simulate.identity import Fidelity, doubts
 from .simulate.runs import Run
 from .simulate.sparkreplay import PoolTotals, Scale, planPools, replayPoolTrials
-from .simulate.tally import Totals, approximate, fidelityTable, judgeReplays, labelled, outcomes, timesOf, totalsOf
+from .simulate.tally import (
+    Totals,
+    approximate,
+    disagreements,
+    fidelityTable,
+    judgeReplays,
+    labelled,
+    outcomes,
+    pipeliningShares,
+    timesOf,
+    totalsOf,
+)
 from .simulate.totals import MINUTE_US
-from .simulate.trials import BASELINE, RECORDED, planBaseline, planRecorded, planTrials
+from .simulate.trials import BASELINE, RECORDED, Trial, TrialKey, planBaseline, planRecorded, planTrials
 from .streaming import appendAvailable, clientMinutesStream, throttleMinutesStream
 from .survey import (
     completeRuns,
     countDropped,
     countEvents,
+    cutRuns,
     filterShapes,
     findRuns,
     isoMoment,
     limitsFromTheStart,
     numbered,
     ofRuns,
+    within,
 )
 from .syntheticserver import BROKER_ID
 
 MAX_GAPS = 100
 """How many gaps L{admission.offline.evaluation} lists."""
+
+MAX_DISAGREEMENTS = 100
+"""How many policies and runs with disagreements it lists."""
 
 SHORT_STEP_US = 5_000_000
 MAX_SHORT_US = 20 * MINUTE_US
@@ -293,6 +313,9 @@ def replay(work: Work, question: Question) -> Answer:
         "notes": [],
         "isTrusted": None,
         "trust": [],
+        "untrusted": [],
+        "disagreements": [],
+        "narrower": None,
     }
     for name, candidates in (("candidates", question.candidates), ("pools", question.pools)):
         facts[name] = [{"label": each.label, "description": each.description} for each in candidates]
@@ -343,21 +366,94 @@ def _replayQuotas(work: Work, runs: Sequence[Run], question: Question) -> tuple[
     try:
         fidelities = judgeReplays(work.requests, replayed, trials, question.modes)
         work.write("replay_fidelity", fidelityTable(fidelities))
-        isTrusted = all(each.isTrusted for each in fidelities) and not Missing.of(work.evaluation.facts).isTooMuch
-        totals = labelled(totalsOf(replayed), trials, isTrusted)
+        isTooMuch = Missing.of(work.evaluation.facts).isTooMuch
+        mode = CLOSED if CLOSED in question.modes else question.modes[0]
+        against = doubts(fidelities, trials.values(), mode)
+        doubted = {label for label, found in against.items() if found or isTooMuch}
+        doubted |= {each.candidate for each in fidelities if isTooMuch or not each.isTrusted}
+        totals = labelled(totalsOf(replayed), trials, doubted)
         work.write("replay_summary", totals.summary)
         work.write("replay_client", totals.clients)
         work.write("replay_delay_hist", totals.histogram)
         work.write("replay_time", timesOf(replayed))
+        isTrusted = all(each.isTrusted for each in fidelities) and not isTooMuch
+        refuted = {label: [each for each in found if each.isRefuted] for label, found in against.items()}
+        work.evaluation.tell(
+            {
+                "isTrusted": isTrusted if fidelities or not isTrusted else None,
+                "trust": [each.inWords() for each in fidelities],
+                "untrusted": [each.label for each in question.candidates if isTooMuch or refuted.get(each.label)],
+            }
+        )
+        if CLOSED in question.modes:
+            found = [each for each in fidelities if each.mode == CLOSED and each.isRefuted]
+            wanted = {each.candidate for found in refuted.values() for each in found}
+            _explain(work, trials, replayed, found, () if isTooMuch else wanted)
     finally:
         replayed.unpersist()
-    work.evaluation.tell(
-        {
-            "isTrusted": isTrusted if fidelities or not isTrusted else None,
-            "trust": [each.inWords() for each in fidelities],
-        }
-    )
     return totals, fidelities
+
+
+def _explain(
+    work: Work,
+    trials: Mapping[TrialKey, Trial],
+    replayed: DataFrame,
+    refuted: Sequence[Fidelity],
+    wanted: Collection[str],
+) -> None:
+    """
+    Say in L{admission.offline.evaluation} where replays of policies in force disagree with the recording, why, and
+    which part of the recording to evaluate instead.
+
+    @param refuted: closed loop.
+    @param wanted: the labels of policies in force that such a part is wanted for, since candidates depend on them.
+    """
+    if not refuted:
+        return
+    work.tell("where the replay disagrees")
+    keys = {(each.candidate, each.brokerId, each.bootId) for each in refuted}
+    table = disagreements(work.requests, replayed, {key: trials[key] for key in keys})
+    isSample = work.recording.sample < 1
+    found = explain(refuted, table, trials, cutRuns(work.recording), pipeliningShares(work.requests), isSample)
+    facts = [asdict(each) for each in found[:MAX_DISAGREEMENTS]]
+    parts = partsWithout([each for each in found if each.policy in wanted], work.runs) if wanted else []
+    others = {each.candidate for each in refuted} - set(wanted)
+    narrower = next((part for part in parts if _isTrustedWithin(work, *part, wanted, others)), None)
+    since, until = narrower or (None, None)
+    asked = work.evaluation.facts
+    given = {"since": since or asked["since"], "until": until or asked["until"]}
+    work.evaluation.tell({"disagreements": facts, "narrower": given if narrower else None})
+
+
+def _isTrustedWithin(
+    work: Work, since: str | None, until: str | None, wanted: Collection[str], others: Collection[str]
+) -> bool:
+    """
+    Whether replays of the policies in force agree with a part of the recording.
+
+    @param since: the first moment; L{None} for that of C{work}.
+    @param until: the first moment after the end, likewise.
+    @param wanted: the labels of policies of which any must have throttled or refused a request in that part.
+    @param others: the labels of policies that no candidate depends on.
+    """
+    work.tell(f"trying {f'--from {since}' if since else f'--to {until}'}")
+    whole = work.recording.options.range
+    range = Range(
+        whole.since if since is None else parseMoment(since), whole.until if until is None else parseMoment(until)
+    )
+    recording = within(work.recording, range)
+    part = evolve(work, recording=recording, requests=clean(recording.requests(), REQUESTS), runs=())
+    runs = completeRuns(findRuns(part.requests), part.limits, numbered(recording))
+    trials = {key: trial for key, trial in planRecorded(runs).items() if key[0] not in others}
+    if not trials:
+        return False
+    replayed = outcomes(part.requests, trials, [CLOSED], Scale(sum(run.requests for run in runs))).persist()
+    try:
+        fidelities = judgeReplays(part.requests, replayed, trials, [CLOSED])
+    finally:
+        replayed.unpersist()
+    isProven = any(each.throttled or each.refused for each in fidelities if each.candidate in wanted)
+    return isProven and not any(each.isRefuted for each in fidelities)
 
 
 def stepUs(runs: Sequence[Run]) -> int:

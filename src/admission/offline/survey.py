@@ -133,7 +133,7 @@ def limitsFromTheStart(recording: Recording) -> DataFrame:
     """
     The limits table up to the end of the selection, including limits set before its beginning.
     """
-    return _within(recording, Range(None, recording.options.range.until)).limits()
+    return within(recording, Range(None, recording.options.range.until)).limits()
 
 
 def numbered(recording: Recording) -> DataFrame:
@@ -144,18 +144,29 @@ def numbered(recording: Recording) -> DataFrame:
     """
     since, until = recording.options.range.since, recording.options.range.until
     wider = Range(None if since is None else since - _MARGIN_US, None if until is None else until + _MARGIN_US)
-    whole = evolve(_within(recording, wider), sample=Fraction(1))
-    tables = [whole.requests(), whole.connections(), whole.limits(), whole.sensors()]
-    selected = [table.select(*_NUMBERED) for table in tables]
-    return reduce(DataFrame.unionByName, selected)
+    return _ofAllTables(within(recording, wider), _NUMBERED)
+
+
+def cutRuns(recording: Recording) -> set[tuple[str, str]]:
+    """
+    The brokers and runs whose first event is not in the selected time, or in none of the files.
+    """
+    firsts = _ofAllTables(recording, (*RUN, "seq")).groupBy(*RUN).agg(F.min("seq").alias("first"))
+    return {(row[0], row[1]) for row in firsts.where("first > 1").collect()}
+
+
+def within(recording: Recording, range: Range) -> Recording:
+    """
+    The same recording in another time.
+    """
+    return evolve(recording, options=evolve(recording.options, range=range))
 
 
 def countEvents(recording: Recording) -> int:
     """
     How many events of the selected time could be read, of all clients.
     """
-    whole = evolve(recording, sample=Fraction(1))
-    return sum(table.count() for table in (whole.requests(), whole.connections(), whole.limits(), whole.sensors()))
+    return _ofAllTables(recording, ("seq",)).count()
 
 
 def countDropped(recording: Recording) -> int | None:
@@ -179,5 +190,10 @@ def _shapeOf(description: str) -> FilterShape:
         raise RecordingError(f"the filter of {description!r} cannot be audited: {error}") from error
 
 
-def _within(recording: Recording, range: Range) -> Recording:
-    return evolve(recording, options=evolve(recording.options, range=range))
+def _ofAllTables(recording: Recording, columns: Sequence[str]) -> DataFrame:
+    """
+    Columns of all events of the selected time, of all clients.
+    """
+    whole = evolve(recording, sample=Fraction(1))
+    tables = [whole.requests(), whole.connections(), whole.limits(), whole.sensors()]
+    return reduce(DataFrame.unionByName, [table.select(*columns) for table in tables])

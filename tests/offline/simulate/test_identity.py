@@ -11,8 +11,10 @@ from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import CONNECTION, QuotaEntity
-from admission.offline.simulate.identity import FIDELITY, Fidelity, countMatches
-from admission.offline.simulate.runs import Gap
+from admission.offline.simulate.candidates import resolveCandidates
+from admission.offline.simulate.identity import DECIDED, FIDELITY, Fidelity, countMatches, doubts, findDisagreements
+from admission.offline.simulate.runs import Gap, Run
+from admission.offline.simulate.trials import planRecorded, planTrials
 from tests.kit.identitygate import gate
 from tests.kit.replaymodel import (
     Change,
@@ -144,6 +146,8 @@ class GateTests(SynchronousTestCase):
         """Where nothing can be compared nothing can be trusted."""
         nothing = Fidelity("a", "open", "1", "boot", 0, 0.0, 0.0, 0, 0, 0, 0)
         self.assertFalse(nothing.isTrusted)
+        self.assertFalse(nothing.isRefuted)
+        self.assertTrue(evolve(nothing, missing=1).isRefuted)
         self.assertIn("told of no request that could be compared", nothing.inWords())
 
     def test_tolerance(self) -> None:
@@ -154,6 +158,7 @@ class GateTests(SynchronousTestCase):
                 "mode": ["open"] * 5,
                 "broker_id": ["1"] * 5,
                 "boot_id": ["boot"] * 5,
+                "seq": [1, 2, 3, 4, 5],
                 "delay_us": [5000, 5000, 1, 0, 7],
                 "recorded_delay_us": [6000, 6001, 0, 0, 7],
                 "is_refused": [False] * 4 + [True],
@@ -164,3 +169,32 @@ class GateTests(SynchronousTestCase):
             counted = pa.Table.from_batches(countMatches(table.to_batches(size)), FIDELITY)
             summed = {name: sum(counted[name].to_pylist()) for name in FIDELITY.names[4:]}
             self.assertEqual(summed, {"compared": 5, "matching": 2, "throttled": 3, "refused": 1, "error_us": 2002})
+            wrong = pa.Table.from_batches(findDisagreements(table.to_batches(size)), DECIDED)
+            self.assertEqual(wrong["seq"].to_pylist(), [2, 3, 5])
+
+    def test_doubts(self) -> None:
+        """
+        A candidate depends on the policies in force that it replaces, in each run; one that replaces none depends on
+        all of them. Shadow policies are replaced by none.
+        """
+        run = Run(
+            "1",
+            "a",
+            SECOND,
+            ("client-bytes", "client-bytes-#2", "request-time"),
+            ("client-bytes:produce=1M", "client-bytes:produce=9M:shadow=yes", "request-time:percent=50"),
+        )
+        runs = [run, evolve(run, bootId="b")]
+        candidates = resolveCandidates(["client-bytes:produce=2M", "request-time:percent=9", "connections:perSecond=1"])
+        trials = {**planRecorded(runs), **planTrials(candidates, runs)}
+        for policy, boot, expected in (
+            ("client-bytes", "a", [True, False, True]),
+            ("client-bytes-#2", "a", [False, False, True]),
+            ("request-time", "b", [False, True, True]),
+            ("request-time", "c", [False, False, False]),
+        ):
+            judged = Fidelity(f"recorded {policy}", "closed", "1", boot, 9, 0.5, 0.0, 9, 0, 0, 0)
+            agreeing = evolve(judged, candidate="recorded client-bytes", bootId="b", matchShare=1.0)
+            found = doubts([judged, agreeing], trials.values(), "closed")
+            self.assertEqual([bool(found[each.label]) for each in candidates], expected, policy)
+            self.assertFalse(any(doubts([judged], trials.values(), "open").values()))

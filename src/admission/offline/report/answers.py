@@ -15,6 +15,7 @@ from ..simulate.totals import TOTAL_COLUMNS
 from ..simulate.trials import RECORDED
 from .differences import HEADS, Differences, differencesOf, signed
 from .elements import absent, beside, bullets, named, section, table
+from .explanation import DISAGREES, reasonsOf, remediesOf
 from .resultfiles import Results
 from .verdict import Standing, Verdict
 from .words import NOTHING, count, duration, share, shown, size
@@ -52,9 +53,15 @@ OPEN_LOOP_HEADS = (
 """The columns of L{openLoopRows}."""
 
 
-def verdictSection(verdict: Verdict) -> Tag:
+def verdictSection(results: Results, verdict: Verdict) -> Tag:
     gate = verdict.gate
-    words = [tags.p(gate.sentence, class_=f"trust {gate.trust.value}"), tags.p(verdict.advice, class_="answer")]
+    trust = "partly" if gate.untrusted else gate.trust.value
+    words = [tags.p(gate.sentence, class_=f"trust {trust}"), tags.p(verdict.advice, class_="answer")]
+    reasons = reasonsOf(results)
+    if reasons:
+        words += [tags.h3(DISAGREES), bullets(map(named, reasons))]
+    for remedy, command in remediesOf(results):
+        words += [tags.p(named(remedy)), *([tags.pre(named(command))] if command else [])]
     tables = []
     if verdict.standings:
         rows = ((named(name), *cells) for name, *cells in candidateRows(verdict))
@@ -75,7 +82,7 @@ def clientsSection(results: Results, verdict: Verdict) -> Tag:
         return section("clients", title, absent("No candidate was replayed closed loop."))
     parts: list[list[Any]] = []
     for standing in verdict.standings:
-        part: list[Any] = [tags.h3(named(shown(standing.label)))]
+        part: list[Any] = [tags.h3(named(standing.title))]
         differences = differencesOf(results, standing.label) if standing.hasEstimate else None
         if differences is not None:
             part += _differenceParts(standing.label, differences)
@@ -121,6 +128,8 @@ def candidateRows(verdict: Verdict) -> Iterator[Sequence[str]]:
         forecast = "for the same requests" if each.ranOut and each.hasEstimate else "no"
         if each.isForecast:
             forecast = "approximate" if each.total["is_approximate"] else "yes"
+        if each.isUntrusted:
+            forecast = "untrusted"
         if each.hasEstimate:
             yield _candidateRow(each, recorded, forecast)
         else:

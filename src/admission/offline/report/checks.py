@@ -54,7 +54,7 @@ def gateSection(gate: GateOutcome) -> Tag:
         tags.p(
             "Each policy that was in force is replayed as if it were a candidate. Where that does not say what was "
             f"recorded in {share(MIN_MATCHING)} of the decisions, each delay to a millisecond, "
-            "nothing that a replay says of other policies is to be believed."
+            "nothing that a replay says of candidates in its place is to be believed."
         )
     ]
     if gate.fidelities:

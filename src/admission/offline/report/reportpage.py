@@ -40,7 +40,7 @@ def pageOf(results: Results) -> str:
         style=_asset("page.css"),
         facts=_facts(results, verdict),
         sections=[
-            verdictSection(verdict),
+            verdictSection(results, verdict),
             clientsSection(results, verdict),
             throttlingSection(throttling),
             fairnessSection(results, verdict, fairnessPlot(verdict, times)),

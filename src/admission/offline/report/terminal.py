@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from ...plaintext import printable, table
 from .answers import CANDIDATE_HEADS, OPEN_LOOP_HEADS, SUMMED, candidateRows, openLoopRows
 from .differences import HEADS, differencesOf
+from .explanation import DISAGREES, reasonsOf, remediesOf
 from .pools import POOL_HEADS, poolRows
 from .resultfiles import Results
 from .verdict import Verdict
-from .words import shown
 
 MAX_CLIENTS = 5
 MAX_CANDIDATES = 3
@@ -36,6 +36,10 @@ def summaryOf(results: Results, verdict: Verdict) -> str:
     The verdict, what to set, and the tables that say why; the page has more.
     """
     parts = [f"{printable(verdict.gate.sentence)}\n{printable(verdict.advice)}\n"]
+    reasons = reasonsOf(results)
+    if reasons:
+        remedies = [f"{words}\n{f'  {command}{chr(10)}' if command else ''}" for words, command in remediesOf(results)]
+        parts.append("".join([f"{DISAGREES}\n", *(f"- {each}\n" for each in reasons), *remedies]))
     if verdict.standings:
         parts.append(f"{_columns(CANDIDATE_HEADS, candidateRows(verdict), _SHOWN)}{SUMMED}\n")
     for standing in [each for each in verdict.standings or () if each.hasEstimate][:MAX_CANDIDATES]:
@@ -44,7 +48,7 @@ def summaryOf(results: Results, verdict: Verdict) -> str:
             clients = [each.cells() for each in differences.changed[:MAX_CLIENTS]]
             more = differences.beyond(MAX_CLIENTS)
             parts.append(
-                f"Under {shown(standing.label)} {differences.inWords()}\n"
+                f"Under {standing.title} {differences.inWords()}\n"
                 + table([HEADS, *clients], "<>>>>>>")
                 + (f"{differences.ranOut}\n" if differences.ranOut else "")
                 + (f"{more}\n" if more else "")

@@ -24,7 +24,7 @@ from ..simulate.trials import BASELINE, RECORDED
 from .differences import differencesOf
 from .lines import Times, busiestBytes, starvedMinutes
 from .resultfiles import Results, Row
-from .words import count, duration, plural, share, shown, size
+from .words import count, duration, enumerated, plural, share, shown, size
 
 SLACK_SHARE = 0.01
 """How much more may be admitted in the busiest minute: a delay moves about that much from one minute to the next."""
@@ -43,8 +43,6 @@ _FIDELITY = (
     "seq_gaps",
     "missing",
 )
-
-_SAME = "replay of the policies in force"
 
 
 class Trust(Enum):
@@ -66,12 +64,23 @@ class GateOutcome:
     @ivar sentence: the same in sentences, which begin with what is missing of the recording.
     @ivar fidelities: of each policy and run of a server, the worst first.
     @ivar doubt: why it is refuted, as a part of a sentence.
+    @ivar untrusted: if only some candidates can be trusted, the labels of the others.
     """
 
     trust: Trust
     sentence: str
     fidelities: Sequence[Fidelity] = ()
     doubt: str = ""
+    untrusted: Sequence[str] = ()
+
+    @property
+    def refutal(self) -> str:
+        """
+        Which answers cannot be trusted and why, as a sentence without its full stop; empty if there are none.
+        """
+        if self.untrusted:
+            return f"the answers about {enumerated(self.untrusted)} cannot be trusted: {self.doubt}"
+        return f"these answers cannot be trusted: {self.doubt}" if self.trust is Trust.REFUTED else ""
 
 
 @frozen
@@ -84,6 +93,7 @@ class Standing:
     @ivar busiestBytes: the bytes admitted in the busiest minute of a server, or in all; see L{lines.busiestBytes}.
     @ivar starvedMinutes: the minutes, added up over clients, in which a client got nothing.
     @ivar objections: why it does not do as well as what was in force.
+    @ivar isUntrusted: whether what is said of it is known to be wrong.
     """
 
     label: str
@@ -91,6 +101,14 @@ class Standing:
     busiestBytes: int | None = None
     starvedMinutes: int | None = None
     objections: Sequence[str] = ()
+    isUntrusted: bool = False
+
+    @property
+    def title(self) -> str:
+        """
+        The label, and whether it cannot be trusted.
+        """
+        return f"{shown(self.label)} (untrusted)" if self.isUntrusted else shown(self.label)
 
     @property
     def hasEstimate(self) -> bool:
@@ -176,7 +194,12 @@ def reach(results: Results, times: Times) -> Verdict:
         if not row["candidate"].startswith(RECORDED)
     }
     recorded = found.pop(BASELINE, None)
-    standings = [_judged(each, recorded, busiestTime) for each in found.values()]
+    standings = [
+        _judged(
+            evolve(each, isUntrusted=gate.trust is Trust.REFUTED or each.label in gate.untrusted), recorded, busiestTime
+        )
+        for each in found.values()
+    ]
     standings.sort(key=lambda each: (not each.hasEstimate, each.throttleSeconds, each.label))
     verdict = Verdict(gate, recorded, None if totals is None else standings, "", busiestTime)
     descriptions = {
@@ -194,12 +217,10 @@ def passGate(results: Results) -> GateOutcome:
     """
     missing, gate = Missing.of(results.evaluation), _identityGate(results)
     if missing.isTooMuch:
-        gate = evolve(gate, trust=Trust.REFUTED, doubt=missing.inWords())
-    trusted = {
-        Trust.TRUSTED: "These answers can be trusted.",
-        Trust.REFUTED: f"These answers cannot be trusted: {gate.doubt}.",
-        Trust.UNTESTED: "",
-    }[gate.trust]
+        gate = evolve(gate, trust=Trust.REFUTED, doubt=missing.inWords(), untrusted=())
+    trusted = f"{gate.refutal[:1].upper()}{gate.refutal[1:]}." if gate.refutal else ""
+    if gate.trust is Trust.TRUSTED:
+        trusted = f"{trusted} All other answers can be trusted." if trusted else "These answers can be trusted."
     words = [trusted, *missing.causes()]
     if missing.share and not missing.isTooMuch:
         words = [f"{missing.inWords().capitalize()}.", *missing.causes(), trusted]
@@ -217,20 +238,42 @@ def _identityGate(results: Results) -> GateOutcome:
         )
     fidelities = [Fidelity(*(row[name] for name in _FIDELITY)) for row in rows]
     fidelities.sort(key=lambda each: (each.isTrusted, each.matchShare, each.candidate, each.brokerId, each.bootId))
+    refuted = [each for each in fidelities if each.isRefuted]
+    untrusted = results.says("untrusted", list)
+    tried = [str(each.get("label")) for each in results.says("candidates", list) or () if isinstance(each, dict)]
+    if not refuted or untrusted is None or all(each in untrusted for each in tried):
+        return _judgedGate(fidelities)
+    # Some candidates do not depend on what is refuted.
+    gate = _judgedGate([each for each in fidelities if not each.isRefuted], "other policies in force")
+    names = enumerated(dict.fromkeys(each.candidate.removeprefix(RECORDED) for each in refuted))
+    doubt = f"the replay of {names} disagrees with the recording"
+    labels = [each for each in tried if each in untrusted]
+    words = gate.sentence if labels else f"{gate.sentence} No answer depends on {names}: {doubt}."
+    return evolve(gate, sentence=words, fidelities=fidelities, doubt=doubt if labels else "", untrusted=labels)
+
+
+def _judgedGate(fidelities: Sequence[Fidelity], policies: str = "policies in force") -> GateOutcome:
+    """
+    Judge replays of policies in force.
+
+    @param fidelities: of them.
+    @param policies: what these are called.
+    """
+    same = f"replay of the {policies}"
     compared = sum(each.compared for each in fidelities)
     matching = sum(each.matchShare * each.compared for each in fidelities)
     errorMs = sum(each.meanErrorMs * each.compared for each in fidelities)
     throttled, refused = (sum(getattr(each, name) for each in fidelities) for name in ("throttled", "refused"))
     missing = sum(each.missing for each in fidelities)
-    refuted = [each for each in fidelities if not each.isTrusted and (each.compared or each.missing)]
+    refuted = [each for each in fidelities if each.isRefuted]
     untested = sum(not each.compared for each in fidelities)
     if not compared:
-        doubt = f"the {_SAME} comes to none of the recorded decisions"
+        doubt = f"the {same} comes to none of the recorded decisions"
         if refuted:
             return GateOutcome(Trust.REFUTED, "", fidelities, doubt)
         return GateOutcome(Trust.UNTESTED, f"{doubt.capitalize()}, so nothing is proven.", fidelities)
     agreement = (
-        f"The {_SAME} agrees with the recording in {share(matching / compared)} of {plural(compared, 'decision')}, "
+        f"The {same} agrees with the recording in {share(matching / compared)} of {plural(compared, 'decision')}, "
         f"{count(throttled)} of which throttled a client and {count(refused)} refused a request. "
         + (f"Its delays are off by {errorMs / compared:.3f} ms on average" if errorMs else "Its delays are exact")
         + (f", and it does not come to {plural(missing, 'recorded decision')}" if missing else "")
@@ -238,7 +281,7 @@ def _identityGate(results: Results) -> GateOutcome:
     several = plural(len(fidelities), "policy and run", "policies and runs")
     if refuted:
         doubt = (
-            f"the {_SAME} agrees with the recording in less than the required {share(MIN_MATCHING)} of the decisions "
+            f"the {same} agrees with the recording in less than the required {share(MIN_MATCHING)} of the decisions "
             f"for {len(refuted)} of {several} of a server"
         )
         return GateOutcome(Trust.REFUTED, f"{agreement}.", fidelities, doubt)
@@ -263,7 +306,7 @@ def _judged(standing: Standing, recorded: Standing | None, busiestTime: str) -> 
                 f"requests, and with more than {share(MAX_EXHAUSTED_SHARE)} nobody can say what they would have sent"
             ],
         )
-    objections = []
+    objections = ["the answers about it cannot be trusted"] if standing.isUntrusted else []
     if standing.busiestBytes is None or recorded is None or recorded.busiestBytes is None:
         objections.append(f"how much it lets through {busiestTime} is not known")
     elif _letsMoreThrough(standing, recorded):
@@ -344,6 +387,7 @@ def _advice(verdict: Verdict, descriptions: Mapping[Any, str], results: Results)
             for each in standings
             if each.objections
             and each.hasEstimate
+            and not each.isUntrusted
             and isLess(each)
             and each.refused <= recorded.refused
             and not _starves(each, recorded)

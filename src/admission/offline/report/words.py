@@ -5,6 +5,7 @@ Numbers and names as the report writes them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from ...plaintext import printable
@@ -71,6 +72,14 @@ def client(principal: str | None, clientId: str | None) -> str:
     if principal is None and clientId is None:
         return "before login"
     return f"{shown(clientId) if clientId else 'no client id'} ({shown(principal) if principal else 'no user'})"
+
+
+def enumerated(names: Iterable[Any]) -> str:
+    """
+    Names as a part of a sentence; none is nobody.
+    """
+    *others, last = [shown(each) for each in names] or ["nobody"]
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def plural(number: int, one: str, several: str = "") -> str:

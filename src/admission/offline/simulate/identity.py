@@ -17,7 +17,7 @@ from attrs import frozen
 from pyarrow import compute as pc
 
 from .ordered import distinctRows, numbersOf
-from .trials import Trial, TrialKey
+from .trials import RECORDED, Trial, TrialKey
 
 MIN_MATCHING = 0.999
 """The share of requests that a replay must reproduce."""
@@ -67,7 +67,10 @@ requests that were refused, in the recording or the replay, C{throttled} those o
 is the sum of the errors of delays.
 """
 
-_ON = ["candidate", "broker_id", "boot_id", "seq"]
+DECIDED = pa.schema([VERDICTS.field(name) for name in ("candidate", "broker_id", "boot_id", "seq")])
+"""Which decision it is."""
+
+_ON = DECIDED.names
 
 
 @frozen
@@ -105,6 +108,13 @@ class Fidelity:
         Whether answers about candidates in its place can be trusted.
         """
         return self.compared > 0 and self.matchShare * self.compared >= MIN_MATCHING * (self.compared + self.missing)
+
+    @property
+    def isRefuted(self) -> bool:
+        """
+        Whether such answers are known to be wrong; otherwise they are right, or there was nothing to compare.
+        """
+        return not self.isTrusted and bool(self.compared or self.missing)
 
     def inWords(self) -> str:
         """
@@ -172,7 +182,7 @@ def countMatches(compared: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
         errorUs = np.abs(delayUs - recordedUs)
         isAnyRefused = isRefused | wasRefused
         isThrottled = ((delayUs > 0) | (recordedUs > 0)) & ~isAnyRefused
-        isMatching = (isRefused == wasRefused) & ((delayUs > 0) == (recordedUs > 0)) & (errorUs <= TOLERANCE_US)
+        isMatching = _isMatching(batch)
         for name, values in (
             ("compared", np.ones(len(table), np.int64)),
             ("matching", isMatching.astype(np.int64)),
@@ -182,6 +192,17 @@ def countMatches(compared: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
         ):
             table = table.append_column(name, pa.array(values))
         yield from _added(table).to_batches()
+
+
+def findDisagreements(compared: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """
+    Find the decisions that a replay does not reproduce.
+
+    @param compared: as L{countMatches} takes them.
+    @return: of L{DECIDED}.
+    """
+    for batch in compared:
+        yield batch.select(DECIDED.names).filter(pa.array(~_isMatching(batch)))
 
 
 def judge(
@@ -215,6 +236,35 @@ def judge(
             )
         )
     return sorted(judged, key=lambda each: (each.candidate, each.mode, each.brokerId, each.bootId))
+
+
+def doubts(fidelities: Iterable[Fidelity], trials: Iterable[Trial], mode: str) -> dict[str, list[Fidelity]]:
+    """
+    What speaks against the answers about each candidate.  A candidate depends on the policies that it replaces, since
+    all others keep their recorded delays and refusals; one that replaces none depends on all of them.
+
+    @param trials: of candidates; those of policies in force are left out.
+    @param mode: of the replays.
+    @return: by the label of each candidate, what it depends on and is not trusted.
+    """
+    found: dict[str, list[Fidelity]] = {}
+    doubted = [each for each in fidelities if each.mode == mode and not each.isTrusted]
+    for trial in trials:
+        if not trial.isRecorded:
+            against = found.setdefault(trial.candidate.label, [])
+            replaced = [f"{RECORDED}{trial.run.policyNames[index]}" for index in trial.replaced]
+            against += [
+                each
+                for each in doubted
+                if (each.brokerId, each.bootId) == trial.key[1:] and (not replaced or each.candidate in replaced)
+            ]
+    return found
+
+
+def _isMatching(batch: pa.RecordBatch) -> Any:
+    delayUs, recordedUs = numbersOf(batch.column("delay_us")), numbersOf(batch.column("recorded_delay_us"))
+    isSame = numbersOf(batch.column("is_refused")) == numbersOf(batch.column("was_refused"))
+    return isSame & ((delayUs > 0) == (recordedUs > 0)) & (np.abs(delayUs - recordedUs) <= TOLERANCE_US)
 
 
 def _verdicts(requests: pa.RecordBatch, trial: Trial) -> pa.RecordBatch:

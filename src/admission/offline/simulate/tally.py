@@ -12,11 +12,12 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 from attrs import asdict, evolve, frozen
 from pyarrow import compute as pc
-from pyspark.sql import DataFrame, functions as F
+from pyspark.sql import DataFrame, Window, functions as F
 
 from .arrivals import COLUMNS, recordedDecisions
-from .decisions import DECISIONS
-from .identity import FIDELITY, VERDICTS, Fidelity, countMatches, judge
+from .decisions import CLOSED, DECISIONS
+from .disagreement import DISAGREEMENTS
+from .identity import DECIDED, FIDELITY, VERDICTS, Fidelity, countMatches, findDisagreements, judge
 from .ordered import Batches
 from .sparkreplay import Scale, collected, replay, sparkSchema, verdicts
 from .totals import DELAY_BOUNDS_US, MINUTE_US, PLACE, TIMES, addUp, binsOf, countTimes, mergeTimes
@@ -169,17 +170,18 @@ def approximate(trials: Mapping[TrialKey, Trial]) -> list[str]:
     return sorted({trial.candidate.label for trial in trials.values() if trial.isFollowing})
 
 
-def labelled(totals: Totals, trials: Mapping[TrialKey, Trial], isTrusted: bool = True) -> Totals:
+def labelled(totals: Totals, trials: Mapping[TrialKey, Trial], doubted: Collection[str] = ()) -> Totals:
     """
     The same totals with a column C{is_approximate}, see L{approximate}.
 
-    @param isTrusted: whether replays can be trusted; otherwise none is a forecast.
+    @param doubted: the labels of candidates that are no forecast, since answers about them cannot be trusted.
     """
-    labels = pa.array(approximate(trials), pa.string())
+    labels, others = (pa.array(sorted(each), pa.string()) for each in (approximate(trials), doubted))
 
     def told(table: pa.Table) -> pa.Table:
         place = table.schema.get_field_index("is_forecast")
-        isForecast = pc.and_(table["is_forecast"], isTrusted)
+        isDoubted = pc.is_in(table["candidate"], value_set=others)
+        isForecast = pc.and_(table["is_forecast"], pc.invert(isDoubted))
         table = table.set_column(place, table.schema.field(place), isForecast)
         return table.append_column("is_approximate", pc.is_in(table["candidate"], value_set=labels))
 
@@ -219,10 +221,57 @@ def judgeReplays(
     return judge(pa.concat_tables([matches, nothing]).to_batches(), counts, recorded)
 
 
+def disagreements(requests: DataFrame, outcomes: DataFrame, trials: Mapping[TrialKey, Trial]) -> pa.Table:
+    """
+    Find where replays of policies in force, closed loop, disagree with the recording.
+
+    @param requests: clean ones.
+    @param outcomes: of L{OUTCOMES}.
+    @param trials: of policies in force; those that agree may be left out.
+    @return: of L{DISAGREEMENTS <admission.offline.simulate.disagreement.DISAGREEMENTS>}.
+    """
+    decisions = outcomes.where("decision IS NOT NULL").select("decision.*").where(F.col("mode") == CLOSED)
+    compared = decisions.join(verdicts(requests, trials).hint("merge"), DECIDED.names)
+    wrong = compared.mapInArrow(findDisagreements, sparkSchema(DECIDED))
+    of = ("broker_id", "boot_id")
+    sent = _pipelined(requests).select(*of, "seq", "ts", "decided_mono_us", "principal", "client_id", "is_pipelined")
+    places = ("candidate", *of, "principal", "client_id", "begin")
+    found = wrong.join(sent.hint("merge"), [*of, "seq"]).withColumn("begin", F.date_trunc("minute", "ts"))
+    counted = found.groupBy(*places).agg(
+        F.count(F.lit(1)).alias("decisions"),
+        F.sum("is_pipelined").alias("pipelined"),
+        F.unix_micros(F.min("ts")).alias("first_us"),
+        F.unix_micros(F.max("ts")).alias("last_us"),
+        F.min("decided_mono_us").alias("first_decided_us"),
+    )
+    return collected(counted, DISAGREEMENTS)
+
+
+def pipeliningShares(requests: DataFrame) -> dict[tuple[str, str], float]:
+    """
+    By broker and run, the share of the requests on connections on which any request came before the last one was
+    answered.
+
+    @param requests: clean ones.
+    """
+    rows = _pipelined(requests).groupBy("broker_id", "boot_id").agg(F.avg("is_pipelined")).collect()
+    return {(row[0], row[1]): row[2] for row in rows}
+
+
 def fidelityTable(fidelities: Iterable[Fidelity]) -> pa.Table:
     rows = [(*asdict(each).values(), each.isTrusted, each.inWords()) for each in fidelities]
     columns: Any = zip(*rows, strict=True) if rows else [()] * len(FIDELITIES)
     return pa.table([pa.array(each, type) for each, type in zip(columns, FIDELITIES.types, strict=True)], FIDELITIES)
+
+
+def _pipelined(requests: DataFrame) -> DataFrame:
+    """
+    The requests with a column C{is_pipelined}, 0 or 1.
+    """
+    connection = Window.partitionBy("broker_id", "boot_id", "conn_id")
+    isEarly = F.col("mono_us") < F.lag("sent_mono_us").over(connection.orderBy("mono_us", "seq"))
+    early = requests.withColumn("is_early", F.ifnull(isEarly.cast("int"), F.lit(0)))
+    return early.withColumn("is_pipelined", F.max("is_early").over(connection))
 
 
 def _outcome(name: str, batch: pa.RecordBatch) -> pa.RecordBatch:
