@@ -158,6 +158,7 @@ class ExampleTests(SynchronousTestCase):
             reader, writer, leaving = (self.connect(port) for _ in range(3))
             reader.send(b"get colour 30")
             leaving.send(b"get colour 30")
+            leaving.file.close()
             leaving.socket.close()
             writer.send(b"get shape 0")
             self.assertEqual(writer.receive(), b"none")
