@@ -72,5 +72,9 @@ def buildDailyBudget(context, size, zone="UTC"):
     """
     Build C{daily-budget:SIZE[:zone=UTC]}.
     """
+    try:
+        days = ZoneInfo(zone)
+    except (KeyError, ValueError):
+        raise ValueError(f"{zone!r} is no time zone; write one such as Europe/Berlin") from None
     # Read once, so that a replay, which knows the recorded difference, has the same days.
-    return DailyBudget(parseBytes(size), ZoneInfo(zone), context.wallSeconds() - context.clock.seconds())
+    return DailyBudget(parseBytes(size), days, context.wallSeconds() - context.clock.seconds())

@@ -146,21 +146,21 @@ class QuotaLimits:
         """
         Store what policies are to know after a restart; call it regularly, and when there are no more requests.
         """
-        for name, numbers in self._control.takeChanges(self._seconds()).items():
-            for key, number in numbers.items():
-                place = json.dumps([name, key], ensure_ascii=False).encode("utf-8", "surrogatepass")
-                try:
-                    if number > 0:
-                        self._memory.put(place, repr(float(number)).encode("ascii"))
-                    else:
-                        self._memory.delete(place)
-                except (LogRefusal, ValueError) as error:
-                    self._log.error(
-                        "the policy {name} will not know {key!r} after a restart: {error}",
-                        name=name,
-                        key=key,
-                        error=error,
-                    )
+        try:
+            for name, numbers in self._control.takeChanges(self._seconds()).items():
+                for key, number in numbers.items():
+                    self._keep(name, key, number)
+        except LogRefusal as error:
+            self._log.error("what policies know now will not be known after a restart: {error}", error=error)
+
+    def _keep(self, name: str, key: str, number: float) -> None:
+        place = json.dumps([name, key], ensure_ascii=False).encode("utf-8", "surrogatepass")
+        if len(place) > LONGEST_KEY_BYTES:
+            self._log.error("the policy {name} has too long a key, so it is not stored: {key!r}", name=name, key=key)
+        elif number > 0:
+            self._memory.put(place, repr(float(number)).encode("ascii"))
+        else:
+            self._memory.delete(place)
 
     def describe(self, wanted: Mapping[str, str | None], strict: bool) -> Iterator[tuple[QuotaEntity, Limits]]:
         """

@@ -707,7 +707,7 @@ class KeepingTests(LimitsTestCase):
         policy.changes = {"a" * LONGEST_KEY_BYTES: 1.0, "alice": 2.0}
         with capturedLogs() as events:
             self.quotaLimits.keep()
-        self.assertIn("will not know", formatEvent(*events))
+        self.assertIn("too long a key", formatEvent(*events))
         self.log.table("policies").put(b"no JSON", b"1.0")
         self.clock.turn()
         again = self.persistent()
@@ -715,6 +715,17 @@ class KeepingTests(LimitsTestCase):
             self.restart(again)
         self.assertIn("no JSON", formatEvent(*events))
         self.assertEqual(again.resumed, [{"alice": 2.0}])
+
+    def test_full(self) -> None:
+        """Where nothing can be stored, that is logged once, however many numbers there are."""
+        policy = self.persistent()
+        self.restart(policy)
+        self.log.close()
+        policy.changes = {"alice": 1.0, "bob": 2.0}
+        with capturedLogs() as events:
+            self.quotaLimits.keep()
+        [event] = events
+        self.assertIn("will not be known after a restart: the log is closed", str(formatEvent(event)))
 
     def test_failing(self) -> None:
         """A policy that fails costs no other its memory."""
