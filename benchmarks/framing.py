@@ -13,8 +13,8 @@ from typing import Any
 from twisted.internet.protocol import Protocol
 from twisted.internet.testing import StringTransport
 
+from admission.connection.admitted import AdmittedProtocol
 from admission.connection.framing import Framer
-from admission.connection.protocol import AdmittedProtocol
 from admission_plugins.bounded import BoundedPool
 
 from .load import Loader, stream

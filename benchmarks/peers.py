@@ -14,9 +14,9 @@ from twisted.internet.protocol import ClientFactory, Protocol
 from twisted.protocols.basic import Int32StringReceiver
 
 from admission.clock import MonotonicClock, wallSeconds
+from admission.connection.admitted import AdmittedProtocol
 from admission.connection.factory import AdmittedFactory
 from admission.connection.hangup import HangUpWatch
-from admission.connection.protocol import AdmittedProtocol
 from admission.gate.gate import buildGate
 from admission.interfaces import PolicyContext
 from admission.kafka.broker.api import produceapi

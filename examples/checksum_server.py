@@ -34,12 +34,11 @@ class ChecksumProtocol(AdmittedProtocol):
     Answers each request with its checksum.
     """
 
-    def requestReceived(self, request: ServerRequest) -> None:
+    def requestReceived(self, request: ServerRequest) -> bytes:
         """
         The body is whole, and its memory ours until we answer.
         """
-        checksum = zlib.crc32(request.frame)
-        self.respond([b"\x00\x00\x00\x04", checksum.to_bytes(4, "big")])
+        return zlib.crc32(request.frame).to_bytes(4, "big")
 
 
 clock = MonotonicClock(reactor)

@@ -55,13 +55,13 @@ class WordCount(AdmittedProtocol):
 
     seen: list[RememberedLine] = []
 
-    def requestReceived(self, request: ServerRequest) -> None:
+    def requestReceived(self, request: ServerRequest) -> bytes:
         """
         Count, and forget to forget.
         """
         line = RememberedLine(bytes(request.frame))
         self.seen.append(line)
-        self.respond([b"\x00\x00\x00\x04", len(line.text.split()).to_bytes(4, "big")])
+        return len(line.text.split()).to_bytes(4, "big")
 
 
 class Client(Protocol):

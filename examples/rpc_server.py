@@ -1,5 +1,5 @@
 """
-A length-prefixed server whose requests may have to wait.
+A length-prefixed server whose requests may have to wait, with quotas, a page and a recording.
 
 Requests and answers are a 32-bit big-endian length and a body of words:
 
@@ -7,38 +7,26 @@ Requests and answers are a 32-bit big-endian length and a body of words:
   * C{get NAME SECONDS} is answered with the value, as soon as there is one, or
     C{none} when the time has passed.
 
-Who waits holds no memory of the request and no place among those that are
-worked on, and a client that hangs up waits no longer.
+Whoever waits holds no memory of the request and no place among those that are
+worked on, and does not count as in progress; a client that hangs up waits no
+longer.  A client has 64 kB/s, and is told when twenty requests of all are in
+progress.
 
 Run it:  twistd -n --python=examples/rpc_server.py
 """
 
 from twisted.application.internet import StreamServerEndpointService
-from twisted.application.service import Application
+from twisted.application.service import Application, IServiceCollection
 from twisted.internet import reactor
-from twisted.internet.defer import CancelledError, TimeoutError
+from twisted.internet.defer import TimeoutError
 from twisted.internet.endpoints import serverFromString
 
-from admission import (
-    AdmittedFactory,
-    AdmittedProtocol,
-    HangUpWatch,
-    IMemoryPoolFactory,
-    IPurgatoryFactory,
-    MonotonicClock,
-    PolicyContext,
-    buildGate,
-    buildPolicy,
-    waitFor,
-    wallSeconds,
-)
+from admission import Admission, AdmittedProtocol, Traits, waitFor
 
 LONGEST_WAIT_SECONDS = 60.0
 
 values = {}
-clock = MonotonicClock(reactor)
-context = PolicyContext(clock, wallSeconds)
-purgatory = buildPolicy(IPurgatoryFactory, "wheel", context)
+admission = Admission(pool="bounded:8MiB:max=1MiB", quota=["client-bytes:produce=64k", "concurrency:total=20"])
 
 
 class RPCProtocol(AdmittedProtocol):
@@ -46,65 +34,44 @@ class RPCProtocol(AdmittedProtocol):
     One client.
     """
 
-    waiting = None
-
-    def requestReceived(self, request):
+    def identify(self, request):
         """
-        The body is whole, and its memory ours until we answer or park.
+        The policies want to know what it is.
+        """
+        if bytes(request.frame).startswith(b"get "):
+            request.kind, request.traits = "get", Traits(waitsForOthers=True)
+        else:
+            request.kind = "set"
+
+    async def requestReceived(self, request):
+        """
+        The body is whole, and its memory ours until we wait.
         """
         match bytes(request.frame).split(b" ", 2):
             case [b"set", name, value]:
                 values[name] = value
-                self.answer(b"done")
-                purgatory.checkAndComplete(name)
+                admission.purgatory.checkAndComplete(name)
+                return b"done"
             case [b"get", name, seconds] if seconds.isdigit():
-                self.park()
-                self.wait(name, min(float(seconds), LONGEST_WAIT_SECONDS))
-            case _:
-                self.answer(b"say set NAME VALUE or get NAME SECONDS")
+                waitSeconds = min(float(seconds), LONGEST_WAIT_SECONDS)
+                try:
+                    await waitFor(admission.purgatory, [name], lambda: name in values, waitSeconds)
+                except TimeoutError:
+                    return b"none"
+                return values[name]
+        return b"say set NAME VALUE or get NAME SECONDS"
 
-    def wait(self, name, seconds):
+    def requestRefused(self, request, decision):
         """
-        Answer when there is a value of that name.
+        Too many requests are in progress.
         """
-        self.waiting = waitFor(purgatory, [name], lambda: name in values, seconds)
-        self.waiting.addCallbacks(lambda _: self.answer(values[name]), self.gaveUp)
+        return b"later: " + decision.reason.encode()
 
-    def gaveUp(self, failure):
-        """
-        There was none in time; or nobody wants to know, and the next request
-        is next.
-        """
-        if failure.trap(TimeoutError, CancelledError) is TimeoutError:
-            self.answer(b"none")
-        else:
-            self.finish()
-
-    def answer(self, body):
-        """
-        Send an answer, and go on to the next request.
-        """
-        self.respond([len(body).to_bytes(4, "big"), body])
-
-    def peerGone(self):
-        """
-        Nobody waits for the answer any more.
-        """
-        if self.waiting is not None:
-            self.waiting.cancel()
-
-    def connectionLost(self, reason):
-        """
-        The same.
-        """
-        super().connectionLost(reason)
-        self.peerGone()
-
-
-pool = buildPolicy(IMemoryPoolFactory, "bounded:8MiB:max=1MiB", context)
-factory = AdmittedFactory(RPCProtocol, buildGate(pool, context), clock, HangUpWatch(reactor))
-factory.start()
 
 application = Application("rpc")
-service = StreamServerEndpointService(serverFromString(reactor, "tcp:9096:interface=127.0.0.1"), factory)
-service.setServiceParent(application)
+for description, factory in (
+    ("tcp:9096:interface=127.0.0.1", admission.frames(RPCProtocol)),
+    ("tcp:9097:interface=127.0.0.1", admission.statusSite()),
+):
+    service = StreamServerEndpointService(serverFromString(reactor, description), factory)
+    service.setServiceParent(IServiceCollection(application))

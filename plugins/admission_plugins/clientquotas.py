@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
+from zope.interface import implementer
+
 from admission.interfaces import (
-    CONNECTION,
     DEFAULT,
-    RECEIVED,
-    SENT,
+    ICountsRequests,
     ISensorRegistry,
     PolicyContext,
     QuotaEntity,
@@ -28,9 +28,6 @@ from admission.units import parseRate, parseSeconds
 PRODUCE = "Produce"
 FETCH = "Fetch"
 
-_PRODUCING = (PRODUCE, RECEIVED)
-_FETCHING = (FETCH, SENT)
-
 PRODUCER_BYTE_RATE = "producer_byte_rate"
 CONSUMER_BYTE_RATE = "consumer_byte_rate"
 REQUEST_PERCENTAGE = "request_percentage"
@@ -39,10 +36,8 @@ CONNECTION_CREATION_RATE = "connection_creation_rate"
 
 class ClientBytes(MeteredPolicy):
     """
-    Bytes per second, by user and client id: the received bytes of Produce
-    requests, and the sent bytes of Fetch requests.  On connections without
-    requests (L{RECEIVED} and L{SENT}) all received bytes count as produced and
-    all sent bytes as fetched.
+    Bytes per second, by user and client id: the bytes received as produced, and
+    those sent as fetched, of requests whose L{Traits} say that they count.
     """
 
     def __init__(
@@ -62,19 +57,29 @@ class ClientBytes(MeteredPolicy):
         super().__init__(limits, (self._produced, self._fetched), algorithm.horizonSeconds, isShadow)
 
     def record(self, request: Request, usage: Usage, now: float) -> float:
-        if request.kind in _PRODUCING:
-            return self._produced.spend(request, usage.requestBytes, now)
-        if request.kind in _FETCHING:
-            return self._fetched.spend(request, usage.responseBytes, now)
-        return 0.0
+        traits = request.traits
+        delaySeconds = self._produced.spend(request, usage.requestBytes, now) if traits.countsReceived else 0.0
+        if traits.countsSent:
+            delaySeconds = max(delaySeconds, self._fetched.spend(request, usage.responseBytes, now))
+        return delaySeconds
 
     def budgetBytes(self, request: Request, now: float) -> int | None:
-        return self._fetched.budget(request, now) if request.kind == FETCH else None
+        return self._fetched.budget(request, now) if request.traits.countsSent else None
 
     def replayKey(self, request: Request) -> Hashable:
-        if request.kind in _PRODUCING:
-            return (PRODUCE, self._produced.keyOf(request))
-        return (FETCH, self._fetched.keyOf(request)) if request.kind in _FETCHING else None
+        limited = {name for limits in self.limits.values() for name in limits}
+        keys: list[Hashable] = [
+            (name, meters.keyOf(request))
+            for name, meters, counts in (
+                (PRODUCER_BYTE_RATE, self._produced, request.traits.countsReceived),
+                (CONSUMER_BYTE_RATE, self._fetched, request.traits.countsSent),
+            )
+            if counts and name in limited
+        ]
+        if len(keys) < 2:
+            return keys[0] if keys else None
+        # Clients that share a meter of one direction may have others of the other, unless the same have both limits.
+        return keys[0] if all(len(limits) == len(limited) for limits in self.limits.values()) else ()
 
     def addSensors(self, registry: ISensorRegistry, name: str) -> None:
         """
@@ -85,6 +90,7 @@ class ClientBytes(MeteredPolicy):
         self._fetched.addSensors(registry, f"{name}.{FETCH}", reads)
 
 
+@implementer(ICountsRequests)
 class RequestTime(MeteredPolicy):
     """
     Percent of one thread's time, by user and client id, for requests of every
@@ -110,16 +116,16 @@ class RequestTime(MeteredPolicy):
         super().__init__(limits, (self._used,), algorithm.horizonSeconds, isShadow)
 
     def record(self, request: Request, usage: Usage, now: float) -> float:
-        if request.kind == CONNECTION:
+        if not request.traits.isRequest:
             return 0.0
         return self._used.spend(request, usage.serviceSeconds * 100, now)
 
     def budgetBytes(self, request: Request, now: float) -> int | None:
         # The time that a byte costs is unknown.
-        return 0 if request.kind != CONNECTION and self._used.delaySeconds(request, now) else None
+        return 0 if request.traits.isRequest and self._used.delaySeconds(request, now) else None
 
     def replayKey(self, request: Request) -> Hashable:
-        return None if request.kind == CONNECTION else self._used.keyOf(request)
+        return self._used.keyOf(request) if request.traits.isRequest else None
 
     def addSensors(self, registry: ISensorRegistry, name: str) -> None:
         """
@@ -152,10 +158,10 @@ class ConnectionRate(MeteredPolicy):
         super().__init__(limits, (self._opened,), algorithm.horizonSeconds, isShadow)
 
     def record(self, request: Request, usage: Usage, now: float) -> float:
-        return self._opened.spend(request, usage.connections, now) if request.kind == CONNECTION else 0.0
+        return self._opened.spend(request, usage.connections, now) if request.traits.isConnection else 0.0
 
     def replayKey(self, request: Request) -> Hashable:
-        return self._opened.keyOf(request) if request.kind == CONNECTION else None
+        return self._opened.keyOf(request) if request.traits.isConnection else None
 
     def addSensors(self, registry: ISensorRegistry, name: str) -> None:
         """

@@ -16,7 +16,6 @@ from zope.interface import implementer
 from admission.interfaces import (
     ADMITTED,
     DEFAULT,
-    WITHOUT_END,
     Decision,
     IAccountable,
     IReplayable,
@@ -36,9 +35,6 @@ CONCURRENT_REQUESTS = "concurrent_requests"
 
 RETRY_SECONDS = 0.1
 """After which time a refused client may ask again."""
-
-NOT_COUNTED = frozenset(("Fetch", "JoinGroup", "SyncGroup"))
-"""Kinds that wait for other clients: for records, or for the rest of a group."""
 
 EVERYBODY: EntityKey = ()
 """The key under which all requests in progress are counted."""
@@ -104,7 +100,7 @@ class RequestsInProgress:
 class ConcurrencyPolicy(LifecyclePolicy):
     """
     Refuses requests while too many are in progress.  Those that wait for a disk or for another server are in progress;
-    those that wait for other clients (L{NOT_COUNTED}) are not.
+    those that wait for other clients are not.
     """
 
     horizonSeconds: float | None = None
@@ -131,7 +127,7 @@ class ConcurrencyPolicy(LifecyclePolicy):
         """
 
     def decide(self, request: Request, now: float) -> Decision:
-        if request.kind not in NOT_COUNTED:
+        if not request.traits.waitsForOthers:
             for key, limit, entity in self.limitsOf(request, now):
                 running = self._running[key]
                 if running >= limit:
@@ -141,11 +137,11 @@ class ConcurrencyPolicy(LifecyclePolicy):
         return ADMITTED
 
     def begun(self, request: Request, now: float) -> None:
-        if request.kind not in NOT_COUNTED:
+        if not request.traits.waitsForOthers:
             self._running.begin(self.keysOf(request))
 
     def ended(self, request: Request, outcome: Outcome, now: float) -> None:
-        if request.kind not in NOT_COUNTED:
+        if not request.traits.waitsForOthers:
             self._running.end(self.keysOf(request))
 
     def explain(self, request: Request, now: float) -> Sequence[QuotaStatus]:
@@ -163,7 +159,8 @@ class ConcurrencyPolicy(LifecyclePolicy):
     def replayKey(self, request: Request) -> Hashable:
         # Which limits hold does not depend on the time, only what they are.
         keys = [key for key, _, _ in self.limitsOf(request, 0.0)]
-        return keys[0] if keys and request.kind not in NOT_COUNTED | WITHOUT_END else None
+        isCounted = request.traits.isRequest and not request.traits.waitsForOthers
+        return keys[0] if keys and isCounted else None
 
     def addSensors(self, registry: ISensorRegistry, name: str) -> None:
         """
@@ -281,7 +278,7 @@ class AdaptiveConcurrency(ConcurrencyPolicy):
         yield key, limit, QuotaEntity(user=DEFAULT, clientId=DEFAULT) if self._isByClient else QuotaEntity()
 
     def ended(self, request: Request, outcome: Outcome, now: float) -> None:
-        if request.kind in NOT_COUNTED:
+        if request.traits.waitsForOthers:
             return
         self.sweep(now)
         key = self.keysOf(request)[-1]

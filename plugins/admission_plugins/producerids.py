@@ -209,7 +209,7 @@ class ProducerIds(QuotaPolicy):
 
     def decide(self, request: Request, now: float) -> Decision:
         identities = request.identities
-        if not identities or not self.isRefusing or request.kind != PRODUCE:
+        if not identities or not self.isRefusing:
             return ADMITTED
         meter = self._meters.find(request, now)
         if meter is None:
@@ -235,7 +235,7 @@ class ProducerIds(QuotaPolicy):
         @return: the seconds for which the user owes tokens; zero if no id is new, unless the usage is empty.
         """
         identities = request.identities
-        if not identities or request.kind != PRODUCE:
+        if not identities:
             return 0.0
         if not (usage.requestBytes or usage.responseBytes or usage.serviceSeconds or usage.connections):
             asked = self._meters.find(request, now)
@@ -255,7 +255,7 @@ class ProducerIds(QuotaPolicy):
 
     def isKnown(self, request: Request, now: float) -> bool | None:
         identities = request.identities
-        if not identities or identities[0] < 0 or request.kind != PRODUCE:
+        if not identities or identities[0] < 0:
             return None
         meter = self._meters.find(request, now)
         return None if meter is None else meter.known.contains(identities[0], now)

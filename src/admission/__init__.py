@@ -15,21 +15,20 @@ from ._version import __version__ as __version__
 from .lazynames import lazyNames
 
 if TYPE_CHECKING:
+    from .admission import Admission as Admission, wrapFactory as wrapFactory
     from .clock import (
         MonotonicClock as MonotonicClock,
         useMonotonicTimers as useMonotonicTimers,
         wallSeconds as wallSeconds,
     )
+    from .connection.admitted import AdmittedProtocol as AdmittedProtocol
     from .connection.factory import AdmittedFactory as AdmittedFactory, ConnectionLimits as ConnectionLimits
     from .connection.hangup import HangUpWatch as HangUpWatch
-    from .connection.protocol import AdmittedProtocol as AdmittedProtocol
-    from .connection.wrapping import wrapFactory as wrapFactory
     from .control import AdmissionControl as AdmissionControl
     from .garbage import GarbageCollection as GarbageCollection
     from .gate.gate import Gate as Gate, buildGate as buildGate
     from .interfaces import (
         ADMITTED as ADMITTED,
-        CONNECTION as CONNECTION,
         CONNECTIONS as CONNECTIONS,
         DEFAULT as DEFAULT,
         FRAMES as FRAMES,
@@ -57,6 +56,7 @@ if TYPE_CHECKING:
         QuotaStatus as QuotaStatus,
         Refusal as Refusal,
         Request as Request,
+        Traits as Traits,
         Usage as Usage,
     )
     from .memorylimit import memoryLimitBytes as memoryLimitBytes
@@ -87,24 +87,23 @@ if TYPE_CHECKING:
 __all__, __getattr__, __dir__ = lazyNames(
     __name__,
     {
+        "admission": ("Admission", "wrapFactory"),
         "clock": (
             "MonotonicClock",
             "useMonotonicTimers",
             "wallSeconds",
         ),
+        "connection.admitted": ("AdmittedProtocol",),
         "connection.factory": (
             "AdmittedFactory",
             "ConnectionLimits",
         ),
         "connection.hangup": ("HangUpWatch",),
-        "connection.protocol": ("AdmittedProtocol",),
-        "connection.wrapping": ("wrapFactory",),
         "control": ("AdmissionControl",),
         "garbage": ("GarbageCollection",),
         "gate.gate": ("Gate", "buildGate"),
         "interfaces": (
             "ADMITTED",
-            "CONNECTION",
             "CONNECTIONS",
             "DEFAULT",
             "Decision",
@@ -132,6 +131,7 @@ __all__, __getattr__, __dir__ = lazyNames(
             "QuotaStatus",
             "Refusal",
             "Request",
+            "Traits",
             "Usage",
         ),
         "memorylimit": ("memoryLimitBytes",),

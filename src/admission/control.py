@@ -19,7 +19,6 @@ from twisted.logger import Logger
 from .interfaces import (
     ADMITTED,
     NOTHING,
-    WITHOUT_END,
     Decision,
     IAccountable,
     IIdentityAudit,
@@ -182,6 +181,7 @@ class AdmissionControl:
     @ivar limitNames: the limits that any of the policies understands.
     @ivar policyNames: what the policies are called, in the order of
         L{Charge.shares}.
+    @ivar whenConfigured: what L{configure} calls when limits have been changed, with its own arguments.
     """
 
     _log = Logger()
@@ -213,6 +213,7 @@ class AdmissionControl:
             raise ValueError(f"each policy needs a name of its own, not {', '.join(names)}")
         self.policyNames: Sequence[str] = tuple(names)
         self.maxDelaySeconds = maxDelaySeconds
+        self.whenConfigured: list[Callable[[QuotaEntity, Mapping[str, float | None], float], object]] = []
         self._isObserved = isObserved
         self._members = [
             _Member(index, name, policy, bool(policy.isShadow), policy.decide, policy.record)
@@ -281,7 +282,7 @@ class AdmissionControl:
             return ADMITTED
         strictest = ADMITTED
         delays: tuple[tuple[str, float], ...] = ()
-        for member in self._deciding if request.kind not in WITHOUT_END else self._decidingAlways:
+        for member in self._deciding if request.traits.isRequest else self._decidingAlways:
             try:
                 decision = member.decide(request, now)
                 if decision.admitted:
@@ -556,6 +557,8 @@ class AdmissionControl:
             raise
         finally:
             self._findLimiting()
+        for told in self.whenConfigured:
+            told(entity, limits, now)
 
     def restore(self, limitNames: Collection[str], established: Iterable[tuple[str, int]], now: float) -> None:
         """

@@ -507,6 +507,48 @@ class IPurgatory(Interface):
         """
 
 
+@frozen
+class Traits:
+    """
+    What a kind of request means to policies.  They go by this and not by names of kinds, which are the protocol's.
+
+    @ivar countsReceived: whether the bytes received of it count towards limits of bytes.
+    @ivar countsSent: whether the bytes sent in answer to it do.
+    @ivar waitsForOthers: whether it may wait for other clients: for a message, or for the rest of a group.  It counts
+        as no request in progress.
+    @ivar isRequest: whether it has a beginning and an end.  If not, it is a connection that has been opened, or bytes
+        on a connection whose requests are not told apart.
+    @ivar isConnection: whether it is a connection that has been opened.
+    @ivar code: all of this in a small number, for recordings; see L{traitsOf}.
+    """
+
+    countsReceived: bool = True
+    countsSent: bool = True
+    waitsForOthers: bool = False
+    isRequest: bool = True
+    isConnection: bool = False
+    code: int = field(init=False, eq=False, repr=False)
+
+    @code.default
+    def _code(self) -> int:
+        flags = (self.countsReceived, self.countsSent, self.waitsForOthers, self.isRequest, self.isConnection)
+        return sum(flag << bit for bit, flag in enumerate(flags))
+
+
+ORDINARY = Traits()
+"""A request whose bytes count in both directions, and which waits for nobody."""
+
+
+def traitsOf(code: int) -> Traits:
+    """
+    The traits that have this L{code <Traits.code>}.
+    """
+    return _TRAITS[code]
+
+
+_TRAITS: Sequence[Traits] = [Traits(*(bool(code >> bit & 1) for bit in range(5))) for code in range(32)]
+
+
 class Request(NamedTuple):
     """
     A request as policies see it: enough to decide, nothing of its protocol.
@@ -523,6 +565,7 @@ class Request(NamedTuple):
     @ivar peer: the address of the client, without its port.
     @ivar sizeBytes: the request's size on the wire, without its length prefix.
     @ivar identities: other identities that it carries, such as producer ids.
+    @ivar traits: what its kind means.
     """
 
     kind: str
@@ -531,6 +574,7 @@ class Request(NamedTuple):
     peer: str
     sizeBytes: int
     identities: Sequence[int] = ()
+    traits: Traits = ORDINARY
 
 
 CONNECTION = "connection"
@@ -545,8 +589,10 @@ told apart.
 SENT = "sent"
 """The kind that stands for bytes sent on such a connection."""
 
-WITHOUT_END: frozenset[str] = frozenset((CONNECTION, RECEIVED, SENT))
-"""The kinds that stand for no request with a beginning and an end."""
+CONNECTION_TRAITS = Traits(countsReceived=False, countsSent=False, isRequest=False, isConnection=True)
+RECEIVED_TRAITS = Traits(countsSent=False, isRequest=False)
+SENT_TRAITS = Traits(countsReceived=False, isRequest=False)
+"""The traits of these kinds."""
 
 
 class Usage(NamedTuple):
@@ -782,16 +828,23 @@ class IAccountable(Interface):
     sizeBytes: int = Attribute("About how many bytes; for the ledger, and read often.")
 
 
-class IRequestLifecycle(Interface):
+class ICountsRequests(Interface):
+    """
+    A policy that has something to count where requests are told apart, and only there: it ignores connections, and
+    bytes on connections without requests.  A server that knows no requests refuses such a policy.
+    """
+
+
+class IRequestLifecycle(ICountsRequests):
     """
     A policy that follows requests in progress: to limit how many there are at a
     time, or to adapt to how long they take.
 
     While it is limiting, it is told of every request that has an answer, whether
     that can be refused or not, but not of connections, nor of bytes of
-    connections without requests (L{WITHOUT_END}).  Nor is it asked whether to
-    admit these: how many requests are in progress is no reason to close a
-    connection.  Shadow policies are told, too.
+    connections without requests (C{isRequest} of L{Traits}).  Nor is it asked
+    whether to admit these: how many requests are in progress is no reason to
+    close a connection.  Shadow policies are told, too.
     """
 
     countsParked: bool = Attribute(

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .interfaces import ADMITTED, Decision, ILease, Outcome, Refusal, Request
+from .interfaces import ADMITTED, ORDINARY, Decision, ILease, Outcome, Refusal, Request, Traits
+
+HUNG_UP = "the client hung up"
 
 
 class ServerRequest:
@@ -37,6 +39,7 @@ class ServerRequest:
     @ivar ended: when it was over.
     @ivar kind: the operation, in the protocol's words; L{None} if that was
         never known.
+    @ivar traits: what that means to policies.
     @ivar principal: the client, as the server authenticated it; L{None} if the
         request ended before that mattered.
     @ivar clientId: what the client calls itself, if it does.
@@ -60,6 +63,7 @@ class ServerRequest:
     @ivar expireReason: why it was given up or answered too late, if it was.
     @ivar isWorkedOn: whether it is being worked on at this moment, and will end
         whatever happens.
+    @ivar step: the L{Deferred <twisted.internet.defer.Deferred>} that it waits for; L{cancel} cancels it.
     """
 
     # In slots, and all set at once: with so many attributes a dictionary would take longer.  A request that keeps its
@@ -99,6 +103,8 @@ class ServerRequest:
         "resumed",
         "serviceSeconds",
         "sizeBytes",
+        "step",
+        "traits",
         "view",
     )
 
@@ -124,6 +130,7 @@ class ServerRequest:
         self.ended: float | None = None
         self.lease: ILease | None = None
         self.kind: str | None = None
+        self.traits: Traits = ORDINARY
         self.principal: str | None = None
         self.clientId: str | None = None
         self.view: Request | None = None
@@ -142,6 +149,7 @@ class ServerRequest:
         self.rejectReason: str | None = None
         self.expireReason: str | None = None
         self.isWorkedOn = False
+        self.step: Any = None
 
     @property
     def frame(self) -> memoryview:
@@ -196,6 +204,14 @@ class ServerRequest:
         assert self.resumed is None, f"{self!r} is resumed twice"
         self.resumed = now
         self.isWorkedOn = True
+
+    def cancel(self) -> None:
+        """
+        Nobody wants its answer any more: cancel what it waits for, once.
+        """
+        step, self.step = self.step, None
+        if step is not None:
+            step.cancel()
 
     def reject(self, reason: str) -> None:
         """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from hypothesis import given, settings, strategies as st
@@ -12,6 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from admission.interfaces import (
     ADMITTED,
     CONNECTION,
+    CONNECTION_TRAITS,
     DEFAULT,
     NOTHING,
     IQuotaPolicy,
@@ -19,6 +20,7 @@ from admission.interfaces import (
     PolicyContext,
     QuotaEntity,
     Request,
+    Traits,
     Usage,
 )
 from admission.metrics.registry import SensorRegistry
@@ -34,16 +36,24 @@ PERCENTAGE = "request_percentage"
 DEFAULT_ADDRESS = QuotaEntity(ip=DEFAULT)
 RATE = "connection_creation_rate"
 OPENED = Usage(connections=1)
+RECEIVING = Traits(countsSent=False)
+SENDING = Traits(countsReceived=False)
+UNCOUNTED = Traits(countsReceived=False, countsSent=False)
 
 
 def produce(clientId: str = "app", principal: str = "alice") -> Request:
     """A Produce request."""
-    return Request("Produce", principal, clientId, "192.0.2.1", 100)
+    return Request("Produce", principal, clientId, "192.0.2.1", 100, traits=RECEIVING)
 
 
 def fetch(clientId: str = "app", principal: str = "alice") -> Request:
     """A Fetch request."""
-    return Request("Fetch", principal, clientId, "192.0.2.1", 100)
+    return Request("Fetch", principal, clientId, "192.0.2.1", 100, traits=SENDING)
+
+
+def both(clientId: str = "app", principal: str = "alice") -> Request:
+    """A request whose bytes count in both directions."""
+    return Request("call", principal, clientId, "192.0.2.1", 100)
 
 
 def produced(sizeBytes: int) -> Usage:
@@ -125,10 +135,18 @@ class ClientBytesTests(SynchronousTestCase):
         """Of a Produce the request counts, of a Fetch the response, of others nothing; the two are counted apart."""
         self.assertEqual(self.policy.record(produce(), Usage(12_000, 50_000), self.clock.seconds()), 2.0)
         self.assertEqual(self.policy.record(fetch(), Usage(50_000, 11_000), self.clock.seconds()), 1.0)
-        other = Request("Metadata", "alice", "app", "192.0.2.1", 100)
+        other = Request("Metadata", "alice", "app", "192.0.2.1", 100, traits=UNCOUNTED)
         self.assertEqual(self.policy.record(other, Usage(50_000, 50_000), self.clock.seconds()), 0.0)
         self.assertEqual(
             [self.policy.record(each, NOTHING, self.clock.seconds()) for each in (produce(), fetch())], [2.0, 1.0]
+        )
+
+    def test_bothCount(self) -> None:
+        """Where the bytes of both directions count, the longer delay is the client's."""
+        self.assertEqual(self.policy.record(both(), Usage(12_000, 11_000), self.clock.seconds()), 2.0)
+        self.assertEqual(self.policy.record(both(), Usage(0, 3_000), self.clock.seconds()), 4.0)
+        self.assertEqual(
+            [self.policy.record(each, NOTHING, self.clock.seconds()) for each in (produce(), fetch())], [2.0, 4.0]
         )
 
     def test_refusesNobody(self) -> None:
@@ -191,6 +209,23 @@ class ClientBytesTests(SynchronousTestCase):
         keys = [self.policy.replayKey(request) for request in requests]
         self.assertEqual(len(set(keys)), 4)
         self.assertEqual((keys[0], keys[4]), (keys[1], keys[5]))
+
+    def test_replayKeyOfBoth(self) -> None:
+        """Requests that count in both directions are replayed apart only if they share a meter in neither."""
+        policy = ClientBytes(Windows(11, 1.0))
+
+        def keys() -> list[Hashable]:
+            return [policy.replayKey(request) for request in (both("a"), both("b"), both("a", "bob"))]
+
+        self.assertEqual(keys(), [None] * 3)
+        policy.configure(DEFAULT_CLIENT, {PRODUCER: 1000.0}, 0.0)
+        self.assertEqual(len(set(keys())), 2)
+        self.assertEqual(policy.replayKey(both("a")), policy.replayKey(produce("a")))
+        policy.configure(DEFAULT_CLIENT, {CONSUMER: 1000.0}, 0.0)
+        self.assertEqual(len(set(keys())), 2)
+        policy.configure(QuotaEntity("alice"), {CONSUMER: 1000.0}, 0.0)
+        self.assertEqual(len(set(keys())), 1)
+        self.assertNotIn(None, keys())
 
     def test_sensors(self) -> None:
         """Rates, delays and utilisation are published by type, user and client id."""
@@ -286,10 +321,10 @@ class RequestTimeTests(SynchronousTestCase):
         for kind in ("Produce", "Fetch", "Metadata", "no such kind"):
             self.policy.record(request(kind), worked(2.0), self.clock.seconds())
         self.assertEqual(self.policy.record(request(), NOTHING, self.clock.seconds()), 1.0)
-        self.assertEqual(self.policy.record(request(CONNECTION), worked(100.0), self.clock.seconds()), 0.0)
+        self.assertEqual(self.policy.record(connection(), worked(100.0), self.clock.seconds()), 0.0)
         now = self.clock.seconds()
         [status] = self.policy.explain(request(), now)
-        self.assertEqual((status.used, self.policy.budgetBytes(request(CONNECTION), now)), (80.0, None))
+        self.assertEqual((status.used, self.policy.budgetBytes(connection(), now)), (80.0, None))
 
     def test_budget(self) -> None:
         """Who has had too much time reads nothing, and everybody else anything."""
@@ -311,7 +346,7 @@ class RequestTimeTests(SynchronousTestCase):
 
 def connection(ip: str = "192.0.2.1") -> Request:
     """A connection being opened."""
-    return Request(CONNECTION, "", "", ip, 0)
+    return Request(CONNECTION, "", "", ip, 0, traits=CONNECTION_TRAITS)
 
 
 class ConnectionRateContractTests(QuotaPolicyContract, SynchronousTestCase):

@@ -19,6 +19,7 @@ from admission.interfaces import (
     QuotaEntity,
     Refusal,
     Request,
+    Traits,
     Usage,
 )
 from admission.metrics.registry import SensorRegistry
@@ -134,7 +135,7 @@ class FixedConcurrencyTests(SynchronousTestCase):
     def test_waitsForOthers(self) -> None:
         """A request that waits for other clients is never refused, and does not count."""
         policy = built("concurrency:limit=1")
-        fetches = [produce(kind=kind) for kind in ("Fetch", "JoinGroup", "SyncGroup")]
+        fetches = [produce(clientId=name)._replace(traits=Traits(waitsForOthers=True)) for name in "abc"]
         self.assertEqual(self.admitted(policy, *fetches, produce()), [True] * 4)
         for request in fetches:
             policy.ended(request, FAST, 0.0)

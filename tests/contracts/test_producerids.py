@@ -180,15 +180,10 @@ class RefusingTests(ProducerIdsTestCase):
         self.assertEqual([self.send(policy, identity).admitted for identity in (2, 3)], [True, False])
 
     def test_withoutIds(self) -> None:
-        """Requests without producer ids, and those of other kinds, are no concern of it and leave no trace."""
+        """Requests without producer ids are no concern of it and leave no trace."""
         policy = self.build(1.0)
         self.send(policy, 1)
-        for request in (
-            produce(),
-            produce(-1),
-            Request("InitProducerId", "alice", "", "192.0.2.1", 100, (5, 6)),
-            Request("InitProducerId", "bob", "", "192.0.2.1", 100, (5, 6)),
-        ):
+        for request in (produce(), produce(-1)):
             self.assertEqual(
                 (policy.decide(request, self.clock.seconds()), policy.record(request, USAGE, self.clock.seconds())),
                 (ADMITTED, 0.0),

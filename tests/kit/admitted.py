@@ -13,9 +13,9 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
+from admission.connection.admitted import AdmittedProtocol
 from admission.connection.factory import AdmittedFactory, ConnectionLimits
 from admission.connection.pauses import Pause
-from admission.connection.protocol import AdmittedProtocol
 from admission.control import AdmissionControl
 from admission.gate.gate import Gate
 from admission.interfaces import IMemoryPool
@@ -103,12 +103,6 @@ def gateFor(pool: IMemoryPool, clock: IReactorTime, seed: int = 0, maxRequests: 
     return Gate(pool, clock, memoryOrder, turnOrder, answerOrder, decodingOrder, maxRequests)
 
 
-class AskingFactory(AdmittedFactory):
-    """Has protocols that ask the policies, if there are any."""
-
-    asksPolicies = True
-
-
 class Server:
     """
     A gate, a pool and a factory on a clock that stands still.
@@ -129,7 +123,7 @@ class Server:
         self.gate = gateFor(self.pool, self.clock, maxRequests=maxRequests)
         self.watch = RecordingWatch()
         self.behave: Callable[[RecordingProtocol, ServerRequest], None] | None = None
-        self.factory = AskingFactory(
+        self.factory = AdmittedFactory(
             lambda: protocol(self.behave),
             self.gate,
             self.clock,

@@ -16,6 +16,7 @@ from twisted.internet.task import Clock
 
 from admission.control import AdmissionControl
 from admission.interfaces import CONNECTION, IQuotaPolicyFactory, PolicyContext, QuotaEntity, Refusal, Request, Usage
+from admission.offline.kinds import traitsOfKind
 from admission.offline.simulate.arrivals import (
     CLOSED_GROUP,
     CLOSED_ORDER,
@@ -76,6 +77,7 @@ REQUEST_COLUMNS = tuple(dict.fromkeys((*COLUMNS, PARKED_COLUMN, *RUN_COLUMNS, *V
 
 def tableOf(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = REQUEST_COLUMNS) -> pa.Table:
     """Rows as Spark hands them to Python; what they do not say is null."""
+    rows = [{"traits": traitsOfKind(row.get("kind") or "").code, **row} for row in rows]
     return pa.table({name: pa.array([row.get(name) for row in rows], _TYPES.get(name, pa.int64())) for name in columns})
 
 
@@ -248,7 +250,15 @@ def serve(
             tellLimit(change.atUs, change.entity, change.name, change.value, "admin")
         now = decidedUs / 1e6
         isConnection = step.kind == CONNECTION
-        request = Request(step.kind, client.principal, client.clientId, client.peer, step.sizeBytes, step.identities)
+        request = Request(
+            step.kind,
+            client.principal,
+            client.clientId,
+            client.peer,
+            step.sizeBytes,
+            step.identities,
+            traitsOfKind(step.kind),
+        )
         row: dict[str, Any] = {
             **run,
             "seq": len(recording.rows) + len(recording.limits) + 1,

@@ -11,7 +11,7 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.connection.wrapping import wrapFactory
+from admission.admission import wrapFactory
 from admission.interfaces import DEFAULT, QuotaEntity
 from admission.testing.faketransport import FakeTLSTransport, FakeTransport
 from admission.testing.scriptedquota import ScriptedQuota

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from admission.offline.kinds import traitsOfKind
 from admission.recording.schema import Table
 from pyspark_admission.columns import columnsOf
 from tests.kit.sparksession import sharedSession
@@ -43,7 +44,8 @@ def at(minutes: float) -> datetime:
 
 def requestRow(seconds: float = 0.0, **values: Any) -> Row:
     """A request of alice's that arrived C{seconds} after L{BEGIN}."""
-    return {**_REQUEST, **_moment(seconds), **values}
+    row = {**_REQUEST, **_moment(seconds), **values}
+    return {"traits": traitsOfKind(row["kind"]).code, **row}
 
 
 def sensorRow(seconds: float, sensor: str, value: float | None, kind: str = "gauge", **values: Any) -> Row:

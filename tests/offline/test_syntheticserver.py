@@ -31,6 +31,7 @@ from admission.interfaces import (
     QuotaEntity,
     Request,
     Usage,
+    traitsOf,
 )
 from admission.offline import syntheticserver
 from admission.offline.population import (
@@ -99,7 +100,7 @@ def pinnedRows(kept: Kept) -> Iterator[list[Any]]:
         table = {RequestEvent: REQUESTS, ConnectionEvent: CONNECTIONS}.get(type(event))
         if table is not None:
             isGivenUp = table is REQUESTS and event.decision == EXPIRE
-            leftOut = {"refusal", *(OF_ANSWERED if isGivenUp else ())}
+            leftOut = {"refusal", "traits", *(OF_ANSWERED if isGivenUp else ())}
             columns = [column for column in table.recorded if column.name not in leftOut]
             yield [pinned(column, getattr(event, column.attribute)) for column in columns]
 
@@ -330,7 +331,13 @@ class ServerTests(SynchronousTestCase):
         # Events come when the answer is sent, which for a Produce is later.
         for event in sorted(told, key=lambda event: event.decidedSeconds):
             request = Request(
-                event.kind, event.principal, event.clientId or "", event.peer, event.requestBytes, event.identities
+                event.kind,
+                event.principal,
+                event.clientId or "",
+                event.peer,
+                event.requestBytes,
+                event.identities,
+                traitsOf(event.traits),
             )
             usage = Usage(connections=1)
             if event.kind != CONNECTION:

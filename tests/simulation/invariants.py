@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from admission.connection.protocol import AdmittedProtocol
+from admission.connection.protocol import FrameProtocol
 from admission.interfaces import FRAMES
 from admission.kafka.broker.brokersession import BrokerSession
 from admission.kafka.service import BrokerService
@@ -71,10 +71,10 @@ def checkEmpty(service: BrokerService) -> None:
 @contextmanager
 def watchedConnections() -> Iterator[None]:
     """Have no connection given a request before the one before it is over, and nothing wait for one that is lost."""
-    received, finish = BrokerSession.requestReceived, AdmittedProtocol.finish
+    received, finish = BrokerSession.frameReceived, FrameProtocol.finish
     connectionLost = BrokerSession.connectionLost
 
-    def requestReceived(connection: Any, request: Any) -> None:
+    def frameReceived(connection: Any, request: Any) -> None:
         current = getattr(connection, "simulatedRequest", None)
         if current is not None and current is not request:
             raise Violation(f"{connection.peer} is given a request while another is worked on")
@@ -92,7 +92,7 @@ def watchedConnections() -> Iterator[None]:
 
     with (
         patch.object(BrokerSession, "connectionLost", lost),
-        patch.object(BrokerSession, "requestReceived", requestReceived),
-        patch.object(AdmittedProtocol, "finish", finished),
+        patch.object(BrokerSession, "frameReceived", frameReceived),
+        patch.object(FrameProtocol, "finish", finished),
     ):
         yield

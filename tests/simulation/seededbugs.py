@@ -11,7 +11,7 @@ from unittest.mock import patch
 from admission.connection.debts import Debts
 from admission.connection.driver import RequestDriver
 from admission.connection.framing import Framer
-from admission.connection.protocol import AdmittedProtocol
+from admission.connection.protocol import FrameProtocol
 from admission.gate.gate import Gate
 from admission.kafka.broker.broker import Broker
 from admission.kafka.broker.brokersession import BrokerSession
@@ -64,7 +64,7 @@ def _forgetThrottle(driver: Any) -> None:
     driver._throttleCall = None
 
 
-_connectionLost = AdmittedProtocol.connectionLost
+_connectionLost = FrameProtocol.connectionLost
 
 
 def _lostWithoutRelease(protocol: Any, *arguments: Any) -> None:
@@ -106,7 +106,7 @@ def _chargeNothing(*arguments: Any, **named: Any) -> float:
 BUGS: dict[str, Bug] = {
     "memory that is released wakes nobody": instead(Gate, "_memoryReleased", _nothing),
     "a connection that is lost keeps the memory of what it had received": instead(
-        AdmittedProtocol, "connectionLost", _lostWithoutRelease
+        FrameProtocol, "connectionLost", _lostWithoutRelease
     ),
     "a connection that was throttled is not read again": instead(RequestDriver, "_throttleOver", _forgetThrottle),
     "a request of another kind overtakes those that wait for the disk": instead(

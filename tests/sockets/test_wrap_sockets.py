@@ -25,10 +25,10 @@ from twisted.web.server import NOT_DONE_YET, Site
 from twisted.web.static import File
 from zope.interface import implementer
 
+from admission.admission import wrapFactory
 from admission.connection.factory import ConnectionLimits
 from admission.connection.hangup import HangUpWatch
 from admission.connection.pauses import Pause
-from admission.connection.wrapping import wrapFactory
 from admission.interfaces import DEFAULT, RESPONSES, QuotaEntity
 from tests.kit.certificates import makeCertificates
 from tests.kit.proxyheaders import versionOne, versionTwo

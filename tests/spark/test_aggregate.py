@@ -107,6 +107,7 @@ class CleanTests(SynchronousTestCase):
                 ("sent", {"sent_mono_us": -1}),
                 ("counted", {"decided_mono_us": None}),
                 ("refusal", {"refusal": "politely"}),
+                ("traits", {"traits": 32}),
                 ("identities", {"producer_ids": [1]}),
             ],
         )

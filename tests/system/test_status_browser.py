@@ -18,7 +18,7 @@ from twisted.internet.threads import deferToThread
 from twisted.protocols.wire import Echo
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
-from admission.connection.wrapping import wrapFactory
+from admission.admission import wrapFactory
 from admission.status.site import statusSite
 from tests.kit.brokerprocess import PATIENCE_SECONDS, until
 from tests.kit.browser import consoleErrors, openBrowser, resize

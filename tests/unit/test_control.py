@@ -15,11 +15,11 @@ from zope.interface import implementer
 from admission.control import FAILURE_LOG_SECONDS, NONE_BEGUN, AdmissionControl, Wants
 from admission.interfaces import (
     ADMITTED,
-    CONNECTION,
+    CONNECTION_TRAITS,
     DEFAULT,
     NOTHING,
-    RECEIVED,
-    SENT,
+    RECEIVED_TRAITS,
+    SENT_TRAITS,
     Decision,
     IAccountable,
     IIdentityAudit,
@@ -496,8 +496,8 @@ class RefusalTests(ControlTestCase):
         never = Decision(False, 1.0, "never")
         following = self.compose(a=Follower(decision=never))
         both = self.compose(a=Follower(decision=never), b=ScriptedQuota(decision=never))
-        for kind in (CONNECTION, RECEIVED, SENT):
-            request = REQUEST._replace(kind=kind)
+        for traits in (CONNECTION_TRAITS, RECEIVED_TRAITS, SENT_TRAITS):
+            request = REQUEST._replace(traits=traits)
             self.assertTrue(following.admit(request, self.now).admitted)
             self.assertEqual(both.admit(request, self.now).policy, "b")
         self.assertEqual(both.admit(REQUEST, self.now).policy, "a")
@@ -827,7 +827,7 @@ class DefaultPoliciesTests(ControlTestCase):
         charge = control.charge(REQUEST, NOTHING, self.now)
         self.assertEqual([round(share, 6) for share in charge.shares], [0.1, 0.3, 0.0])
         self.assertAlmostEqual(charge.delaySeconds, 0.3)
-        connection = Request("connection", "", "", "192.0.2.1", 0)
+        connection = Request("connection", "", "", "192.0.2.1", 0, traits=CONNECTION_TRAITS)
         self.assertEqual(
             [control.charge(connection, Usage(connections=1), self.now).delaySeconds for _ in range(2)],
             [0.0, 1.0],

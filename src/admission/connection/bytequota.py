@@ -14,6 +14,7 @@ from ..clock import wholeMicroseconds
 from ..control import AdmissionControl, Charge
 from ..interfaces import NOTHING, Request, Usage
 from .deadline import Deadline
+from .debts import Debts
 
 
 class ByteQuota:
@@ -30,6 +31,7 @@ class ByteQuota:
         "_asked",
         "_control",
         "_deadline",
+        "_debts",
         "_holds",
         "_isClosed",
         "_isHolding",
@@ -44,13 +46,16 @@ class ByteQuota:
         clock: IReactorTime,
         asked: Callable[[int], Request],
         holds: Callable[[bool], None],
+        debts: Debts,
     ) -> None:
         """
         @param asked: makes the policies' view of a number of bytes.
         @param holds: called with L{True} when the client is to be throttled,
             and with L{False} when it no longer is.
+        @param debts: who waits, to be told when limits change.
         """
         self._control = control
+        self._debts = debts
         self._seconds = clock.seconds
         self._asked = asked
         self._holds = holds
@@ -81,11 +86,18 @@ class ByteQuota:
         if self.untilSeconds > -inf:
             self.ask()
 
+    def limitsChanged(self, now: float) -> None:
+        """
+        The same, because other limits hold.
+        """
+        self.ask()
+
     def close(self) -> None:
         """
         Throttle nobody any more.
         """
         self._isClosed = True
+        self._debts.throttled.discard(self)
         self._deadline.close()
 
     def _follow(self, charge: Charge) -> None:
@@ -102,4 +114,5 @@ class ByteQuota:
             self._deadline.stop()
         if isHolding != self._isHolding:
             self._isHolding = isHolding
+            (self._debts.throttled.add if isHolding else self._debts.throttled.discard)(self)
             self._holds(isHolding)

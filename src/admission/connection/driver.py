@@ -14,11 +14,10 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from ..clock import wholeMicroseconds
 from ..control import AdmissionControl
 from ..gate.gate import Gate
-from ..interfaces import CONNECTION, NOTHING, Decision, Refusal, Request, Usage
-from ..request import ServerRequest
+from ..interfaces import CONNECTION, CONNECTION_TRAITS, NOTHING, Decision, Refusal, Request, Usage
+from ..request import HUNG_UP, ServerRequest
 from .debts import Debts
 
-HUNG_UP = "the client hung up"
 FAILED = "its request could not be answered"
 
 
@@ -138,6 +137,7 @@ class RequestDriver:
         opening = self.arrived(0)
         opening.begin(opening.arrived)
         opening.kind, opening.principal, opening.clientId = CONNECTION, connection.principal or "", ""
+        opening.traits = CONNECTION_TRAITS
         opening.serviceSeconds = 0.0
         isAdmitted = self.admit(opening, Refusal.ERROR).admitted
         now = self._clock.seconds()
@@ -176,6 +176,7 @@ class RequestDriver:
             self._connection.host,
             request.sizeBytes,
             identities,
+            request.traits,
         )
         decision = self._control.admitRequest(request, wholeMicroseconds(self._clock.seconds()), refusal)
         # A refusal, even one that became a delay, is no debt: it does not end when limits change.
@@ -240,16 +241,23 @@ class RequestDriver:
             request.answer(now, delaySeconds)
         self.over(request, now)
 
-    def over(self, request: ServerRequest, now: float) -> None:
+    def over(self, request: ServerRequest, now: float) -> float:
         """
-        A request is over, whatever has become of it: tell the policies and the observers, once.
+        A request is over, whatever has become of it: tell the policies and the observers, once.  If it was admitted and
+        has not been charged, it is charged now.
+
+        @return: the delay that its client is given for that, in seconds.
         """
         self.openRequests -= 1
+        delaySeconds = 0.0
+        if request.decided is None and request.view is not None and request.rejectReason is None:
+            delaySeconds = self.charge(request, self.usageOf(request, request.responseBytes, now), now)
         if request.answered is None and request.rejectReason is None and request.expireReason is None:
             request.expire(self.whyExpired)
         self._control.endRequest(request, now)
         for observer in self._factory.observers:
             observer.requestOver(request)
+        return delaySeconds
 
     @property
     def whyExpired(self) -> str:

@@ -5,7 +5,8 @@ The connections of one server, and how many there may be.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from math import inf
 from typing import Any, Protocol
@@ -21,6 +22,7 @@ from twisted.python.failure import Failure
 from ..control import SWEEP_SECONDS, AdmissionControl
 from ..gate.gate import Gate
 from ..interfaces import CONNECTIONS
+from ..metrics.registry import SensorRegistry
 from ..request import ServerRequest
 from .deadline import Deadline
 from .debts import Debts
@@ -237,7 +239,7 @@ class RefusedProtocol(protocol.Protocol):
 class AdmittedFactory(protocol.ServerFactory):
     """
     Makes connections, as a rule of the kind L{AdmittedProtocol
-    <admission.connection.protocol.AdmittedProtocol>}, and bounds how many there
+    <admission.connection.admitted.AdmittedProtocol>}, and bounds how many there
     are and how long they may be idle.
 
     One factory may serve several ports.
@@ -252,8 +254,6 @@ class AdmittedFactory(protocol.ServerFactory):
     While memory is short, and all connections hold more than half of it, those that nobody uses are closed: of the
     addresses that have the most first, and the longest unused first.
 
-    @cvar asksPolicies: whether its connections ask the policies of C{control}.  An L{AdmittedProtocol
-        <admission.connection.protocol.AdmittedProtocol>} does not by itself.
     @ivar gate: the L{Gate} of the server.
     @ivar clock: the reactor, on monotonic time.
     @ivar control: the quota policies of the server.
@@ -262,15 +262,17 @@ class AdmittedFactory(protocol.ServerFactory):
     @ivar observers: what is told of connections and of requests that are over.
     @ivar refusedConnections: how many connections were refused because there were
         too many.
+    @ivar cutOffs: how many connections were closed for what they did.
     @ivar fullSeconds: when one was last refused because there were too many in all, by the clock.
     @ivar debts: the clients that were told to wait.
+    @ivar whenServing: called with the factory when its first port listens.
+    @ivar whenResting: called with it when its last port is closed and its last connection gone.
     @ivar requestCount: how many requests have been read so far.
     @ivar requestBytes: how many bytes these had, without length prefixes; or, without requests, how many were received.
     @ivar responseBytes: how many bytes have been sent so far.
     """
 
     log = Logger()
-    asksPolicies = False
     noisy = False
 
     def __init__(
@@ -286,15 +288,8 @@ class AdmittedFactory(protocol.ServerFactory):
         """
         @param makeConnection: makes the protocol of a new connection.
         @param control: one without policies, unless given.
-        @raise ValueError: if it has policies that nobody asks.
         @param debts: the factory's own, unless given.
         """
-        if control is not None and control.policyNames and not self.asksPolicies:
-            raise ValueError(
-                f"control= has the quota policies {', '.join(control.policyNames)}, which nobody asks about framed "
-                "requests: leave it out or, if your protocol asks control itself, set asksPolicies = True in a "
-                f"subclass of {type(self).__name__}"
-            )
         self.gate = gate
         self.clock = clock
         self.hangUpWatch = hangUpWatch
@@ -304,8 +299,12 @@ class AdmittedFactory(protocol.ServerFactory):
         self.goneConnections = 0
         self.observers: Sequence[Observer] = ()
         self.refusedConnections = 0
+        self.cutOffs = 0
         self.fullSeconds = -inf
         self.debts = Debts() if debts is None else debts
+        self.whenServing: Callable[[Any], object] = lambda factory: None
+        self.whenResting: Callable[[Any], object] = lambda factory: None
+        self._isServing = False
         self.requestCount = 0
         self.requestBytes = 0
         self.responseBytes = 0
@@ -330,11 +329,34 @@ class AdmittedFactory(protocol.ServerFactory):
         gate.ledger.account("policies", lambda: self.control.sizeBytes)
         gate.pressure.subscribe(self._pressed)
 
+    def startFactory(self) -> None:
+        """
+        The first port listens: L{start}.
+        """
+        self._isServing = True
+        self.start()
+        self.whenServing(self)
+
+    def stopFactory(self) -> None:
+        """
+        The last port is closed.  Connections stay, and are looked after.
+        """
+        self._restIfOver()
+
+    def _restIfOver(self) -> None:
+        if self._isServing and not (self.numPorts or self.connections):
+            self._isServing = False
+            self.stop()
+            self.whenResting(self)
+
     def start(self) -> None:
         """
         Start closing idle connections, having policies forget idle clients, and
-        giving memory back that nobody uses after a burst.
+        giving memory back that nobody uses after a burst; no effect if that is done already.  The first port that
+        Twisted has listen for the factory calls this, too.
         """
+        if self._sweeping.running:
+            return
         interval = max(self.limits.idleSeconds / SWEEPS_PER_IDLE_TIME, 0.1)
         self._sweeping.start(min(interval, 10.0), now=False)
         self._forgetting.start(SWEEP_SECONDS, now=False)
@@ -405,7 +427,7 @@ class AdmittedFactory(protocol.ServerFactory):
         """
         The client id of whoever connects from an address without saying who it is.
         """
-        return ""
+        return host
 
     def connected(self, connection: Any, isStranger: bool = False) -> None:
         """
@@ -478,13 +500,32 @@ class AdmittedFactory(protocol.ServerFactory):
             emptied, self._emptied = self._emptied, []
             for deferred in emptied:
                 deferred.callback(None)
+            self._restIfOver()
 
     def refused(self, connection: Any, reason: str) -> None:
         """
         Called by a connection that closes because of what its peer did.
         """
+        self.cutOffs += 1
         connection.link.explain(reason)
         self._refusalLog.refused(connection.host, connection.peer, reason)
+
+    def addSensors(self, registry: SensorRegistry) -> None:
+        """
+        Publish what the gate and the policies know, and connections; see L{addConnectionSensors}.
+
+        @raise ValueError: if there are sensors of these names.
+        """
+        self.gate.addSensors(registry)
+        self.control.addSensors(registry)
+        addConnectionSensors(registry, [self])
+
+    @property
+    def servedName(self) -> str:
+        """
+        What it serves, for the log.
+        """
+        return self._makeProtocol.__name__ if isinstance(self._makeProtocol, type) else type(self).__name__
 
     @property
     def readBytes(self) -> int:
@@ -607,3 +648,24 @@ class AdmittedFactory(protocol.ServerFactory):
                 listening.pauseProducing()
             else:
                 listening.resumeProducing()
+
+
+def addConnectionSensors(registry: SensorRegistry, factories: Collection[AdmittedFactory]) -> None:
+    """
+    Publish, for C{factories} together, C{Connections}, C{ConnectionsRefused} (too many), C{ConnectionsCutOff} (for what
+    they did), and C{ConnectionsMuted} by reason.
+
+    @param factories: a live view.
+    @raise ValueError: if there are sensors of these names.
+    """
+
+    def muted(now: float) -> Iterator[tuple[Sequence[str], float]]:
+        connections = [connection for factory in factories for connection in factory.connections]
+        counts = Counter(reason for connection in connections for reason in connection.link.pauses.reasons)
+        for reason, count in counts.items():
+            yield (reason.value,), count
+
+    registry.addGauge("Connections", lambda now: sum(len(each.connections) for each in factories))
+    registry.addCounter("ConnectionsRefused", lambda now: sum(each.refusedConnections for each in factories))
+    registry.addCounter("ConnectionsCutOff", lambda now: sum(each.cutOffs for each in factories))
+    registry.addFamily("ConnectionsMuted", ("reason",), muted)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from struct import Struct
+from typing import Protocol
 
 from zope.interface import classImplements
 
@@ -21,6 +22,40 @@ class FrameRefused(Exception):
     The peer announced a frame that will not be read; the connection is of no
     use any more.
     """
+
+
+class Framing(Protocol):
+    """
+    How the frames of a protocol begin and end, where that is not Kafka's way; see L{admission.connection.framings}.
+    """
+
+    @property
+    def longestPrefixBytes(self) -> int:
+        """
+        The longest prefix of a frame.
+        """
+
+    @property
+    def suffix(self) -> bytes:
+        """
+        What follows each body; often nothing.
+        """
+
+    def parse(self, data: bytes) -> tuple[int, int] | None:
+        """
+        Read the prefix of a frame.
+
+        @param data: what has come of the frame, as far as it may be its prefix.
+        @return: how many bytes the prefix has, and how many the body; L{None} if not all of the prefix has come.
+        @raise FrameRefused: if it is none.
+        """
+
+    def prefix(self, sizeBytes: int) -> bytes:
+        """
+        The prefix of a frame whose body has so many bytes.
+
+        @raise ValueError: if that is too large.
+        """
 
 
 class EmptyLease:
@@ -49,7 +84,7 @@ classImplements(EmptyLease, ILease)
 
 class Framer:
     """
-    Cuts a stream into frames, each a big-endian 32-bit length and a body.
+    Cuts a stream into frames, each a big-endian 32-bit length and a body, unless a L{Framing} says otherwise.
 
     The framer knows no transport and calls nobody but C{allocate}: bytes go in
     through L{feed}, whole frames come out of L{advance}, and whoever calls
@@ -66,6 +101,7 @@ class Framer:
     __slots__ = (
         "_allocate",
         "_chunk",
+        "_framing",
         "_headBytes",
         "_more",
         "_offset",
@@ -81,6 +117,7 @@ class Framer:
         allocate: Callable[[int], ILease | None],
         refuse: Callable[[int, bytes], str | None],
         headBytes: int = 0,
+        framing: Framing | None = None,
     ) -> None:
         """
         @param allocate: asked for a lease of so many bytes when the length of
@@ -92,7 +129,9 @@ class Framer:
             C{allocate}, and again when the head is not there yet: first with
             an empty head.
         @param headBytes: how much of the body to see before asking for memory.
+        @param framing: how frames begin and end.
         """
+        self._framing = framing
         self._allocate = allocate
         self._refuse = refuse
         self._headBytes = headBytes
@@ -126,7 +165,7 @@ class Framer:
         if self.lease is None:
             if self.wantedBytes is not None:
                 return None
-            sizeBytes = self._readLength()
+            sizeBytes = self._readLength() if self._framing is None else self._readPrefix(self._framing)
             if sizeBytes is None:
                 return None
             if not sizeBytes:
@@ -180,6 +219,43 @@ class Framer:
         self._consume(4)
         return sizeBytes
 
+    def _readPrefix(self, framing: Framing) -> int | None:
+        availableBytes = min(self.bufferedBytes, framing.longestPrefixBytes)
+        if not availableBytes:
+            return None
+        self._isContiguous(availableBytes)
+        found = framing.parse(self._chunk[self._offset : self._offset + availableBytes])
+        if found is None:
+            return None
+        prefixBytes, sizeBytes = found
+        headBytes = min(self._headBytes, sizeBytes)
+        isHeaded = self._isContiguous(prefixBytes + (headBytes if sizeBytes else len(framing.suffix)))
+        headAt = self._offset + prefixBytes
+        reason = self._refuse(sizeBytes, self._chunk[headAt : headAt + headBytes] if isHeaded else b"")
+        if reason is not None:
+            raise FrameRefused(reason)
+        if not isHeaded:
+            return None
+        self._consume(prefixBytes)
+        if not sizeBytes:
+            self._takeSuffix(framing)
+        return sizeBytes
+
+    def _takeSuffix(self, framing: Framing) -> bool:
+        """
+        @return: whether all of it is here.
+        @raise FrameRefused: if it is another.
+        """
+        suffix = framing.suffix
+        if suffix:
+            if not self._isContiguous(len(suffix)):
+                return False
+            found = self._chunk[self._offset : self._offset + len(suffix)]
+            if found != suffix:
+                raise FrameRefused(f"a frame ended in {found!r} and not in {suffix!r}")
+            self._consume(len(suffix))
+        return True
+
     def _isContiguous(self, sizeBytes: int) -> bool:
         """
         See to it that the next C{sizeBytes} lie in one chunk, if they are here.
@@ -209,7 +285,7 @@ class Framer:
         buffer = lease.buffer
         assert buffer is not None
         filled = self.filledBytes
-        while self.bufferedBytes:
+        while self.bufferedBytes and filled < lease.sizeBytes:
             chunk, offset = self._chunk, self._offset
             count = min(len(chunk) - offset, lease.sizeBytes - filled)
             if count == len(chunk):
@@ -218,9 +294,9 @@ class Framer:
                 buffer[filled : filled + count] = memoryview(chunk)[offset : offset + count]
             filled += count
             self._consume(count)
-            if filled == lease.sizeBytes:
-                self.lease = None
-                self.filledBytes = 0
-                return lease
-        self.filledBytes = filled
-        return None
+        if filled < lease.sizeBytes or not (self._framing is None or self._takeSuffix(self._framing)):
+            self.filledBytes = filled
+            return None
+        self.lease = None
+        self.filledBytes = 0
+        return lease

@@ -21,7 +21,8 @@ from ..tlsfailure import whyTlsFailed
 from .deadline import Deadline
 from .driver import FAILED, RequestDriver
 from .factory import MAX_READ_BYTES, AdmittedFactory
-from .framing import Framer, FrameRefused
+from .framing import Framer, FrameRefused, Framing
+from .framings import INT32
 from .link import CLOSING, DRAINING, Link, Linked, LinkState
 from .pauses import BUSY, Pause
 
@@ -30,13 +31,15 @@ _BODY_SHARE = 16
 
 
 @implementer(IWaiter, IHandshakeListener)
-class AdmittedProtocol(Linked, Protocol):
+class FrameProtocol(Linked, Protocol):
     """
-    A protocol of length-prefixed requests behind a L{Gate <admission.gate.gate.Gate>}.
+    A protocol of requests in frames, read into memory that a L{Gate <admission.gate.gate.Gate>} has granted, and served
+    one at a time, in turns.
 
-    A subclass works on a request in L{requestReceived}, and answers it with
+    A subclass works on a request in L{frameReceived}, and answers it with
     L{respond} or L{finish}, then or later.  The next request is read after that.
 
+    @cvar framing: how frames begin and end; one of L{admission.connection.framings}, or what is like these.
     @cvar headBytes: how much of a frame's body L{refuseFrame} wants to see.
     @cvar hasBoundedAnswers: whether a subclass bounds what it answers while memory is short, with
         L{AnswerRoom.whenRoom <admission.gate.answerroom.AnswerRoom.whenRoom>}.
@@ -60,6 +63,7 @@ class AdmittedProtocol(Linked, Protocol):
 
     factory: AdmittedFactory
     transport: Any
+    framing: Framing = INT32
     headBytes = 0
     hasBoundedAnswers = False
     makeRequest: Callable[..., ServerRequest] = ServerRequest
@@ -82,11 +86,11 @@ class AdmittedProtocol(Linked, Protocol):
 
     # What a subclass says
 
-    def requestReceived(self, request: Any) -> None:
+    def frameReceived(self, request: Any) -> None:
         """
-        Work on a whole request; its bytes are C{request.frame}.  Its memory is
-        released when it is over, or earlier by L{releaseRequest}.  An exception
-        is logged, and closes the connection.
+        A whole frame has its turn: have the policies admit it, by way of L{driver}, and work on it.  Its bytes are
+        C{request.frame}; its memory is released when it is over, or earlier by L{releaseRequest}.  Called again for a
+        request that had to wait.  An exception is logged, and closes the connection.
 
         @param request: what C{makeRequest} made.
         """
@@ -114,6 +118,7 @@ class AdmittedProtocol(Linked, Protocol):
         """
         The connection is lost: cancel what waits on behalf of the client.
         """
+        self._cancelStep()
 
     @property
     def isDraining(self) -> bool:
@@ -135,8 +140,15 @@ class AdmittedProtocol(Linked, Protocol):
         served.  Cancel what waits only to answer it.  C{hasPeerGone} is L{True}
         from now on.
         """
+        self._cancelStep()
 
     # What a subclass calls
+
+    def authenticated(self, principal: str) -> None:
+        """
+        It is known who the client is.
+        """
+        self.principal = self.holder = principal
 
     def respond(self, parts: Sequence[bytes], delaySeconds: float = 0.0) -> None:
         """
@@ -180,7 +192,7 @@ class AdmittedProtocol(Linked, Protocol):
         """
         request, self.request = self.request, None
         if request is not None:
-            self.driver.over(request, self.factory.clock.seconds())
+            delaySeconds = max(delaySeconds, self.driver.over(request, self.factory.clock.seconds()))
         self._endTurn()
         state = self.link.state
         if state >= DRAINING:
@@ -311,7 +323,10 @@ class AdmittedProtocol(Linked, Protocol):
         self._namePeer()
         self.openedSeconds = link.lastActiveSeconds
         self.driver = RequestDriver(self)
-        self.framer = Framer(self._allocate, self._announced, self.headBytes)
+        # Kafka's way to frame is the one that is built in.
+        self.framer = Framer(
+            self._allocate, self._announced, self.headBytes, None if self.framing is INT32 else self.framing
+        )
         self._bodyDeadline = Deadline(clock, self._bodyStopped)
         if ITCPTransport.providedBy(transport):
             try:
@@ -595,7 +610,7 @@ class AdmittedProtocol(Linked, Protocol):
         assert request is not None
         request.begin(now)
         try:
-            self.requestReceived(request)
+            self.frameReceived(request)
             return
         except FAILURES:
             raiseInterrupt()
@@ -603,6 +618,10 @@ class AdmittedProtocol(Linked, Protocol):
         # Only now: what the exception knows of would keep the buffer from being used again.
         self.finish()
         self.close(FAILED)
+
+    def _cancelStep(self) -> None:
+        if self.request is not None:
+            self.request.cancel()
 
     def holdBack(self, request: ServerRequest) -> bool:
         """

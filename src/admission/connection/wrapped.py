@@ -17,7 +17,17 @@ from twisted.python.failure import Failure
 from zope.interface import alsoProvides, directlyProvides, implementer, providedBy
 
 from ..clock import wholeMicroseconds
-from ..interfaces import CONNECTION, RECEIVED, SENT, Request, Usage
+from ..interfaces import (
+    CONNECTION,
+    CONNECTION_TRAITS,
+    RECEIVED,
+    RECEIVED_TRAITS,
+    SENT,
+    SENT_TRAITS,
+    Request,
+    Traits,
+    Usage,
+)
 from ..names import boundedName
 from ..policyfailure import FAILURES
 from ..units import formatBytes
@@ -125,8 +135,13 @@ class WrappedConnection(Linked, ProtocolWrapper):
         self._producer = WrappedProducer(clock, self._failed)
         link = self.link = Link(self, factory, transport, WrittenQueue)
         self._namePeer()
-        self._received = ByteQuota(factory.control, clock, partial(self._asked, RECEIVED), self._holdReceived)
-        self._sent = ByteQuota(factory.control, clock, partial(self._asked, SENT), self._holdSent)
+        self._received, self._sent = (
+            ByteQuota(factory.control, clock, partial(self._asked, kind, traits), holds, factory.debts)
+            for kind, traits, holds in (
+                (RECEIVED, RECEIVED_TRAITS, self._holdReceived),
+                (SENT, SENT_TRAITS, self._holdSent),
+            )
+        )
         self._incoming = InboundBuffer(link, factory.gate, clock, self._deliver, self._received.askAgain, self._holder)
         self._opening = Deadline(clock, partial(link.resume, Pause.OPENING))
         isKnown = link.proxyHeader is None
@@ -409,7 +424,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
         control = self.factory.control
         if not control.isLimiting:
             return True
-        request = self._asked(CONNECTION, 0)
+        request = self._asked(CONNECTION, CONNECTION_TRAITS, 0)
         now = wholeMicroseconds(self.factory.clock.seconds())
         decision = control.admit(request, now)
         if not decision.admitted:
@@ -424,9 +439,9 @@ class WrappedConnection(Linked, ProtocolWrapper):
         self._sent.ask()
         return True
 
-    def _asked(self, kind: str, sizeBytes: int) -> Request:
+    def _asked(self, kind: str, traits: Traits, sizeBytes: int) -> Request:
         principal, clientId = self._name() or ("", self.factory.clientIdAt(self.host))
-        return Request(kind, principal, clientId, self.host, sizeBytes)
+        return Request(kind, principal, clientId, self.host, sizeBytes, traits=traits)
 
     def _noteDebt(self) -> None:
         longest = max(self._received, self._sent, key=attrgetter("untilSeconds"))

@@ -5,14 +5,23 @@ One request of a Kafka client.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from ..interfaces import ILease
+from ..interfaces import ILease, Traits
 from ..recording.events import UNKNOWN, UNKNOWN_SECONDS
 from ..request import ServerRequest
 from .wire.headers import RequestHeader
 from .wire.produce import PartitionResult
+
+_UNCOUNTED = Traits(countsReceived=False, countsSent=False)
+
+_TRAITS: Mapping[str, Traits] = {
+    "Produce": Traits(countsSent=False),
+    "Fetch": Traits(countsReceived=False, waitsForOthers=True),
+    **dict.fromkeys(("JoinGroup", "SyncGroup"), Traits(countsReceived=False, countsSent=False, waitsForOthers=True)),
+}
+"""What APIs mean to policies: quotas of bytes are for records (KIP-13), and members of a group wait for each other."""
 
 
 class Address(NamedTuple):
@@ -95,6 +104,13 @@ class KafkaRequest(ServerRequest):
     isOwn = False
     parts: list[bytes] | None = None
     _slicedSeconds = 0.0
+
+    def isOf(self, apiName: str) -> None:
+        """
+        It is known which API it is for.
+        """
+        self.kind = apiName
+        self.traits = _TRAITS.get(apiName, _UNCOUNTED)
 
     def workedInSlices(self, seconds: float) -> None:
         """

@@ -39,10 +39,12 @@ from ..profiling.profiler import Profiler
 from ..profiling.reports import MemoryReports
 from ..recording.events import KEPT, Origin
 from ..recording.recorder import EventRecorder
+from ..recording.requestrecording import RequestRecording
 from ..recording.tables import REQUESTS
 from ..status.sections import bounded
 from ..status.site import StatusPort
 from ..units import formatBytes, formatSeconds
+from .kafkaevents import kafkaEventOf, principalAtFirst
 from .memoryuse import MemoryProfile, claimsOf, makeProfiler
 from .options import (
     Listener,
@@ -56,7 +58,6 @@ from .options import (
 )
 from .recordedcolumns import KAFKA_COLUMNS
 from .reload import Configuration, ReloadSignal, takeOver
-from .requestrecording import RequestRecording
 from .secondsignal import SecondSignal
 from .server import Server
 from .serversettings import RESERVED_DESCRIPTORS, ServerSettings
@@ -412,7 +413,7 @@ class KafkaService(Service):
             self.makeSession, gate, clock, hangUpWatch, limits, control, debts=self.server.debts
         )
         if recorder.isRecording:
-            self.factory.observers = (RequestRecording(recorder),)
+            self.factory.observers = (RequestRecording(recorder, kafkaEventOf, principalAtFirst),)
 
         self._startStatus(profiler)
 

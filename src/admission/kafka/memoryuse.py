@@ -19,7 +19,7 @@ from twisted.logger import Logger
 from twisted.python.usage import UsageError
 
 from ..connection.hangup import HangUpWatch
-from ..connection.protocol import AdmittedProtocol
+from ..connection.protocol import FrameProtocol
 from ..control import AdmissionControl
 from ..gate.gate import Gate
 from ..interfaces import (
@@ -52,7 +52,7 @@ MIN_INTERVAL_SECONDS = 1.0
 
 _GROUPS = (
     Group("leases", implementing(ILease), (FRAMES,)),
-    Group("connections", subclassOf(AdmittedProtocol), (CONNECTIONS, RESPONSES)),
+    Group("connections", subclassOf(FrameProtocol), (CONNECTIONS, RESPONSES)),
     Group("parked operations", subclassOf(DelayedOperation), (PARKED,)),
     Group("groups of consumers", subclassOf(GroupCoordinator), ("groups",)),
     Group("log tables", subclassOf(SegmentLog), ("producers",)),

@@ -16,9 +16,9 @@ from ..metrics.registry import SensorRegistry
 from ..profiling.profiler import Profiler
 from ..status.document import StatusDocument
 from ..status.pages import StatusPages
+from ..status.requesttimes import RequestTimes
 from ..status.sections import HealthCheck, Section
 from .metricnames import KAFKA_NAMINGS
-from .requesttimes import RequestTimes
 from .server import ANONYMOUS, Server
 
 _PAUSES = (Pause.MEMORY, Pause.THROTTLED, Pause.BUSY, Pause.SERVER_FULL, Pause.UNSENT)

@@ -10,7 +10,7 @@ from math import inf
 from typing import Any, Final, Protocol
 
 from ..connection.factory import AdmittedFactory
-from ..connection.protocol import AdmittedProtocol
+from ..connection.protocol import FrameProtocol
 from ..interfaces import Decision, Refusal, Usage
 from ..recording.events import UNKNOWN
 from .kafkarequest import Address, KafkaRequest
@@ -84,10 +84,11 @@ class SessionFactory(AdmittedFactory):
     The connections of a server that speaks Kafka.
     """
 
-    asksPolicies = True
+    def clientIdAt(self, host: str) -> str:
+        return ""
 
 
-class KafkaSession(AdmittedProtocol):
+class KafkaSession(FrameProtocol):
     """
     Speaks the Kafka protocol with one client.  A subclass answers it, in the
     order of its requests: see L{headerRead}.
@@ -175,7 +176,7 @@ class KafkaSession(AdmittedProtocol):
                 return f"a {api.name} request of {sizeBytes} bytes was announced, and {limitBytes} are allowed"
         return None
 
-    def requestReceived(self, request: KafkaRequest) -> None:
+    def frameReceived(self, request: KafkaRequest) -> None:
         reason = None
         try:
             buffer = request.frame

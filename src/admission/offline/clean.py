@@ -19,6 +19,7 @@ from ..interfaces import Refusal
 from ..recording.events import ADMIT, CLOSED, COUNTER, EXPIRE, GAUGE, MUTE, OPENED, REJECT, THROTTLE
 from ..recording.schema import CONNECTIONS, LIMITS, SENSORS, Table
 from ..recording.tables import REQUESTS
+from .kinds import CODE_OF_KIND
 
 KEYS: Mapping[str, Sequence[str]] = {
     REQUESTS.name: ("listener", "peer", "principal", "client_id", "kind"),
@@ -80,6 +81,7 @@ RULES: Mapping[str, Sequence[Rule]] = {
             f"refusal NOT IN ({_oneOf(each.value for each in Refusal)})",
             "nobody knows how it could have been refused",
         ),
+        Rule("traits", "traits NOT BETWEEN 0 AND 31", "nobody knows what its kind means"),
         Rule("identities", "size(producer_ids) > producer_id_count", "it carries more producers than it counts"),
     ),
     CONNECTIONS.name: (
@@ -157,6 +159,8 @@ def _judged(frame: DataFrame, table: Table) -> DataFrame:
     for column in columnsOf(table):
         value = f"`{column.name}`" if column.name in present else "NULL"
         cast = f"try_cast({value} AS {column.dataType.simpleString()})"
+        if column.name == "traits" and "kind" in present:
+            cast = f"coalesce({cast}, {CODE_OF_KIND})"
         columns.append(F.expr(f"coalesce({cast}, '')" if column.name in keys else cast).alias(column.name))
     known = {column.name for column in table.columns}
     others = [F.col(f"`{name}`") for name in frame.columns if name not in known]

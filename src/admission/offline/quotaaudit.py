@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from attrs import frozen
 from pyspark.sql import Column, DataFrame, Window, functions as F
 
-from ..interfaces import CONNECTION, DEFAULT, RECEIVED, SENT
+from ..interfaces import CONNECTION, DEFAULT, RECEIVED_TRAITS, SENT_TRAITS
 from .aggregate import RUN
 
 SUBJECT = (*RUN, "is_connection", "principal", "client_id", "peer")
@@ -143,9 +143,11 @@ class Measure:
     amount: str
 
 
+_RECEIVED, _SENT = RECEIVED_TRAITS.code, SENT_TRAITS.code
+
 MEASURES: Mapping[str, Measure] = {
-    "producer_byte_rate": Measure(f"kind IN ('Produce', '{RECEIVED}')", "request_bytes"),
-    "consumer_byte_rate": Measure(f"kind IN ('Fetch', '{SENT}')", "response_bytes"),
+    "producer_byte_rate": Measure(f"traits & {_RECEIVED} > 0", "request_bytes"),
+    "consumer_byte_rate": Measure(f"traits & {_SENT} > 0", "response_bytes"),
     "request_percentage": Measure(f"kind <> '{CONNECTION}'", "service_us / 1e4"),
     "connection_creation_rate": Measure(f"kind = '{CONNECTION}'", "1"),
 }

@@ -17,6 +17,7 @@ from ..control import SWEEP_SECONDS, AdmissionControl
 from ..gate.gate import buildGate
 from ..interfaces import (
     CONNECTION,
+    CONNECTION_TRAITS,
     CONNECTIONS,
     ILease,
     IMemoryPool,
@@ -38,6 +39,7 @@ from ..recording.events import ADMIT, EXPIRE, MUTE, REJECT, THROTTLE, Origin, Re
 from ..recording.recorder import MAX_SAMPLES, SAMPLE_SECONDS, EventRecorder
 from ..request import ServerRequest
 from ..units import formatBytes
+from .kinds import traitsOfKind
 from .population import Draft, Population, Stream
 from .simulator import MICROSECONDS, Simulator
 
@@ -48,6 +50,8 @@ _STRANGER = "ANONYMOUS"
 
 _KINDS = {True: "Produce", False: "Fetch"}
 """The kinds of requests, by whether they write; the broker's names, whose limits are replayed."""
+
+_TRAITS = {isWriting: traitsOfKind(kind) for isWriting, kind in _KINDS.items()}
 
 
 @implementer(IWaiter)
@@ -111,7 +115,8 @@ class SyntheticConnection:
             opening = ServerRequest(self, 0, now, poolAvailableBytes=server.pool.availableBytes)
             opening.begin(now)
             opening.kind, opening.principal, opening.serviceSeconds = CONNECTION, _STRANGER, 0.0
-            opening.view = Request(CONNECTION, _STRANGER, "", self.host, 0)
+            opening.traits = CONNECTION_TRAITS
+            opening.view = Request(CONNECTION, _STRANGER, "", self.host, 0, traits=CONNECTION_TRAITS)
             decision = server.control.admitRequest(opening, now, Refusal.ERROR)
             delaySeconds = decision.delaySeconds
             if decision.admitted:
@@ -169,6 +174,7 @@ class SyntheticConnection:
         self._requestCount += 1
         request = ServerRequest(self, draft.requestBytes, now, poolAvailableBytes=server.pool.availableBytes)
         request.kind = _KINDS[draft.isProduce]
+        request.traits = _TRAITS[draft.isProduce]
         request.principal, request.clientId = self.principal, self.stream.member.clientId
         request.asked = now
         self._request = request
@@ -192,7 +198,13 @@ class SyntheticConnection:
             request.release(now)
         if control.wants.decision:
             request.view = Request(
-                request.kind, self.principal, request.clientId, self.host, request.sizeBytes, self._identities
+                request.kind,
+                self.principal,
+                request.clientId,
+                self.host,
+                request.sizeBytes,
+                self._identities,
+                request.traits,
             )
             decision = control.admitRequest(request, now, Refusal.ERROR)
             if not decision.admitted:

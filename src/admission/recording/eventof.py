@@ -47,6 +47,7 @@ def eventOf(request: ServerRequest, makeEvent: Callable[[int, float], _Event]) -
     event.principal = connection.principal if request.principal is None else request.principal
     event.clientId = request.clientId
     event.kind = request.kind
+    event.traits = request.traits.code
     event.requestBytes = request.sizeBytes
     event.responseBytes = request.responseBytes
     event.inFlight = request.inFlight

@@ -116,6 +116,7 @@ class RequestEvent:
     @ivar bloomSeen: whether the first of them was known already.
     @ivar refusal: how it could be refused, as
         L{admission.interfaces.Refusal} says; L{None} if no policy was asked.
+    @ivar traits: what its kind means to policies, as L{admission.interfaces.Traits.code} says.
     @ivar seq: the number of the event in the process, set by the recorder; a number missing from the recording stands
         for a dropped event.
     """
@@ -148,6 +149,7 @@ class RequestEvent:
     identities: Sequence[int] = ()
     bloomSeen: int = UNKNOWN
     refusal: str | None = None
+    traits: int = UNKNOWN
     seq: int = 0
 
     @property

@@ -14,7 +14,7 @@ from enum import Enum
 
 from attrs import evolve, frozen
 
-VERSION = 3
+VERSION = 4
 """Of the whole schema; increased by one in each release that adds columns."""
 
 OVERFLOW = "<overflow>"
@@ -202,6 +202,7 @@ REQUESTS = Table(
         Column("throttle_max_us", ColumnType.SECONDS),
         Column("pool_description", ColumnType.TEXT),
         _text("refusal", "refusal"),
+        Column("traits", ColumnType.IDENTITY, "traits", "b"),
     ),
 )
 """

@@ -16,8 +16,9 @@ from zope.interface.verify import verifyObject
 
 from ..interfaces import (
     CONNECTION,
+    CONNECTION_TRAITS,
     NOTHING,
-    WITHOUT_END,
+    ORDINARY,
     IAccountable,
     IIdentityAudit,
     IPersistent,
@@ -111,7 +112,7 @@ class QuotaFixture(Contract):
         decision = policy.decide(request, self.now)
         delaySeconds = decision.delaySeconds
         if decision.admitted:
-            if IRequestLifecycle.providedBy(policy) and request.kind not in WITHOUT_END:
+            if IRequestLifecycle.providedBy(policy) and request.traits.isRequest:
                 IRequestLifecycle(policy).begun(request, self.now)
                 self._inProgress.append((policy, request))
             delaySeconds = policy.record(request, self.usage(request), self.now)
@@ -272,8 +273,8 @@ class FixedQuotaPolicyContract(QuotaFixture):
         being opened, are no reason to fail.
         """
         policy = self.build()
-        for kind in (CONNECTION, "no such kind"):
-            request = Request(kind, "", "", "", 0)
+        for kind, traits in ((CONNECTION, CONNECTION_TRAITS), ("no such kind", ORDINARY)):
+            request = Request(kind, "", "", "", 0, traits=traits)
             decision, delaySeconds, _ = self.send(policy, request)
             self.assertEqual((decision.admitted, delaySeconds), (True, 0.0))
             if IReplayable.providedBy(policy):

@@ -9,7 +9,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from hypothesis import given, strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.interfaces import DEFAULT, QuotaEntity
+from admission.interfaces import DEFAULT, QuotaEntity, Traits
 from admission.offline.simulate.arrivals import ARRIVALS, makeArrivals
 from admission.offline.simulate.candidates import resolveCandidate
 from admission.offline.simulate.keys import LINKS, findComponents
@@ -88,7 +88,8 @@ class ArrivalsTests(OffersTestCase):
             {name: row[name] for name in row if row[name] != ROW.get(name)},
             {
                 "candidate": "client-bytes:produce=4M",
-                "replay_key": "('Produce', (None, 'app'))",
+                "replay_key": "('producer_byte_rate', (None, 'app'))",
+                "traits": Traits(countsSent=False).code,
                 "slice": 0,
                 "at_us": 1500,
                 "is_asked": True,
@@ -240,8 +241,8 @@ class ArrivalsTests(OffersTestCase):
         changes = [*LIMITED, LimitChange(1500, QuotaEntity(user="alice"), RATE, 1e6)]
         run = runWith("client-bytes:produce=1M", changes=changes)
         before = self.arrival(run, decided_mono_us=1499)["replay_key"]
-        self.assertEqual(before, "('Produce', (None, 'app'))")
-        self.assertEqual(self.arrival(run)["replay_key"], "('Produce', ('alice', None))")
+        self.assertEqual(before, "('producer_byte_rate', (None, 'app'))")
+        self.assertEqual(self.arrival(run)["replay_key"], "('producer_byte_rate', ('alice', None))")
 
     def test_asRecorded(self) -> None:
         """Rows with the types of recorded files do as well as Spark's."""

@@ -12,6 +12,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import CONNECTION, Outcome, QuotaEntity, Request, Usage
+from admission.offline.kinds import traitsOfKind
 from admission.offline.simulate.candidates import resolveCandidate
 from admission.offline.simulate.live import EVERYTHING, LivePolicy
 from admission.offline.simulate.runs import LimitChange
@@ -213,7 +214,7 @@ class LiveTests(SynchronousTestCase):
 
     def ask(self, live: LivePolicy, atUs: int, answerUs: int, kind: str = "Produce") -> None:
         """Put one request to it."""
-        request, usage = Request(kind, "alice", "app", "peer", 100), Usage(100, 20, 0.0015)
+        request, usage = Request(kind, "alice", "app", "peer", 100, (), traitsOfKind(kind)), Usage(100, 20, 0.0015)
         live.answer(atUs, request, usage, 0, 1500, answerUs)
 
     def test_outcome(self) -> None:

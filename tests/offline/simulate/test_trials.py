@@ -309,7 +309,7 @@ class LiveTests(SynchronousTestCase):
 
     def test_keys(self) -> None:
         """A policy that does not say who influences whom has one key for everything."""
-        requesters = [(kind, user, "app", "peer") for kind in ("Produce", "connection") for user in ("alice", "bob")]
+        requesters = [(kind, user, "app", "peer", 9) for kind in ("Produce", "connection") for user in ("alice", "bob")]
         self.assertEqual(len({self.live().keyOf(each) for each in requesters}), 2)
         live = LivePolicy(Plain(), 0, (), 10**9)
         self.assertEqual({live.keyOf(each) for each in requesters}, {EVERYTHING})

@@ -14,17 +14,16 @@ from twisted.protocols.policies import ProtocolWrapper
 from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.trial.unittest import SynchronousTestCase
 
+from admission.connection.admitted import AdmittedProtocol
 from admission.connection.factory import (
     HANDSHAKE_BYTES,
     MAX_LEAVING,
     TLS_CONNECTION_BYTES,
     UNUSED_SECONDS,
-    AdmittedFactory,
     ConnectionLimits,
     RefusedProtocol,
 )
 from admission.connection.link import PLAIN_CONNECTION_BYTES
-from admission.connection.protocol import AdmittedProtocol
 from admission.connection.refusallog import MAX_LINES_OF_ADDRESS
 from admission.control import SWEEP_SECONDS, AdmissionControl
 from admission.interfaces import CONNECTIONS, RESPONSES, ILease
@@ -322,26 +321,6 @@ class IdleTests(SynchronousTestCase):
         self.server.factory.stop()
         self.server.factory.stop()
         self.assertEqual(self.clock.getDelayedCalls(), [])
-
-
-class PoliciesTests(SynchronousTestCase):
-    """Quota policies of a factory."""
-
-    def test_unasked(self) -> None:
-        """Policies that nobody would ask are refused in a sentence that says what to do."""
-        server = Server()
-        control = AdmissionControl([("scripted", ScriptedQuota())])
-
-        def make(control: AdmissionControl) -> AdmittedFactory:
-            return AdmittedFactory(RecordingProtocol, server.gate, server.clock, server.watch, control=control)  # type: ignore[arg-type]
-
-        error = self.assertRaises(ValueError, make, control)
-        self.assertEqual(
-            str(error),
-            "control= has the quota policies scripted, which nobody asks about framed requests: leave it out or, if "
-            "your protocol asks control itself, set asksPolicies = True in a subclass of AdmittedFactory",
-        )
-        self.assertFalse(make(AdmissionControl()).control.isLimiting)
 
 
 class SweepTests(SynchronousTestCase):

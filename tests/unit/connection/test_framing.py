@@ -9,7 +9,8 @@ from typing import Any
 from hypothesis import given, settings, strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.connection.framing import Framer, FrameRefused
+from admission.connection.framing import Framer, FrameRefused, Framing
+from admission.connection.framings import INT32, IntPrefix, Netstring, VarintPrefix
 from admission.interfaces import ILease
 from admission.testing.scriptedpool import ScriptedPool
 
@@ -17,6 +18,14 @@ from admission.testing.scriptedpool import ScriptedPool
 def framed(*bodies: bytes) -> bytes:
     """The stream that carries C{bodies}."""
     return b"".join(pack(">i", len(body)) + body for body in bodies)
+
+
+FRAMINGS: list[Framing] = [*map(IntPrefix, (1, 2, 4, 8)), VarintPrefix(), Netstring()]
+
+
+def framedBy(framing: Framing, *bodies: bytes) -> bytes:
+    """The stream that carries C{bodies} in another way."""
+    return b"".join(framing.prefix(len(body)) + body + framing.suffix for body in bodies)
 
 
 def accept(sizeBytes: int, head: bytes) -> None:
@@ -233,17 +242,20 @@ class FramerTests(SynchronousTestCase):
             ),
             max_size=80,
         ),
+        framing=st.sampled_from([None, *FRAMINGS]),
     )
-    def test_anyChunkingAnyRefusals(self, bodies: list[bytes], headBytes: int, steps: list[tuple[str, int]]) -> None:
+    def test_anyChunkingAnyRefusals(
+        self, bodies: list[bytes], headBytes: int, steps: list[tuple[str, int]], framing: Framing | None
+    ) -> None:
         """
         Whatever the chunks, the head, and when memory is refused, granted and
         released: the same frames in the same order, no byte lost or doubled,
         and all memory given back.
         """
-        remaining = framed(*bodies)
+        remaining = framed(*bodies) if framing is None else framedBy(framing, *bodies)
         pool = ScriptedPool()
         shown: list[bytes] = []
-        framer = Framer(pool.tryAllocate, lambda sizeBytes, head: shown.append(head), headBytes)
+        framer = Framer(pool.tryAllocate, lambda sizeBytes, head: shown.append(head), headBytes, framing)
         received: list[bytes] = []
         held: list[ILease] = []
 
@@ -361,3 +373,57 @@ class LinearTests(SynchronousTestCase):
                     chunks = streamBytes // chunkBytes + 1
                     allowed = streamBytes + 60 * len(bodies) + 16 * chunks
                     self.assertLessEqual(besides, allowed, (bodies[:3], chunkBytes, headBytes, feedFirst))
+
+
+class FramingsTests(SynchronousTestCase):
+    """L{admission.connection.framings}."""
+
+    def read(self, framing: Framing, stream: bytes, refuse: Any = accept) -> list[bytes]:
+        """The frames of a stream that comes a byte at a time."""
+        framer = Framer(ScriptedPool().tryAllocate, refuse, 0, framing)
+        frames = []
+        for index in range(len(stream)):
+            framer.feed(stream[index : index + 1])
+            lease = framer.advance()
+            if lease is not None:
+                frames.append(body(lease))
+        return frames
+
+    def test_examples(self) -> None:
+        """The bytes that are usual."""
+        hello = b"hello"
+        for framing, stream in (
+            (IntPrefix(1), b"\x05hello\x00"),
+            (IntPrefix(2), b"\x00\x05hello\x00\x00"),
+            (INT32, b"\x00\x00\x00\x05hello\x00\x00\x00\x00"),
+            (VarintPrefix(), b"\x05hello\x00"),
+            (Netstring(), b"5:hello,0:,"),
+        ):
+            self.assertEqual(self.read(framing, stream), [hello, b""])
+            self.assertEqual(framedBy(framing, hello, b""), stream)
+        self.assertEqual(VarintPrefix().prefix(300), b"\xac\x02")
+        self.assertEqual(VarintPrefix().parse(b"\xac\x02x"), (2, 300))
+
+    def test_refused(self) -> None:
+        """What is no prefix, what says too much, and another suffix end the stream."""
+        for framing, stream in (
+            (VarintPrefix(), b"\xff" * 6),
+            (Netstring(), b"x"),
+            (Netstring(), b":"),
+            (Netstring(), b"05:"),
+            (Netstring(), b"1" * 11),
+            (Netstring(), b"2:abc"),
+            (Netstring(), b"0:x"),
+        ):
+            self.assertRaises(FrameRefused, self.read, framing, stream)
+
+    def test_tooLarge(self) -> None:
+        """A size is refused before anything is allocated, and one that cannot be said is an error."""
+        for framing in FRAMINGS:
+            refusal = self.assertRaises(
+                FrameRefused, self.read, framing, framing.prefix(200), lambda sizeBytes, head: f"{sizeBytes}"
+            )
+            self.assertEqual(str(refusal), "200")
+        for framing in (IntPrefix(1), IntPrefix(2), VarintPrefix()):
+            self.assertRaises(ValueError, framing.prefix, 1 << 40)
+        self.assertRaises(ValueError, IntPrefix, 3)

@@ -11,10 +11,10 @@ from twisted.internet.error import ConnectionAborted, ConnectionDone
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
+from admission.connection.admitted import AdmittedProtocol
 from admission.connection.factory import TLS_CONNECTION_BYTES, ConnectionLimits
 from admission.connection.link import PLAIN_CONNECTION_BYTES
 from admission.connection.pauses import Pause
-from admission.connection.protocol import AdmittedProtocol
 from admission.gate.slowbodies import BODY_GRACE_SECONDS
 from admission.interfaces import CONNECTIONS, FRAMES, RESPONSES, ILease
 from admission.request import ServerRequest

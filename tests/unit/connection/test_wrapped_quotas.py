@@ -25,25 +25,26 @@ from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
+from admission.admission import MAX_DELAY_SECONDS, wrapFactory
 from admission.connection.factory import ConnectionLimits
 from admission.connection.pauses import Pause
-from admission.connection.wrapping import MAX_DELAY_SECONDS, wrapFactory
 from admission.interfaces import (
     ADMITTED,
     CONNECTION,
+    CONNECTION_TRAITS,
     DEFAULT,
     NOTHING,
     RECEIVED,
+    RECEIVED_TRAITS,
     SENT,
+    SENT_TRAITS,
     Decision,
-    PolicyContext,
     QuotaEntity,
     Request,
     Usage,
 )
 from admission.names import boundedName
 from admission.testing.scriptedquota import ScriptedQuota
-from admission_plugins.clientquotas import buildClientBytes
 from tests.kit.certificates import Authority
 from tests.kit.wrapped import BUCKET, KIB, Foreign, RecordingProducer, Wrapped, limiting, wrapped
 
@@ -252,9 +253,9 @@ class QuotaTests(SynchronousTestCase):
         transport.peerSends(b"hello")
         server.settle()
         expected = [
-            (Request(SENT, "", "192.0.2.1", "192.0.2.1", 4), Usage(responseBytes=4)),
-            (Request(SENT, "", "192.0.2.1", "192.0.2.1", 7), Usage(responseBytes=7)),
-            (Request(RECEIVED, "", "192.0.2.1", "192.0.2.1", 5), Usage(requestBytes=5)),
+            (Request(SENT, "", "192.0.2.1", "192.0.2.1", 4, traits=SENT_TRAITS), Usage(responseBytes=4)),
+            (Request(SENT, "", "192.0.2.1", "192.0.2.1", 7, traits=SENT_TRAITS), Usage(responseBytes=7)),
+            (Request(RECEIVED, "", "192.0.2.1", "192.0.2.1", 5, traits=RECEIVED_TRAITS), Usage(requestBytes=5)),
         ]
         self.assertEqual([each for each in policy.recorded if each[1] != NOTHING], expected)
         self.assertEqual((len(protocol.lost), transport.received), (1, b"bad request"))
@@ -269,11 +270,11 @@ class QuotaTests(SynchronousTestCase):
         policy.recorded.clear()
         transport.peerSends(b"login")
         server.settle()
-        self.assertEqual(policy.recorded[0][0], Request(RECEIVED, "alice", "app", "192.0.2.1", 5))
+        self.assertEqual(policy.recorded[0][0], Request(RECEIVED, "alice", "app", "192.0.2.1", 5, (), RECEIVED_TRAITS))
         server.factory.nameOf = lambda protocol: None
         transport.peerSends(b"more")
         server.settle()
-        self.assertEqual(policy.recorded[1][0], Request(RECEIVED, "", "192.0.2.1", "192.0.2.1", 4))
+        self.assertEqual(policy.recorded[1][0], Request(RECEIVED, "", "192.0.2.1", "192.0.2.1", 4, (), RECEIVED_TRAITS))
 
     def test_longNames(self) -> None:
         """However long the names are that a protocol has from its peers, policies are given bounded ones."""
@@ -508,7 +509,10 @@ class ConnectionTests(SynchronousTestCase):
         """A connection is counted once, by its address."""
         policy = limiting()
         wrapped(self, quota=policy).connect(host="192.0.2.7")
-        expected = (Request(CONNECTION, "", "192.0.2.7", "192.0.2.7", 0), Usage(connections=1))
+        expected = (
+            Request(CONNECTION, "", "192.0.2.7", "192.0.2.7", 0, (), CONNECTION_TRAITS),
+            Usage(connections=1),
+        )
         self.assertEqual([each for each in policy.recorded if each[1] != NOTHING], [expected])
 
     def test_stockBuckets(self) -> None:
@@ -523,28 +527,3 @@ class ConnectionTests(SynchronousTestCase):
         for data in (b"one", b"two"):
             shaped.write(data)
         self.assertRaises(TypeError, shaped.resumeProducing)
-
-
-class KindTests(SynchronousTestCase):
-    """Bytes without requests, in C{client-bytes}."""
-
-    def test_countAsSuch(self) -> None:
-        """
-        Bytes received count like those of a Produce, bytes sent like those of a
-        Fetch, and each only with its own limit.
-        """
-        policy = buildClientBytes(PolicyContext(Clock(), lambda: 0.0), "1000", "1000", algorithm="bucket")
-        received, sent, produce, fetch = (
-            Request(kind, "", "app", "", 0) for kind in (RECEIVED, SENT, "Produce", "Fetch")
-        )
-        self.assertEqual(policy.record(received, Usage(3000, 99_000), 0.0), 2.0)
-        self.assertEqual(
-            [policy.record(each, NOTHING, 0.0) for each in (received, sent, produce, fetch)], [2.0, 0.0, 2.0, 0.0]
-        )
-        self.assertEqual(policy.record(sent, Usage(99_000, 2000), 0.0), 1.0)
-        self.assertEqual(
-            [policy.record(each, NOTHING, 0.0) for each in (received, sent, produce, fetch)], [2.0, 1.0, 2.0, 1.0]
-        )
-        self.assertEqual(policy.replayKey(received), policy.replayKey(produce))
-        self.assertEqual(policy.replayKey(sent), policy.replayKey(fetch))
-        self.assertNotEqual(policy.replayKey(sent), policy.replayKey(received))

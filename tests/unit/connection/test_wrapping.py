@@ -26,10 +26,11 @@ from twisted.protocols.policies import ThrottlingFactory
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import directlyProvides, implementer
 
-from admission.connection import wrapping
+from admission import admission as module
+from admission.admission import Admission, warnOfPools, wrapFactory
 from admission.connection.factory import HANDSHAKE_BYTES, TLS_CONNECTION_BYTES, ConnectionLimits
 from admission.connection.wrapped import MAX_HELD_BYTES
-from admission.connection.wrapping import WrappedFactory, warnOfPools, wrapFactory
+from admission.connection.wrapping import WrappedFactory
 from admission.interfaces import (
     CONNECTIONS,
     Usage,
@@ -133,11 +134,13 @@ class PassingTests(SynchronousTestCase):
         do; not if they share one, and not for a pool that is no bound.
         """
         gib = 1 << 30
-        one, other, third = (wrapFactory(Factory(), pool=f"bounded:{gib}", reactor=object()) for _ in range(3))
-        sharing = wrapFactory(Factory(), pool=one.gate.pool, reactor=object())
-        unbounded = wrapFactory(Factory(), pool="unbounded", reactor=object())
+        one, other, third = (Admission(pool=f"bounded:{gib}", reactor=object()) for _ in range(3))
+        sharing = Admission(pool=one.gate.pool, reactor=object())
+        unbounded = Admission(pool="unbounded", reactor=object())
+        for each in (one, other, third, sharing, unbounded):
+            each.wrap(Factory())
         told: list[list[str]] = []
-        for factory, others, limitBytes in (
+        for serving, others, limitBytes in (
             (one, (), gib),
             (sharing, (one,), gib),
             (unbounded, (one,), gib),
@@ -148,20 +151,21 @@ class PassingTests(SynchronousTestCase):
             (third, (one, other), 4 * gib),
         ):
             with capturedLogs() as events:
-                warnOfPools(factory, others, limitBytes)
+                warnOfPools(serving, others, limitBytes)
             told.append([formatEvent(event) or "" for event in events])
         self.assertEqual([len(each) for each in told], [0, 0, 0, 0, 0, 1, 0, 1])
         self.assertIn(
             "the pools of 3 servers may hold 3 GiB together, and the process 4 GiB: Factory 1 GiB, ", told[7][0]
         )
-        self.assertIn("wrapFactory(pool=first.gate.pool)", told[7][0])
+        self.assertIn("Admission(pool='bounded:64MiB').wrap(...)", told[7][0])
 
     def test_poolsOfThoseThatServe(self) -> None:
         """Those count that listen or have connections."""
         told: list[tuple[Any, set[Any]]] = []
-        self.patch(wrapping, "_serving", WeakSet())
-        self.patch(wrapping, "warnOfPools", lambda factory, others, limitBytes: told.append((factory, set(others))))
-        one, other = (wrapFactory(Factory(), pool="unbounded", clock=Clock(), reactor=object()) for _ in range(2))
+        self.patch(module, "_serving", WeakSet())
+        self.patch(module, "warnOfPools", lambda serving, others, limitBytes: told.append((serving, set(others))))
+        both = [Admission(pool="unbounded", clock=Clock(), reactor=object()) for _ in range(2)]
+        one, other = (each.wrap(Factory()) for each in both)
         one.doStart()
         other.doStart()
         other.doStop()
@@ -170,7 +174,7 @@ class PassingTests(SynchronousTestCase):
         other.doStop()
         one.doStart()
         one.doStop()
-        self.assertEqual(told, [(other, {one}), (other, {one})])
+        self.assertEqual(told, [(both[1], {both[0]}), (both[1], {both[0]})])
 
     def test_halfClosesOnce(self) -> None:
         """The transport is told once, also if a producer leaves after that."""
@@ -772,12 +776,10 @@ class FactoryTests(SynchronousTestCase):
         )
 
     def test_idlePolicies(self) -> None:
-        """A policy that can limit nobody here is named in the log; others are not."""
-        with capturedLogs() as events:
-            quota = ["client-bytes:produce=1M", "concurrency:limit=5"]
-            wrapFactory(Factory(), quota=quota, reactor=object(), clock=Clock())
-        (event,) = events
-        self.assertIn("concurrency limits nobody here", formatEvent(event))
+        """Policies that could limit nobody here are refused, by name."""
+        quota = ["client-bytes:produce=1M", "concurrency:limit=5", "request-time:percent=50"]
+        error = self.assertRaises(ValueError, wrapFactory, Factory(), quota=quota, reactor=object(), clock=Clock())
+        self.assertIn("quota: concurrency and request-time would limit nobody", str(error))
 
     def test_startAndStop(self) -> None:
         """The wrapped factory starts with the first port and stops with the last one, and then no timer is left."""

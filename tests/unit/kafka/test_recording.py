@@ -1,4 +1,4 @@
-"""Tests for L{admission.recording.eventof} and L{admission.kafka.requestrecording}."""
+"""Tests for L{admission.recording.eventof} and L{admission.kafka.kafkaevents}."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from admission.clock import wholeMicroseconds
-from admission.connection.driver import FAILED, HUNG_UP
+from admission.connection.driver import FAILED
 from admission.connection.factory import ConnectionLimits
 from admission.connection.hangup import HangUpWatch
 from admission.connection.pauses import Pause
@@ -42,9 +42,9 @@ from admission.interfaces import (
 )
 from admission.kafka.broker.brokersession import LOGIN_FAILED, BrokerSession
 from admission.kafka.broker.produceresponses import NOT_ON_DISK
+from admission.kafka.kafkaevents import LOGIN_GRAIN_BYTES, kafkaEventOf, principalAtFirst
 from admission.kafka.kafkarequest import groupOf
 from admission.kafka.recordedcolumns import KafkaRequestEvent
-from admission.kafka.requestrecording import BROKE, LOGIN_GRAIN_BYTES, RequestRecording
 from admission.kafka.security.checkers import makePortal
 from admission.kafka.security.login import Logins
 from admission.kafka.server import ANONYMOUS
@@ -65,7 +65,9 @@ from admission.recording.events import (
     Origin,
 )
 from admission.recording.recorder import EventRecorder
+from admission.recording.requestrecording import BROKE, RequestRecording
 from admission.recording.tables import TABLES
+from admission.request import HUNG_UP
 from admission.testing.faketransport import FakeTLSTransport
 from admission_plugins.producerids import ProducerIds
 from tests.kit.brokerfixture import (
@@ -166,7 +168,7 @@ class RecordedTestCase(BrokerTestCase):
             self.control,
             self.broker.debts,
         )
-        self.factory.observers = (RequestRecording(self.recorder),)
+        self.factory.observers = (RequestRecording(self.recorder, kafkaEventOf, principalAtFirst),)
         self.enforce()
         self.policy = Strict()
         self.taken: list[ILease] = []
@@ -1001,10 +1003,10 @@ class KnownProducerTests(RecordedTestCase):
         policy = ProducerIds()
         policy.configure(QuotaEntity(user="alice"), {"producer_ids_rate": 1.0}, self.clock.seconds())
 
-        def ask(principal: str = "alice", kind: str = "Produce", identities: tuple[int, ...] = (5,)) -> bool | None:
-            return policy.isKnown(Request(kind, principal, "", "192.0.2.1", 10, identities), self.clock.seconds())
+        def ask(principal: str = "alice", identities: tuple[int, ...] = (5,)) -> bool | None:
+            return policy.isKnown(Request("Produce", principal, "", "192.0.2.1", 10, identities), self.clock.seconds())
 
-        for answer in (ask("bob"), ask(kind="Fetch"), ask(identities=()), ask(identities=(-1,))):
+        for answer in (ask("bob"), ask(identities=()), ask(identities=(-1,))):
             self.assertIs(answer, None)
         self.assertEqual([ask(), ask()], [False, False])
         policy.restore("alice", [5], self.clock.seconds())

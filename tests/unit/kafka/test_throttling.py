@@ -20,6 +20,7 @@ from admission.interfaces import (
     Decision,
     QuotaEntity,
     Request,
+    Traits,
     Usage,
 )
 from admission.kafka.broker.produceresponses import throttleTimeMs
@@ -133,8 +134,9 @@ class ProduceTests(ThrottlingTestCase):
         client.receive()
         [(request, usage)] = [each for each in self.policy.recorded if each[0].kind == "Produce"]
         self.assertEqual(usage.requestBytes, len(frame) - 4)
+        traits = Traits(countsSent=False)
         self.assertEqual(
-            request, Request("Produce", "ANONYMOUS", "test", "192.0.2.1", len(frame) - 4, request.identities)
+            request, Request("Produce", "ANONYMOUS", "test", "192.0.2.1", len(frame) - 4, request.identities, traits)
         )
 
     def test_producerIds(self) -> None:

@@ -223,6 +223,7 @@ class RecordTests(SynchronousTestCase):
                 "node_id",
                 "upstream_us",
                 "upstream_throttle_ms",
+                "traits",
             },
         )
         # What it does not have, because only some drivers do, is not known either.

@@ -273,7 +273,7 @@ class OlderTests(SynchronousTestCase):
         assert segment is not None
         before = json.loads(DATA.joinpath("version1.json").read_text("utf-8"))
         for table in TABLES:
-            new = ("refusal", "node_id", "upstream_us", "upstream_throttle_ms")
+            new = ("refusal", "node_id", "upstream_us", "upstream_throttle_ms", "traits")
             added = dict.fromkeys(new) if table.name == "requests" else {}
             self.assertEqual([*segment.rows(table)], [{**row, **added} for row in before[table.name]])
 

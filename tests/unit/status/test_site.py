@@ -414,7 +414,6 @@ class AnyServerTests(StatusTestCase):
         for args, kwargs, words in (
             ((self.server.inner,), {}, " lacks clock, gate, control, connections, addSensors: give the result of wrap"),
             ((None,), {}, "server=None lacks clock, gate, "),
-            ((AdmittedFactory(Protocol, server.gate, self.clock, server.hangUpWatch),), {}, " lacks addSensors: give"),
             ((server,), {"checks": [1]}, "checks=[1]: give a list of functions that take the time"),
             ((server,), {"checks": lambda now: ()}, ": give a list of functions that take the time"),
             ((server,), {"sections": ["x"]}, "sections=['x']: give a list of admission.status.Section"),

@@ -3,7 +3,7 @@ Work that can wait: who has the limit C{background_percentage} is throttled
 while the server is busier than that.
 """
 
-from admission import CONNECTION, LimitTable, MeteredPolicy, QuotaEntity, QuotaStatus, SampledTotal
+from admission import LimitTable, MeteredPolicy, QuotaEntity, QuotaStatus, SampledTotal
 
 PERCENTAGE = "background_percentage"
 
@@ -37,7 +37,7 @@ class Background(MeteredPolicy):
 
     def _delaySeconds(self, request, now):
         limit = self._limits.resolve(request.principal, request.clientId, PERCENTAGE)
-        if limit is None or request.kind == CONNECTION:
+        if limit is None or request.traits.isConnection:
             return 0.0
         # Until the mean is the limit if nobody does anything, and a window at most: who is throttled is not shut out.
         busySeconds, spanSeconds = self._busy.measure(now)

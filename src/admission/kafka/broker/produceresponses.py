@@ -15,7 +15,7 @@ from twisted.internet.defer import CancelledError, Deferred, TimeoutError
 from twisted.python.failure import Failure
 
 from admission.connection.pauses import UNANSWERED, Pause
-from admission.connection.protocol import AdmittedProtocol
+from admission.connection.protocol import FrameProtocol
 from admission.interfaces import PARKED, ILease
 from admission.operations import waitFor
 
@@ -56,7 +56,7 @@ class ProduceResponses:
 
     def __init__(
         self,
-        connection: AdmittedProtocol,
+        connection: FrameProtocol,
         broker: Broker,
         answered: Callable[[], None],
         failed: Callable[[], None],

@@ -19,7 +19,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from admission.connection.protocol import AdmittedProtocol
+from admission.connection.protocol import FrameProtocol
 from admission.names import boundedName
 
 from ..scram import HASHES, ScramExchange
@@ -117,7 +117,7 @@ class Authenticator:
         "refusal",
     )
 
-    def __init__(self, logins: Logins, connection: AdmittedProtocol, loggedIn: Callable[[str], None]) -> None:
+    def __init__(self, logins: Logins, connection: FrameProtocol, loggedIn: Callable[[str], None]) -> None:
         """
         @param loggedIn: called with the name that the connection has logged in with.
         """
@@ -152,7 +152,7 @@ class Authenticator:
 
     def refuseFrame(self, sizeBytes: int, head: bytes) -> str | None:
         """
-        See L{AdmittedProtocol.refuseFrame}.  Call it until C{isSettled}.
+        See L{FrameProtocol.refuseFrame}.  Call it until C{isSettled}.
         """
         if not self._hasMet:
             self._hasMet = True

@@ -17,7 +17,7 @@ from admission.recording.events import EXPIRE, REJECT
 
 from .decisions import CLOSED, decisionBatch
 from .keys import KeyFinder
-from .live import REFUSALS
+from .live import REFUSALS, REQUESTER, requesterOf
 from .ordered import codesOf, distinctRows, numbersOf
 from .trials import Trial, TrialKey
 
@@ -34,6 +34,7 @@ COLUMNS: Sequence[str] = (
     "principal",
     "client_id",
     "kind",
+    "traits",
     "request_bytes",
     "response_bytes",
     "producer_ids",
@@ -67,6 +68,7 @@ ARRIVALS = pa.schema(
         ("principal", pa.string()),
         ("client_id", pa.string()),
         ("peer", pa.string()),
+        ("traits", pa.int8()),
         ("request_bytes", pa.int64()),
         ("response_bytes", pa.int64()),
         ("service_us", pa.int64()),
@@ -156,9 +158,7 @@ def recordedDecisions(
 class _Requests:
     def __init__(self, batch: pa.RecordBatch) -> None:
         self._batch = batch
-        self._requesters, self._rows = distinctRows(
-            [batch.column(name) for name in ("kind", "principal", "client_id", "peer")]
-        )
+        self._requesters, self._rows = distinctRows([batch.column(name) for name in REQUESTER])
         self._arrivedUs = numbersOf(batch.column("mono_us"))
         self._isDecided = batch.column("decided_mono_us").is_valid().to_numpy(zero_copy_only=False)
         self._atUs = np.where(self._isDecided, numbersOf(batch.column("decided_mono_us")), self._arrivedUs)
@@ -195,7 +195,7 @@ class _Requests:
             "sent_us": self._sentUs,
             "released_us": np.maximum(self._sentUs, atUs + heldUs),
         }
-        for name in ("request_bytes", "response_bytes", "service_us"):
+        for name in ("traits", "request_bytes", "response_bytes", "service_us"):
             columns[name] = numbersOf(batch.column(name))
         for name in ("kind", "principal", "client_id", "peer"):
             columns[name] = batch.column(name).cast(pa.string()).fill_null("")
@@ -282,8 +282,7 @@ class _Requests:
         wanted = []
         for place in found.tolist():
             era, requester = divmod(place, len(self._requesters))
-            kind, principal, clientId, peer = (each or "" for each in self._requesters[requester])
-            wanted.append((era, (kind, principal, clientId, peer)))
+            wanted.append((era, requesterOf(self._requesters[requester])))
         return pa.array(finder.find(wanted), pa.string()).take(pa.array(rows))
 
 

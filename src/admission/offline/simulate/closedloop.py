@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from admission.interfaces import CONNECTION, NOTHING, Request
+from admission.interfaces import NOTHING, Request, traitsOf
 
 from .arrivals import CLOSED_GROUP, CLOSED_ORDER
 from .component import (
@@ -253,12 +253,13 @@ class _Replay:
             if flags & ASKED and keys[key] is not None:
                 if live is None:
                     live = trial.begin(atUs)
-                asker = requesters[requester]
+                *names, code = requesters[requester]
+                traits = traitsOf(code)
                 identities = row[IDENTITIES_FROM : IDENTITIES_FROM + identityCount] if identityCount else ()
                 usage = NOTHING
                 if flags & COUNTED:
-                    usage = newUsage((requestBytes, responseBytes, serviceUs / 1e6, int(asker[0] == CONNECTION)))
-                request = newRequest((*asker, requestBytes, identities))
+                    usage = newUsage((requestBytes, responseBytes, serviceUs / 1e6, int(traits.isConnection)))
+                request = newRequest((*names, requestBytes, identities, traits))
                 delayUs, isRefused = live.answer(atUs, request, usage, refusal, serviceUs, answerUs)
                 connection.debtor = request if live.isDebt else None
                 if hasSay and (isRefused or delayUs > heldUs):
@@ -302,7 +303,7 @@ class _Replay:
             return
         columns = dict(zip(_COLUMNS, zip(*self._told, strict=True), strict=True))
         self._told.clear()
-        kinds, principals, clientIds, _ = zip(*self._texts.requesters, strict=True)
+        kinds, principals, clientIds, _, _ = zip(*self._texts.requesters, strict=True)
         requesters = pa.array(columns["requester"])
         yield decisionBatch(
             self._trial,

@@ -16,7 +16,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from attrs import define, field
 from pyarrow import compute as pc
 
-from .live import Requester
+from .live import REQUESTER, Requester
 from .ordered import distinctRows, numbersOf
 
 MAX_ROWS_IN_MEMORY = 200_000
@@ -196,7 +196,7 @@ class Packer:
         rows["responseBytes"] = number["response_bytes"]
         rows["serviceUs"] = number["service_us"]
         rows["refusal"] = number["refusal"]
-        requesters, places = distinctRows([batch.column(name) for name in ("kind", "principal", "client_id", "peer")])
+        requesters, places = distinctRows([batch.column(name) for name in REQUESTER])
         rows["requester"] = self._texts.codesOf(requesters, self._texts.requesters)[places]
         keys, places = distinctRows([batch.column("replay_key")])
         rows["replayKey"] = self._texts.codesOf([key for (key,) in keys], self._texts.keys)[places]

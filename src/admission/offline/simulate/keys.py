@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 from attrs import frozen
 
-from .live import Requester
+from .live import Requester, requesterOf
 from .ordered import Batches, batchOf, distinctRows, numbersOf
 from .trials import Trial, TrialKey
 
@@ -30,6 +30,7 @@ CLIENT_REQUESTS = pa.schema(
         ("principal", pa.string()),
         ("client_id", pa.string()),
         ("peer", pa.string()),
+        ("traits", pa.int64()),
         ("is_decided", pa.bool_()),
         ("requests", pa.int64()),
     ]
@@ -150,8 +151,7 @@ def findClients(requests: Batches) -> pa.RecordBatch:
         for (brokerId, bootId, connectionId, *requester, isDecided), requested in zip(
             found, np.bincount(rows, minlength=len(found)).tolist(), strict=True
         ):
-            names = (each or "" for each in requester)
-            counts[brokerId, bootId, connectionId, *names, isDecided] += requested
+            counts[brokerId, bootId, connectionId, *requesterOf(requester), isDecided] += requested
     return batchOf([(*client, requests) for client, requests in counts.items()], CLIENT_REQUESTS)
 
 
@@ -166,7 +166,7 @@ def clientsOf(batches: Batches, trials: Mapping[TrialKey, Trial]) -> dict[TrialK
     for batch in batches:
         columns = (batch.column(name).to_pylist() for name in CLIENT_REQUESTS.names)
         for brokerId, bootId, connectionId, *requester, isDecided, requests in zip(*columns, strict=True):
-            client = Client(connectionId, (requester[0], requester[1], requester[2], requester[3]), requests)
+            client = Client(connectionId, requesterOf(requester), requests)
             (decided if isDecided else others).setdefault((brokerId, bootId), []).append(client)
     return {
         key: decided.get(key[1:], []) + (others.get(key[1:], []) if trial.mayBeAskedMore else [])

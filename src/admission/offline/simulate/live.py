@@ -16,7 +16,6 @@ from twisted.python.components import proxyForInterface
 from admission.control import SWEEP_SECONDS, AdmissionControl, Begun
 from admission.interfaces import (
     NOTHING,
-    WITHOUT_END,
     IPersistent,
     IQuotaPolicy,
     IReplayable,
@@ -25,6 +24,7 @@ from admission.interfaces import (
     Refusal,
     Request,
     Usage,
+    traitsOf,
 )
 
 from .runs import LimitChange
@@ -38,8 +38,11 @@ ADMITTED_AT_ONCE = (0, False)
 EVERYTHING = "everything"
 """The key of all requests, for a policy without L{IReplayable}."""
 
-Requester = tuple[str, str, str, str]
-"""The kind, principal, client id and peer of a request."""
+REQUESTER = ("kind", "principal", "client_id", "peer", "traits")
+"""The columns of a L{Requester}."""
+
+Requester = tuple[str, str, str, str, int]
+"""The kind, principal, client id and peer of a request, and the code of its L{Traits}."""
 
 # Without the named tuples' own calls: these run for every request of a recording.
 newRequest: Callable[[tuple[Any, ...]], Request] = partial(tuple.__new__, Request)
@@ -51,6 +54,14 @@ newUsage: Callable[[tuple[Any, ...]], Usage] = partial(tuple.__new__, Usage)
 _NOTHING_KEPT: Mapping[str, float] = {}
 
 _SWEEP_US = round(SWEEP_SECONDS * 1e6)
+
+
+def requesterOf(values: Sequence[Any]) -> Requester:
+    """
+    The requester whose columns are C{values}; a name that is null is empty.
+    """
+    kind, principal, clientId, peer, traits = values
+    return kind or "", principal or "", clientId or "", peer or "", traits
 
 
 class _WithSay(proxyForInterface(IQuotaPolicy)):  # type: ignore[misc]
@@ -132,7 +143,9 @@ class LivePolicy:
         The key of the requests that have to be replayed with this requester's, see L{IReplayable}.
         """
         policy = self.policy
-        return policy.replayKey(Request(*requester, 0)) if IReplayable.providedBy(policy) else EVERYTHING
+        *names, traits = requester
+        request = newRequest((*names, 0, (), traitsOf(traits)))
+        return policy.replayKey(request) if IReplayable.providedBy(policy) else EVERYTHING
 
     def advance(self, atUs: int) -> None:
         """
@@ -190,7 +203,7 @@ class LivePolicy:
         self._endUntil(inf)
 
     def _begin(self, request: Request, atUs: int, serviceUs: int, answerUs: int) -> None:
-        if request.kind in WITHOUT_END:
+        if not request.traits.isRequest:
             return
         begun = self._control.begin(request, atUs / 1e6)
         if not begun:

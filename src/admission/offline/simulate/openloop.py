@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from admission.interfaces import CONNECTION, NOTHING
+from admission.interfaces import NOTHING, traitsOf
 
 from .arrivals import OPEN_GROUP, OPEN_ORDER
 from .decisions import OPEN, decisionBatch, isAfterGap
@@ -84,12 +84,14 @@ def _told(batch: pa.RecordBatch, isFollowed: bool) -> list[list[Any]]:
         textsOf(batch.column(name)) for name in ("kind", "principal", "client_id", "peer")
     )
     sizes = requestBytes.tolist()
-    named = zip(kinds, principals, clientIds, peers, sizes, listsOf(batch.column("producer_ids")), strict=True)
+    traits = list(map(traitsOf, numbersOf(batch.column("traits")).tolist()))
+    identities = listsOf(batch.column("producer_ids"))
+    named = zip(kinds, principals, clientIds, peers, sizes, identities, traits, strict=True)
     used = zip(
         sizes,
         responseBytes.tolist(),
         (serviceUs / 1e6).tolist(),
-        [int(kind == CONNECTION) for kind in kinds],
+        [int(each.isConnection) for each in traits],
         strict=True,
     )
     usages = list(map(newUsage, used))

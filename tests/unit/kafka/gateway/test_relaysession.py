@@ -20,10 +20,10 @@ from admission.kafka.gateway.relaysession import (
     MAX_UNANSWERED,
     UNANSWERED_BYTES,
 )
+from admission.kafka.kafkaevents import kafkaEventOf
 from admission.kafka.kafkarequest import Address, KafkaRequest
 from admission.kafka.quotalimits import QuotaLimits
 from admission.kafka.recordedcolumns import KafkaRequestEvent
-from admission.kafka.requestrecording import kafkaEventOf
 from admission.kafka.server import ANONYMOUS
 from admission.kafka.wire.addresses import metadataHead
 from tests.kit.brokerfixture import (

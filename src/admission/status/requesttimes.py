@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.test_requesttimes -*-
+# -*- test-case-name: tests.unit.status.test_requesttimes -*-
 """
 How long requests take, by kind.
 """
@@ -10,23 +10,25 @@ from typing import Any
 
 from twisted.python.failure import Failure
 
-from ..connection.protocol import AdmittedProtocol
 from ..metrics.histogram import Histogram
 from ..request import ServerRequest
-from ..status.sections import finite
-from .kafkarequest import KafkaRequest
-from .wire.versions import BY_KEY
+from .sections import finite
 
 WINDOW_SECONDS = 300.0
 """Quantiles are of what has ended in this window, and in the one before."""
 
 QUANTILES = (0.5, 0.99)
 
+MAX_KINDS = 100
+"""Those that come after as many others count together."""
+
+OTHERS = "others"
+
 
 class RequestTimes:
     """
-    The distribution of the time from a request's length to its answer, by kind: Kafka's total time.  A Fetch may wait
-    for records in between, and a JoinGroup for others.  There are as many kinds as there are APIs.
+    The distribution of the time from a request's length to its answer, by kind, as far as that is known: Kafka's total
+    time.  A request may wait for other clients in between.
     """
 
     def __init__(self, seconds: Callable[[], float]) -> None:
@@ -35,24 +37,26 @@ class RequestTimes:
         """
         self._seconds = seconds
         self._beganSeconds = seconds()
-        self._recent: dict[int, Histogram] = {}
-        self._before: dict[int, Histogram] = {}
+        self._recent: dict[str, Histogram] = {}
+        self._before: dict[str, Histogram] = {}
 
-    def connectionOpened(self, connection: AdmittedProtocol) -> None:
+    def connectionOpened(self, connection: Any) -> None:
         pass
 
-    def connectionClosed(self, connection: AdmittedProtocol, reason: Failure) -> None:
+    def connectionClosed(self, connection: Any, reason: Failure) -> None:
         pass
 
     def requestOver(self, request: ServerRequest) -> None:
-        assert isinstance(request, KafkaRequest)
-        if request.answered is None or request.apiKey not in BY_KEY:
+        kind = request.kind
+        if request.answered is None or kind is None or not request.traits.isRequest:
             return
         if request.answered - self._beganSeconds >= WINDOW_SECONDS:
             self._turn()
-        histogram = self._recent.get(request.apiKey)
+        histogram = self._recent.get(kind)
         if histogram is None:
-            histogram = self._recent[request.apiKey] = Histogram()
+            if len(self._recent) >= MAX_KINDS:
+                kind = OTHERS
+            histogram = self._recent.setdefault(kind, Histogram())
         histogram.record(request.answered - request.arrived)
 
     def fields(self, now: float) -> list[dict[str, Any]]:
@@ -62,15 +66,15 @@ class RequestTimes:
         if now - self._beganSeconds >= WINDOW_SECONDS:
             self._turn()
         rows = []
-        for apiKey in {**self._recent, **self._before}:
+        for kind in {**self._recent, **self._before}:
             both = Histogram()
-            for histogram in (self._recent.get(apiKey), self._before.get(apiKey)):
+            for histogram in (self._recent.get(kind), self._before.get(kind)):
                 if histogram is not None:
                     both.counts = [mine + other for mine, other in zip(both.counts, histogram.counts, strict=True)]
             median, slowest = (finite(both.quantile(share)) for share in QUANTILES)
             rows.append(
                 {
-                    "kind": BY_KEY[apiKey].name,
+                    "kind": kind,
                     "count": both.count,
                     "medianSeconds": median,
                     "percentile99Seconds": slowest,

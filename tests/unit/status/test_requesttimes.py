@@ -1,13 +1,12 @@
-"""L{admission.kafka.requesttimes}."""
+"""L{admission.status.requesttimes}."""
 
 from __future__ import annotations
 
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.kafka.kafkarequest import KafkaRequest
-from admission.kafka.requesttimes import WINDOW_SECONDS, RequestTimes
-from admission.kafka.wire.versions import FETCH, PRODUCE
+from admission.request import ServerRequest
+from admission.status.requesttimes import MAX_KINDS, OTHERS, WINDOW_SECONDS, RequestTimes
 
 
 class RequestTimesTests(SynchronousTestCase):
@@ -17,11 +16,11 @@ class RequestTimesTests(SynchronousTestCase):
         self.clock = Clock()
         self.times = RequestTimes(self.clock.seconds)
 
-    def serve(self, apiKey: int, seconds: float, isAnswered: bool = True) -> None:
+    def serve(self, kind: str | None, seconds: float, isAnswered: bool = True) -> None:
         """Have a request take so long."""
         now = self.clock.seconds()
-        request = KafkaRequest(None, 100, now - seconds)
-        request.apiKey = apiKey
+        request = ServerRequest(None, 100, now - seconds)
+        request.kind = kind
         if isAnswered:
             request.answer(now)
         self.times.requestOver(request)
@@ -29,8 +28,8 @@ class RequestTimesTests(SynchronousTestCase):
     def test_quantiles(self) -> None:
         """Each kind has the median and the 99th percentile of its times, the most frequent first."""
         for number in range(100):
-            self.serve(PRODUCE, 0.001 if number < 60 else 0.05)
-        self.serve(FETCH, 0.5)
+            self.serve("Produce", 0.001 if number < 60 else 0.05)
+        self.serve("Fetch", 0.5)
         self.assertEqual(
             self.times.fields(self.clock.seconds()),
             [
@@ -44,16 +43,16 @@ class RequestTimesTests(SynchronousTestCase):
         )
 
     def test_others(self) -> None:
-        """What was not answered, and what is no request of Kafka's, has no time."""
-        self.serve(PRODUCE, 1.0, isAnswered=False)
-        self.serve(-1, 1.0)
+        """What was not answered, and what is of no kind, has no time."""
+        self.serve("Produce", 1.0, isAnswered=False)
+        self.serve(None, 1.0)
         self.assertEqual(self.times.fields(self.clock.seconds()), [])
 
     def test_forgets(self) -> None:
         """What ended long ago does not count, whether or not requests come."""
-        self.serve(PRODUCE, 1.0)
+        self.serve("Produce", 1.0)
         self.clock.advance(WINDOW_SECONDS)
-        self.serve(PRODUCE, 0.001)
+        self.serve("Produce", 0.001)
         (row,) = self.times.fields(self.clock.seconds())
         self.assertEqual((row["count"], row["percentile99Seconds"]), (2, 1.0))
         self.clock.advance(WINDOW_SECONDS)
@@ -64,7 +63,14 @@ class RequestTimesTests(SynchronousTestCase):
 
     def test_tooLong(self) -> None:
         """A time beyond all ranges is not told as a number, and fails nothing."""
-        self.serve(FETCH, 1e6)
+        self.serve("Fetch", 1e6)
         (row,) = self.times.fields(self.clock.seconds())
         self.assertEqual((row["count"], row["medianSeconds"]), (1, None))
         self.assertEqual(list(self.times.read(self.clock.seconds())), [])
+
+    def test_anyNumberOfKinds(self) -> None:
+        """However many kinds there are, there is an end to what is kept."""
+        for number in range(MAX_KINDS + 5):
+            self.serve(f"kind {number}", 0.001)
+        rows = self.times.fields(self.clock.seconds())
+        self.assertEqual((len(rows), rows[0]["kind"], rows[0]["count"]), (MAX_KINDS + 1, OTHERS, 5))

@@ -1,0 +1,497 @@
+# -*- test-case-name: tests.unit.test_admission -*-
+"""
+Admission for the servers of a process: made once, for any number of ports and protocols.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import ChainMap
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from math import inf
+from random import Random, SystemRandom
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakSet
+
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.interfaces import IProtocolFactory, IReactorCore, IReactorTime
+from twisted.internet.threads import deferToThreadPool
+from twisted.logger import Logger
+from zope.interface import Interface
+
+from .clock import MonotonicClock, wallSeconds, wholeMicroseconds
+from .connection.admitted import AdmittedProtocol
+from .connection.debts import Debts
+from .connection.factory import AdmittedFactory, ConnectionLimits, addConnectionSensors
+from .connection.hangup import HangUpWatch
+from .connection.wrapping import NameOf, WrappedFactory
+from .control import AdmissionControl
+from .gate.gate import DEFAULT_ORDER, Gate
+from .interfaces import (
+    ICountsRequests,
+    IMemoryPool,
+    IMemoryPoolFactory,
+    IMetricsExporter,
+    IMetricsExporterFactory,
+    IPolicyFactory,
+    IPurgatory,
+    IPurgatoryFactory,
+    IQuotaPolicy,
+    IQuotaPolicyFactory,
+    IWaitOrder,
+    IWaitOrderFactory,
+    PolicyContext,
+    QuotaEntity,
+)
+from .memorylimit import memoryLimitBytes
+from .metrics.registry import SensorRegistry
+from .plugins import PolicyError, buildPolicy, parseDescription
+from .recording.events import Origin
+from .recording.recorder import EventRecorder
+from .recording.requestrecording import RequestRecording
+from .status.requesttimes import RequestTimes
+from .status.sections import HealthCheck, Section
+from .units import roundedBytes
+
+if TYPE_CHECKING:
+    from .status.site import StatusSite
+
+MAX_DELAY_SECONDS = 20.0
+"""After which a client that is throttled is looked at again, however much it owes."""
+
+POOL_SHARE = 4
+"""The default pool is this fraction of the memory that the process may use."""
+
+POOLS_SHARE = 2
+"""The pools of all servers of a process should not have more than this fraction of it between them."""
+
+_F = TypeVar("_F", bound=AdmittedFactory)
+
+_log = Logger()
+
+_serving: WeakSet[Admission] = WeakSet()
+"""What serves in this process at the moment."""
+
+
+class Admission:
+    """
+    One pool of memory, one set of quotas and one order for all servers that it is given: L{wrap} protects any factory
+    as it is, L{frames} makes one for requests in frames.  C{statusSite()} shows all of them.
+
+    It begins with the first port that listens for one of its factories, and rests when the last port is closed and the
+    last connection gone.  When the reactor stops, requests in frames that have been read are answered, and what was
+    recorded is stored.  All methods are for the reactor's thread.
+
+    @ivar gate: who waits for memory and for a turn, and how much is held.
+    @ivar control: the quota policies.
+    @ivar clock: monotonic.
+    @ivar purgatory: where requests may wait, see L{waitFor <admission.operations.waitFor>}.
+    @ivar sensors: what can be measured.
+    @ivar limits: on the connections of each factory.
+    @ivar debts: the clients that were told to wait.
+    @ivar idlePolicies: the names of the policies that limit nobody on wrapped servers.
+    """
+
+    def __init__(
+        self,
+        *,
+        pool: str | IMemoryPool | None = None,
+        quota: str | IQuotaPolicy | Sequence[str | IQuotaPolicy] = (),
+        order: str | IWaitOrder = DEFAULT_ORDER,
+        purgatory: str | IPurgatory = "wheel",
+        limits: ConnectionLimits | None = None,
+        export: str | IMetricsExporter | Sequence[str | IMetricsExporter] = (),
+        reactor: Any = None,
+        clock: IReactorTime | None = None,
+    ) -> None:
+        """
+        @param pool: the memory that connections may hold: a description or a pool.
+            A quarter of what the process may use, unless given.
+        @param quota: what limits clients: descriptions or policies, any number.
+        @param order: in which order connections are served that wait for memory: a
+            description or an order.
+        @param purgatory: where requests wait for events: a description or a purgatory.
+        @param limits: of connections, for each factory; the defaults of L{ConnectionLimits}, unless given.
+        @param export: where to record what happens, such as C{"spark:DIRECTORY"}: descriptions or exporters.
+        @param reactor: the one that runs, unless given.
+        @param clock: for timers; the reactor on monotonic time, unless given.
+        @raise PolicyError: for a description that means nothing.
+        @raise TypeError: for a pool, a policy, an order, limits or an exporter that is none.
+        """
+        if limits is not None and not isinstance(limits, ConnectionLimits):
+            raise TypeError(f"limits={limits!r}: give ConnectionLimits, such as ConnectionLimits(maxConnections=1000)")
+        if reactor is None:
+            from twisted.internet import reactor
+        self._reactor = reactor
+        self.clock: IReactorTime = MonotonicClock(reactor) if clock is None else clock
+        self.limits = ConnectionLimits() if limits is None else limits
+        self._gateSeed = SystemRandom().getrandbits(63)
+        context = PolicyContext(self.clock, wallSeconds)
+        # The orders of memory and of turns draw from one source, as in replays.
+        drawn = PolicyContext(self.clock, wallSeconds, random=Random(self._gateSeed))
+        self._poolDescription = f"bounded:{memoryLimitBytes() // POOL_SHARE}" if pool is None else pool
+        memory = _built("pool", self._poolDescription, IMemoryPoolFactory, IMemoryPool, "bounded:64MiB", context)
+        # An order that is given knows those that wait for memory; those that wait for a turn are others.
+        described = order if isinstance(order, str) else DEFAULT_ORDER
+        memoryOrder, turnOrder, answerOrder, decodingOrder = (
+            _built("order", each, IWaitOrderFactory, IWaitOrder, "holders", drawing)
+            for each, drawing in (
+                (order, drawn),
+                (described, drawn),
+                (DEFAULT_ORDER, context),
+                (DEFAULT_ORDER, context),
+            )
+        )
+        self.gate = Gate(memory, self.clock, memoryOrder, turnOrder, answerOrder, decodingOrder)
+        self.purgatory: IPurgatory = _built("purgatory", purgatory, IPurgatoryFactory, IPurgatory, "wheel", context)
+        policies = _namedEach("quota", quota, IQuotaPolicyFactory, IQuotaPolicy, "client-bytes:produce=1M", context)
+        exporters = _namedEach("export", export, IMetricsExporterFactory, IMetricsExporter, "spark:recording", context)
+        self.idlePolicies = [name for name, policy, _ in policies if ICountsRequests.providedBy(policy)]
+        self._policyDescriptions = [description for _, _, description in policies]
+        self._exports = [description for _, _, description in exporters]
+        self.control = AdmissionControl(
+            [(name, policy) for name, policy, _ in policies], MAX_DELAY_SECONDS, bool(exporters)
+        )
+        self.control.whenConfigured.append(self._configured)
+        self.debts = Debts()
+        self.hangUpWatch = HangUpWatch(reactor)
+        self.sensors = SensorRegistry(self.clock.seconds)
+        self._factories: list[AdmittedFactory] = []
+        self._atWork: set[AdmittedFactory] = set()
+        self._times = RequestTimes(self.clock.seconds)
+        self._hasPage = False
+        self._recorder = EventRecorder([(name, exporter) for name, exporter, _ in exporters], self.clock, self.sensors)
+        self._storing: Deferred[Any] | None = None
+        self._shutdown: Any = None
+        self._quotaWindows, self._quotaWindowSeconds = context.quotaWindows, context.quotaWindowSeconds
+        self.addSensors(self.sensors)
+        self._recorder.addSensors(self.sensors)
+
+    # The servers
+
+    def wrap(self, factory: Any, *, nameOf: NameOf | None = None, maxUnsentBytes: int | None = None) -> WrappedFactory:
+        """
+        Protect a server as it is, by its bytes: what this returns goes wherever C{factory} went.  See L{wrapFactory}.
+
+        @raise TypeError: for a factory or a function that is none.
+        @raise ValueError: if C{maxUnsentBytes} is no positive number.
+        """
+        if not IProtocolFactory.providedBy(factory):
+            raise TypeError(f"factory={factory!r}: give an IProtocolFactory, such as Factory.forProtocol(YourProtocol)")
+        if nameOf is not None and not callable(nameOf):
+            raise TypeError(f"nameOf={nameOf!r}: give a function that takes a protocol and tells who its peer is")
+        if maxUnsentBytes is not None and not (isinstance(maxUnsentBytes, int) and maxUnsentBytes >= 1):
+            raise ValueError(f"maxUnsentBytes={maxUnsentBytes!r}: write a number of bytes, 1 or more")
+        return self._served(
+            WrappedFactory(
+                factory,
+                self.gate,
+                self.control,
+                self.clock,
+                self.hangUpWatch,
+                self.limits,
+                nameOf,
+                maxUnsentBytes,
+                self.debts,
+            )
+        )
+
+    def frames(self, makeProtocol: Callable[[], AdmittedProtocol], listener: str = "") -> AdmittedFactory:
+        """
+        Serve requests in frames.
+
+        @param makeProtocol: makes the protocol of a new connection: a subclass of L{AdmittedProtocol
+            <admission.connection.admitted.AdmittedProtocol>}, or what returns one.
+        @param listener: the name of the port, for recordings.
+        @return: the factory to listen with.
+        @raise TypeError: if nothing can be made with it.
+        """
+        if not callable(makeProtocol):
+            raise TypeError(f"makeProtocol={makeProtocol!r}: give a subclass of AdmittedProtocol")
+
+        def make() -> AdmittedProtocol:
+            protocol = makeProtocol()
+            protocol.listener = listener
+            return protocol
+
+        factory = AdmittedFactory(make, self.gate, self.clock, self.hangUpWatch, self.limits, self.control, self.debts)
+        if self._exports:
+            factory.observers = (RequestRecording(self._recorder),)
+        return self._served(factory)
+
+    def statusSite(
+        self,
+        *,
+        names: Collection[str] = (),
+        sections: Sequence[Section] = (),
+        checks: Sequence[HealthCheck] = (),
+    ) -> StatusSite:
+        """
+        The page, C{/metrics} and C{/explain} of all of it: C{reactor.listenTCP(9090, admission.statusSite(),
+        interface="127.0.0.1")}.  There is no login.
+
+        @param names: see L{statusSite <admission.status.site.statusSite>}, as for C{sections} and C{checks}.
+        @raise ValueError: if it is called twice.
+        """
+        # Only now: it brings twisted.web.
+        from .status.site import statusSite
+
+        own = [Section("requests", self._requestsFields), Section("latency", self._times.fields)]
+        site = statusSite(self, names=names, sections=[*own, *sections], checks=checks, sensors=self.sensors)
+        self.sensors.addFamily("RequestSeconds", ("request", "quantile"), self._times.read)
+        self._hasPage = True
+        for factory in self._factories:
+            factory.observers = (*factory.observers, self._times)
+        return site
+
+    # The limits
+
+    def setLimits(self, entity: QuotaEntity, limits: Mapping[str, float | None]) -> None:
+        """
+        Set the limits of a client, or remove those that are L{None}.  Clients that wait do so no longer than these ask
+        for, from now on.
+
+        @raise ValueError: for a limit that no policy knows, or that a policy refuses.
+        """
+        self.control.configure(entity, limits, wholeMicroseconds(self.clock.seconds()))
+
+    def stop(self) -> Deferred[Any]:
+        """
+        Have every connection of requests in frames answer the request that it has read, and close; then store what was
+        recorded.  The reactor calls this when it stops.
+
+        @return: fires when that is done; does not fail.
+        """
+        draining = [factory.closeAll() for factory in self._atWork if not isinstance(factory, WrappedFactory)]
+        return gatherResults(draining).addCallback(lambda _: self._store())
+
+    # What the status page asks, as of a factory
+
+    @property
+    def connections(self) -> Mapping[Any, None]:
+        return ChainMap(*(factory.connections for factory in self._factories))
+
+    @property
+    def requestBytes(self) -> int:
+        return sum(factory.requestBytes for factory in self._factories)
+
+    @property
+    def responseBytes(self) -> int:
+        return sum(factory.responseBytes for factory in self._factories)
+
+    @property
+    def refusedConnections(self) -> int:
+        return sum(factory.refusedConnections for factory in self._factories)
+
+    @property
+    def fullSeconds(self) -> float:
+        return max((factory.fullSeconds for factory in self._factories), default=-inf)
+
+    @property
+    def names(self) -> str:
+        """
+        What it serves, for the log.
+        """
+        return " and ".join(factory.servedName for factory in self._factories)
+
+    def clientIdAt(self, host: str) -> str:
+        return host
+
+    def addSensors(self, registry: SensorRegistry) -> None:
+        """
+        Publish what the gate and the policies know, and connections; see L{addConnectionSensors
+        <admission.connection.factory.addConnectionSensors>}.
+
+        @raise ValueError: if there are sensors of these names.
+        """
+        self.gate.addSensors(registry)
+        self.control.addSensors(registry)
+        addConnectionSensors(registry, self._factories)
+
+    # What happens
+
+    def _served(self, factory: _F) -> _F:
+        factory.whenServing, factory.whenResting = self._begun, self._over
+        if self._hasPage:
+            factory.observers = (*factory.observers, self._times)
+        self._factories.append(factory)
+        return factory
+
+    def _begun(self, factory: AdmittedFactory) -> None:
+        self._atWork.add(factory)
+        if self in _serving:
+            return
+        if _serving:
+            warnOfPools(self, _serving, memoryLimitBytes())
+        _serving.add(self)
+        if not self._exports:
+            return
+        self._record()
+        if IReactorCore.providedBy(self._reactor) and self._shutdown is None:
+            self._shutdown = self._reactor.addSystemEventTrigger("before", "shutdown", self.stop)
+
+    def _over(self, factory: AdmittedFactory) -> None:
+        self._atWork.discard(factory)
+        if self._atWork:
+            return
+        _serving.discard(self)
+        self.gate.close()
+        self.hangUpWatch.close()
+        self._store()
+
+    def _record(self) -> None:
+        control = self.control
+        origin = Origin(
+            "server",
+            uuid.uuid4().hex,
+            self._gateSeed,
+            control.policyNames,
+            self._policyDescriptions,
+            self._quotaWindows,
+            self._quotaWindowSeconds,
+            control.maxDelaySeconds,
+            self._poolDescription if isinstance(self._poolDescription, str) else None,
+        )
+        threads = partial(deferToThreadPool, self._reactor, self._reactor.getThreadPool())
+        try:
+            self._recorder.start(origin, threads)
+        except OSError as error:
+            raise OSError(f"cannot record to {' and '.join(self._exports)}: {error}; export= says where to") from error
+        now = self.clock.seconds()
+        for entity, limits in control.limits.items():
+            self._recorder.limitsChanged(entity, limits, now)
+
+    def _store(self) -> Deferred[Any]:
+        if self._shutdown is not None and not self._atWork:
+            self._reactor.removeSystemEventTrigger(self._shutdown)
+            self._shutdown = None
+        if self._recorder.isRecording:
+            self._storing = self._recorder.stop()
+        return gatherResults([] if self._storing is None else [self._storing])
+
+    def _configured(self, entity: QuotaEntity, limits: Mapping[str, float | None], now: float) -> None:
+        if self._recorder.isRecording:
+            self._recorder.limitsChanged(entity, limits, now)
+        self.debts.limitsChanged(now)
+
+    def _requestsFields(self, now: float) -> dict[str, Any]:
+        turns = self.gate.turns
+        read = sum(each.requestCount for each in self._factories)
+        return {"running": turns.runningRequests, "maxRunning": turns.maxRequests, "read": read}
+
+
+def wrapFactory(
+    factory: Any,
+    *,
+    pool: str | IMemoryPool | None = None,
+    quota: str | IQuotaPolicy | Sequence[str | IQuotaPolicy] = (),
+    order: str | IWaitOrder = DEFAULT_ORDER,
+    limits: ConnectionLimits | None = None,
+    nameOf: NameOf | None = None,
+    maxUnsentBytes: int | None = None,
+    reactor: Any = None,
+    clock: IReactorTime | None = None,
+) -> WrappedFactory:
+    """
+    Protect a server: C{wrapFactory(factory, pool="bounded:64MiB",
+    quota="client-bytes:produce=1M:fetch=4M")} goes wherever C{factory} went.
+    With TLS that is inside, as with every factory: C{listenSSL} and C{ssl:}
+    endpoints are given what this returns.  It is the short form of an
+    L{Admission} for one factory.
+
+    @param factory: any L{twisted.internet.interfaces.IProtocolFactory}.
+    @param pool: see L{Admission}, like all that is not explained here.
+    @param nameOf: given a protocol, who its peer is: a principal and a client
+        id, or L{None} while nobody knows.  Until then, and without it, the
+        client id is the peer's address.
+    @param maxUnsentBytes: a connection that holds so much of what was written
+        to it, besides the largest write, is sent that and closed if more is
+        written; the size of the pool, unless given.
+    @raise PolicyError: for a description that means nothing.
+    @raise ValueError: if C{maxUnsentBytes} is no positive number, or a policy has nothing to count here.
+    @raise TypeError: for a factory, a pool, a policy, an order, limits or a
+        function that is none.
+    """
+    admission = Admission(pool=pool, quota=quota, order=order, limits=limits, reactor=reactor, clock=clock)
+    wrapped = admission.wrap(factory, nameOf=nameOf, maxUnsentBytes=maxUnsentBytes)
+    if admission.idlePolicies:
+        raise ValueError(
+            f"quota: {' and '.join(admission.idlePolicies)} would limit nobody: the requests of a wrapped server are "
+            "not told apart; leave it out, or serve requests in frames with Admission(...).frames(...)"
+        )
+    return wrapped
+
+
+def warnOfPools(serving: Admission, others: Iterable[Admission], limitBytes: int) -> None:
+    """
+    Log that the pools of several servers may hold more than half of the memory between them, if C{serving} makes it so.
+    A pool that alone is larger than the memory was meant to be no bound.
+
+    @param others: those that serve already.
+    @param limitBytes: what the process may use.
+    """
+    before = [each for each in others if each.gate.pool.sizeBytes <= limitBytes]
+    together = [*before, serving]
+    totalBytes = _poolBytes(together)
+    maxBytes = limitBytes // POOLS_SHARE
+    if not (maxBytes < totalBytes and serving.gate.pool.sizeBytes <= limitBytes and _poolBytes(before) <= maxBytes):
+        return
+    _log.warn(
+        "the pools of {count} servers may hold {total} together, and the process {limit}: {pools}; give each less, as "
+        "in wrapFactory(pool='bounded:64MiB'), or all one Admission, as in Admission(pool='bounded:64MiB').wrap(...)",
+        count=len(together),
+        total=roundedBytes(totalBytes),
+        limit=roundedBytes(limitBytes),
+        pools=", ".join(f"{each.names} {roundedBytes(each.gate.pool.sizeBytes)}" for each in together),
+    )
+
+
+def _poolBytes(servers: Iterable[Admission]) -> int:
+    """
+    The size of the pools of several servers together; nothing if they all have one.
+    """
+    pools = {id(each.gate.pool): each.gate.pool.sizeBytes for each in servers}
+    return sum(pools.values()) if len(pools) > 1 else 0
+
+
+def _built(
+    setting: str,
+    given: Any,
+    factoryInterface: type[IPolicyFactory],
+    interface: type[Interface],
+    example: str,
+    context: PolicyContext,
+) -> Any:
+    if isinstance(given, str):
+        try:
+            return buildPolicy(factoryInterface, given, context)
+        except PolicyError as error:
+            raise PolicyError(f"{setting}: {error}") from error
+    if not interface.providedBy(given):
+        raise TypeError(f"{setting}={given!r}: give a description such as {example!r}, or an {interface.__name__}")
+    return given
+
+
+def _namedEach(
+    setting: str,
+    given: Any,
+    factoryInterface: type[IPolicyFactory],
+    interface: type[Interface],
+    example: str,
+    context: PolicyContext,
+) -> list[tuple[str, Any, str]]:
+    """
+    Build one or several policies.
+
+    @return: of each its name, which its sensors have, the policy, and its description.
+    """
+    named: dict[str, tuple[Any, str]] = {}
+    isOne = isinstance(given, str) or interface.providedBy(given) or not isinstance(given, Iterable)
+    for each in [given] if isOne else given:
+        policy = _built(setting, each, factoryInterface, interface, example, context)
+        description = each if isinstance(each, str) else type(each).__name__
+        name = parseDescription(each)[0] if isinstance(each, str) else description
+        number = sum(used.partition("#")[0] == name for used in named) + 1
+        named[name if number == 1 else f"{name}#{number}"] = policy, description
+    return [(name, policy, description) for name, (policy, description) in named.items()]

@@ -1,0 +1,201 @@
+"""L{admission.connection.admitted}."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.defer import CancelledError, Deferred, succeed
+from twisted.trial.unittest import SynchronousTestCase
+
+from admission.connection.admitted import AdmittedProtocol
+from admission.connection.framings import Netstring
+from admission.connection.pauses import Pause
+from admission.control import AdmissionControl
+from admission.interfaces import CONNECTION, NOTHING, Decision, QuotaEntity, Traits, Usage
+from admission.request import ServerRequest
+from admission.testing.scriptedquota import ScriptedQuota
+from tests.kit.admitted import serve
+
+NO = Decision(False, 2.0, "not now")
+WAITING = Traits(waitsForOthers=True)
+
+
+class Telling(AdmittedProtocol):
+    """
+    Is told by its requests what they are: C{KIND CLIENT}.
+
+    @ivar behave: what to do with a request.
+    """
+
+    framing = Netstring()
+
+    def __init__(self, behave: Callable[[ServerRequest], Any] | None = None) -> None:
+        self.behave = behave
+
+    def identify(self, request: ServerRequest) -> None:
+        kind, _, client = bytes(request.frame).partition(b" ")
+        request.kind = kind.decode()
+        if client:
+            request.clientId = client.decode()
+            request.traits = WAITING
+
+    def requestReceived(self, request: ServerRequest) -> Any:
+        return bytes(request.frame).upper() if self.behave is None else self.behave(request)
+
+
+class Refusing(Telling):
+    """Tells its clients that they are refused."""
+
+    def requestRefused(self, request: ServerRequest, decision: Decision) -> bytes:
+        return decision.message.encode()
+
+
+class AdmittedTests(SynchronousTestCase):
+    """Requests that policies admit."""
+
+    def begin(self, protocol: type[Telling] = Telling, behave: Callable[[ServerRequest], Any] | None = None) -> Any:
+        """A connection, with a policy that follows a script."""
+        self.policy = ScriptedQuota(limits={QuotaEntity(user="alice"): {"scripted_rate": 1.0}})
+        self.server = serve(self, protocol=protocol, control=AdmissionControl([("scripted", self.policy)]))
+        self.server.behave = behave
+        self.connection, self.transport = self.server.connect()
+        return self.connection
+
+    def send(self, *requests: bytes) -> bytes:
+        """Send requests; what has been answered since the last time."""
+        before = len(self.transport.received)
+        self.transport.peerSends(b"".join(b"%d:%s," % (len(each), each) for each in requests))
+        self.server.settle()
+        return bytes(self.transport.received[before:])
+
+    def charged(self) -> list[tuple[Any, ...]]:
+        """What the policy was told of requests."""
+        return [
+            (request.kind, request.clientId, request.traits, usage)
+            for request, usage in self.policy.recorded
+            if request.kind != CONNECTION and usage is not NOTHING
+        ]
+
+    def test_asked(self) -> None:
+        """A policy is told what each request is and what it used, and its delay comes before the next request."""
+        self.begin()
+        self.assertEqual(self.send(b"put"), b"3:PUT,")
+        self.policy.delaySeconds = 1.5
+        self.assertEqual(self.send(b"get bob", b"put"), b"7:GET BOB,")
+        self.assertEqual(
+            self.charged(),
+            [("put", "192.0.2.1", Traits(), Usage(3, 6)), ("get", "bob", WAITING, Usage(7, 10))],
+        )
+        self.assertIn(Pause.THROTTLED, self.connection.pauses.reasons)
+        self.policy.delaySeconds = 0.0
+        self.server.clock.advance(1.5)
+        self.assertTrue(self.transport.received.endswith(b"3:PUT,"))
+
+    def test_refused(self) -> None:
+        """A refusal is told in the protocol's own way, nothing is charged, and the client waits."""
+        self.begin(Refusing)
+        self.policy.decision = NO
+        self.assertEqual(self.send(b"put", b"put"), b"17:scripted: not now,")
+        self.assertEqual(self.charged(), [])
+        self.policy.decision = Decision()
+        self.server.clock.advance(2.0)
+        self.assertTrue(self.transport.received.endswith(b"3:PUT,"))
+
+    def test_delayedInstead(self) -> None:
+        """A protocol that has no way to refuse serves the request, and has the client wait for as long."""
+        self.begin()
+        self.policy.decision = NO
+        self.assertEqual(self.send(b"put", b"put"), b"3:PUT,")
+        self.assertEqual(len(self.charged()), 1)
+        self.server.clock.advance(2.0)
+        self.assertEqual(len(self.charged()), 2)
+
+    def test_debtOutlivesConnection(self) -> None:
+        """A client that connects anew waits for as long as it was told."""
+        self.begin()
+        self.policy.delaySeconds = 3.0
+        self.send(b"put bob")
+        self.transport.peerCloses()
+        self.policy.delaySeconds = 0.0
+        self.connection, self.transport = self.server.connect()
+        self.assertEqual(self.send(b"put bob"), b"")
+        self.server.clock.advance(3.0)
+        self.assertEqual(bytes(self.transport.received), b"7:PUT BOB,")
+
+    def test_later(self) -> None:
+        """The answer may be a Deferred or a coroutine: the request waits without its memory and its turn."""
+        waiting: Deferred[bytes] = Deferred()
+
+        async def later(request: ServerRequest) -> bytes:
+            return (await waiting) + bytes(request.kind or "", "ascii")
+
+        self.begin(behave=later)
+        self.assertEqual(self.send(b"put", b"put"), b"")
+        self.assertEqual((self.connection.request.lease, self.server.gate.turns.runningRequests), (None, 0))
+        waiting.callback(b"ok ")
+        self.server.settle()
+        self.assertEqual(bytes(self.transport.received), b"6:ok put," * 2)
+        self.assertEqual(len(self.charged()), 2)
+
+    def test_atOnce(self) -> None:
+        """A Deferred that has fired is answered as if there were none."""
+        parked = []
+        self.begin(behave=lambda request: succeed(b"x").addCallback(lambda body: parked.append(request) or body))
+        self.assertEqual(self.send(b"put"), b"1:x,")
+        self.assertEqual([request.parked for request in parked], [None])
+
+    def test_byHand(self) -> None:
+        """An answer may be sent by hand, then or later, and is charged all the same; or none is wanted."""
+        self.begin(behave=lambda request: self.connection.respond([b"raw"]))
+        self.assertEqual(self.send(b"put"), b"raw")
+        self.connection.behave = lambda request: None
+        self.assertEqual(self.send(b"put", b"put"), b"")
+        self.policy.delaySeconds = 1.0
+        self.connection.finish()
+        self.assertEqual([usage for *_, usage in self.charged()], [Usage(3, 3), Usage(3, 0)])
+        self.assertIn(Pause.THROTTLED, self.connection.pauses.reasons)
+
+    def test_byHandAndLater(self) -> None:
+        """What comes of the work after the answer has been sent by hand is no second answer."""
+        late: Deferred[bytes] = Deferred()
+
+        def both(request: ServerRequest) -> Deferred[bytes]:
+            self.connection.respond([b"raw"])
+            return late
+
+        self.begin(behave=both)
+        self.assertEqual(self.send(b"put"), b"raw")
+        late.callback(b"late")
+        self.assertEqual((self.send(b"put"), len(self.charged())), (b"raw", 2))
+
+    def test_hangUp(self) -> None:
+        """What waits for a client that hangs up is cancelled, once, and what it used is charged."""
+        cancelled: list[Deferred[bytes]] = []
+        for leave in ("peerCloses", "abortConnection"):
+            self.begin(behave=lambda request: Deferred(cancelled.append))
+            self.send(b"put")
+            getattr(self.transport, leave)()
+            self.server.settle()
+            self.assertEqual((len(cancelled), self.charged()), (1, [("put", "192.0.2.1", Traits(), Usage(3))]))
+            self.assertEqual((self.server.used(), self.server.factory.connections), ({}, {}))
+            cancelled.clear()
+
+    def test_failing(self) -> None:
+        """A failure is logged, and closes the connection; one that was cancelled from within ends the request alone."""
+
+        async def failing(request: ServerRequest) -> bytes:
+            raise ZeroDivisionError
+
+        self.begin(behave=failing)
+        self.send(b"put")
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertTrue(self.transport.isLost)
+
+        async def cancelled(request: ServerRequest) -> bytes:
+            raise CancelledError
+
+        self.begin(behave=cancelled)
+        self.assertEqual(self.send(b"put"), b"")
+        self.connection.behave = None
+        self.assertEqual(self.send(b"put"), b"3:PUT,")

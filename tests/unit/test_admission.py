@@ -1,0 +1,213 @@
+"""L{admission.admission}."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.address import IPv4Address
+from twisted.internet.defer import Deferred
+from twisted.internet.protocol import Factory
+from twisted.internet.testing import MemoryReactorClock
+from twisted.protocols.wire import Echo
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
+
+from admission.admission import Admission
+from admission.connection.admitted import AdmittedProtocol
+from admission.connection.pauses import Pause
+from admission.interfaces import DEFAULT, IMetricsExporter, ISensorRegistry, QuotaEntity, traitsOf
+from admission.recording.events import CLOSED, OPENED, ConnectionEvent, LimitEvent, RequestEvent
+from admission.request import ServerRequest
+from admission.testing.faketransport import FakeTransport
+from tests.kit.admitted import framed
+
+EVERYBODY = QuotaEntity(clientId=DEFAULT)
+
+
+@implementer(IMetricsExporter)
+class Kept:
+    """Keeps what it is given."""
+
+    droppedEvents = 0
+
+    def __init__(self) -> None:
+        self.origin: Any = None
+        self.events: list[Any] = []
+        self.stored: Deferred[None] = Deferred()
+
+    def start(self, origin: Any, deferToThread: Any) -> None:
+        self.origin = origin
+
+    def exportEvent(self, event: Any) -> None:
+        self.events.append(event)
+
+    def exportSamples(self, samples: Any) -> None:
+        pass
+
+    def addSensors(self, registry: ISensorRegistry, name: str) -> None:
+        pass
+
+    def stop(self) -> Deferred[None]:
+        return self.stored
+
+
+class Upper(AdmittedProtocol):
+    """Answers in capitals."""
+
+    def requestReceived(self, request: ServerRequest) -> bytes:
+        return bytes(request.frame).upper()
+
+
+class Later(AdmittedProtocol):
+    """Answers when it is told to."""
+
+    answers: list[Deferred[bytes]] = []
+
+    def requestReceived(self, request: ServerRequest) -> Deferred[bytes]:
+        self.answers.append(Deferred())
+        return self.answers[-1]
+
+
+def echo() -> Any:
+    """A server that knows nothing of us."""
+    return Factory.forProtocol(Echo)
+
+
+class AdmissionTests(SynchronousTestCase):
+    """L{Admission}."""
+
+    def setUp(self) -> None:
+        self.reactor: Any = MemoryReactorClock()
+        self.reactor.getThreadPool = lambda: None
+        self.connected: list[FakeTransport] = []
+        self.addCleanup(self.hangUp)
+
+    def hangUp(self) -> None:
+        """Have everybody hang up."""
+        for transport in self.connected:
+            if not transport.isLost:
+                transport.abortConnection()
+        self.reactor.advance(0)
+
+    def make(self, **arguments: Any) -> Admission:
+        """An admission on a reactor of the test's."""
+        return Admission(pool="bounded:1MiB", reactor=self.reactor, clock=self.reactor, **arguments)
+
+    def connect(self, factory: Any) -> FakeTransport:
+        """Have a client connect."""
+        address = IPv4Address("TCP", "192.0.2.1", 50_000 + len(self.connected))
+        transport = FakeTransport(self.reactor, factory.buildProtocol(address), address)
+        self.connected.append(transport)
+        transport.connect()
+        return transport
+
+    def send(self, transport: FakeTransport, *data: bytes) -> bytes:
+        """Send something; what has come by then."""
+        transport.peerSends(b"".join(data))
+        self.reactor.advance(0)
+        return bytes(transport.received)
+
+    def test_oneForAll(self) -> None:
+        """Servers of different protocols share pool, quotas and debts, and the page counts all of them."""
+        admission = self.make(quota="client-bytes:produce=100:algorithm=bucket")
+        framing, wrapped = admission.frames(Upper), admission.wrap(echo())
+        self.assertIs(framing.gate, wrapped.gate)
+        first, second = self.connect(framing), self.connect(wrapped)
+        self.assertEqual(self.send(first, framed(b"x" * 300)), framed(b"X" * 300))
+        self.assertEqual(self.send(second, b"hello"), b"hello")
+        self.send(second, b"world")
+        self.assertIn(Pause.THROTTLED, next(iter(wrapped.connections)).link.pauses.reasons)
+        self.assertEqual((len(admission.connections), admission.requestBytes, admission.responseBytes), (2, 305, 309))
+
+    def test_newLimitsFreeAtOnce(self) -> None:
+        """Whoever waits is let go when limits allow it, on framed and wrapped servers alike."""
+        for kind in ("frames", "wrap"):
+            admission = self.make(quota="client-bytes:produce=100:algorithm=bucket")
+            factory = admission.frames(Upper) if kind == "frames" else admission.wrap(echo())
+            transport = self.connect(factory)
+            for _ in range(2):
+                self.send(transport, framed(b"x" * 1000))
+            before = len(transport.received)
+            admission.setLimits(EVERYBODY, {"producer_byte_rate": None})
+            self.reactor.advance(0)
+            self.send(transport, framed(b"x" * 1000))
+            self.assertGreater(len(transport.received), before)
+            self.assertEqual(admission.debts.throttled, set())
+
+    def test_recorded(self) -> None:
+        """What requests are and what became of them is recorded, with limits, from the first port to the last."""
+        kept = Kept()
+        admission = self.make(quota="client-bytes:produce=1k", export=kept)
+        factory = admission.frames(Upper, "words")
+        factory.doStart()
+        transport = self.connect(factory)
+        self.send(transport, framed(b"hello"))
+        admission.setLimits(EVERYBODY, {"producer_byte_rate": 5.0})
+        transport.abortConnection()
+        self.reactor.advance(0)
+        factory.doStop()
+        (opening, request) = (each for each in kept.events if isinstance(each, RequestEvent))
+        self.assertEqual((opening.kind, request.kind, request.listener), ("connection", "request", "words"))
+        self.assertEqual((request.clientId, request.requestBytes, request.responseBytes), ("192.0.2.1", 5, 9))
+        self.assertEqual(traitsOf(request.traits).countsSent, True)
+        states = [each.state for each in kept.events if isinstance(each, ConnectionEvent)]
+        self.assertEqual(states, [OPENED, CLOSED])
+        self.assertEqual([each.value for each in kept.events if isinstance(each, LimitEvent)], [1000.0, 5.0])
+        self.assertEqual(kept.origin.policyDescriptions, ["client-bytes:produce=1k"])
+        self.assertEqual(self.reactor.getDelayedCalls(), [])
+
+    def test_shutdown(self) -> None:
+        """A reactor that stops waits until what was read is answered and what was recorded is stored."""
+        kept = Kept()
+        Later.answers = []
+        admission = self.make(export=kept)
+        factory = admission.frames(Later)
+        factory.doStart()
+        transport = self.connect(factory)
+        self.send(transport, framed(b"hello"))
+        [(call, _, _)] = self.reactor.triggers["before"]["shutdown"]
+        stopped = call()
+        self.assertNoResult(stopped)
+        Later.answers[0].callback(b"done")
+        self.reactor.advance(0)
+        self.assertEqual(bytes(transport.received), framed(b"done"))
+        self.reactor.advance(10)
+        self.assertNoResult(stopped)
+        kept.stored.callback(None)
+        self.successResultOf(stopped)
+
+    def test_page(self) -> None:
+        """The page shows requests of all servers, and how long they took, by kind."""
+        admission = self.make()
+        before, site = admission.frames(Upper), admission.statusSite()
+        after = admission.frames(Upper)
+        for factory in (before, after):
+            self.send(self.connect(factory), framed(b"hello"))
+        self.addCleanup(site.stopFactory)
+        (latency,) = admission._times.fields(self.reactor.seconds())
+        self.assertEqual((latency["kind"], latency["count"]), ("request", 2))
+        names = {name for name, _ in admission.sensors} | set(admission.sensors.families)
+        self.assertLessEqual({"Connections", "RequestSeconds", "ConnectionsMuted"}, names)
+        self.assertRaises(ValueError, admission.statusSite)
+
+    def test_cannotRecord(self) -> None:
+        """A directory that cannot be written is named when the first port listens."""
+
+        class Failing(Kept):
+            def start(self, origin: Any, deferToThread: Any) -> None:
+                raise OSError("no such place")
+
+        factory = self.make(export=Failing()).frames(Upper)
+        error = self.assertRaises(OSError, factory.doStart)
+        self.assertEqual(str(error), "cannot record to Failing: no such place; export= says where to")
+
+    def test_mistakes(self) -> None:
+        """An argument that makes no sense is refused by its name."""
+        for arguments, words in (
+            ({"limits": 5}, "limits=5: give ConnectionLimits"),
+            ({"quota": 5}, "quota=5: give a description"),
+            ({"export": 5}, "export=5: give a description such as 'spark:recording'"),
+            ({"purgatory": 5}, "purgatory=5: give a description such as 'wheel'"),
+        ):
+            self.assertIn(words, str(self.assertRaises(TypeError, self.make, **arguments)))
+        self.assertIn("makeProtocol=5", str(self.assertRaises(TypeError, self.make().frames, 5)))
