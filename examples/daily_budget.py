@@ -1,13 +1,17 @@
 """
-A policy by calendar: each user may send so many bytes a day, and the day ends at midnight of a time zone.
+A policy by calendar that survives restarts: each user may send so many bytes a day, and the day ends at midnight of a
+time zone.
 """
 
 from datetime import datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
-from admission import ADMITTED, Decision, QuotaPolicy, parseBytes
+from zope.interface import implementer
+
+from admission import ADMITTED, Decision, IPersistent, QuotaEntity, QuotaPolicy, QuotaStatus, parseBytes
 
 
+@implementer(IPersistent)
 class DailyBudget(QuotaPolicy):
     """
     Refuses requests of a user that has sent C{budgetBytes} today, until midnight.
@@ -19,7 +23,9 @@ class DailyBudget(QuotaPolicy):
         self._wallOffsetSeconds = wallOffsetSeconds
         self.isShadow = isShadow
         self._midnight = 0.0  # seconds of the monotonic clock
+        self._day = ""  # such as 2026-11-26
         self._used = {}  # by user, today
+        self._changed = {}  # what is to be stored, by day and user
 
     def decide(self, request, now):
         if now >= self._midnight or self._used.get(request.principal, 0) < self._budgetBytes:
@@ -29,20 +35,46 @@ class DailyBudget(QuotaPolicy):
     def record(self, request, usage, now):
         if usage.requestBytes:
             self.sweep(now)
-            self._used[request.principal] = self._used.get(request.principal, 0) + usage.requestBytes
+            used = self._used[request.principal] = self._used.get(request.principal, 0) + usage.requestBytes
+            self._changed[f"{self._day} {request.principal}"] = used
         return 0.0
 
     def sweep(self, now):
         if now >= self._midnight:
+            for user in self._used:
+                self._changed[f"{self._day} {user}"] = 0
             self._used.clear()
             today = datetime.fromtimestamp(now + self._wallOffsetSeconds, self._zone).date()
             midnight = datetime.combine(today + timedelta(days=1), time(), self._zone)
+            self._day = str(today)
             self._midnight = midnight.timestamp() - self._wallOffsetSeconds
+
+    def explain(self, request, now):
+        used = self._used.get(request.principal, 0) if now < self._midnight else 0
+        delaySeconds = self.decide(request, now).delaySeconds
+        return [QuotaStatus("bytes_a_day", self._budgetBytes, QuotaEntity(user=request.principal), used, delaySeconds)]
+
+    def takeChanges(self):
+        changes, self._changed = self._changed, {}
+        return changes
+
+    def resume(self, kept, now):
+        self.sweep(now)
+        for key, used in kept.items():
+            day, _, user = key.partition(" ")
+            if day == self._day:
+                self._used[user] = used
+            else:
+                self._changed[key] = 0
 
 
 def buildDailyBudget(context, size, zone="UTC"):
     """
     Build C{daily-budget:SIZE[:zone=UTC]}.
     """
+    try:
+        days = ZoneInfo(zone)
+    except (KeyError, ValueError):
+        raise ValueError(f"{zone!r} is no time zone; write one such as Europe/Berlin") from None
     # Read once, so that a replay, which knows the recorded difference, has the same days.
-    return DailyBudget(parseBytes(size), ZoneInfo(zone), context.wallSeconds() - context.clock.seconds())
+    return DailyBudget(parseBytes(size), days, context.wallSeconds() - context.clock.seconds())

@@ -22,6 +22,7 @@ from .interfaces import (
     Decision,
     IAccountable,
     IIdentityAudit,
+    IPersistent,
     IQuotaPolicy,
     IRequestLifecycle,
     IRestorable,
@@ -585,6 +586,35 @@ class AdmissionControl:
                     IRestorable(member.policy).restore(principal, each, now)
             except FAILURES:
                 self._failed(member, now)
+
+    def resume(self, kept: Mapping[str, Mapping[str, float]], now: float) -> None:
+        """
+        Tell policies what L{takeChanges} said before a restart: all of it, and before the first request.
+
+        @param kept: numbers by key, by the name of the policy.
+        """
+        for member in self._members:
+            numbers = kept.get(member.name)
+            if numbers and IPersistent.providedBy(member.policy):
+                try:
+                    IPersistent(member.policy).resume(numbers, now)
+                except FAILURES:
+                    self._failed(member, now)
+
+    def takeChanges(self, now: float) -> dict[str, Mapping[str, float]]:
+        """
+        What policies want to know after a restart, as far as it has changed since the last call.
+
+        @return: numbers by key, by the name of the policy; zero for one to forget.
+        """
+        changes = {}
+        for member in self._members:
+            if IPersistent.providedBy(member.policy):
+                try:
+                    changes[member.name] = _numbers(dict(IPersistent(member.policy).takeChanges()))
+                except FAILURES:
+                    self._failed(member, now)
+        return changes
 
     def explain(self, request: Request, now: float) -> list[Explanation]:
         """

@@ -878,6 +878,31 @@ class IRestorable(Interface):
         """
 
 
+class IPersistent(Interface):
+    """
+    A policy that continues after a restart with what it knew.  It says so in
+    numbers, which broker and gateway store.  Recordings have those that a run
+    began with, so that its replay begins with the same.
+    """
+
+    def takeChanges() -> Mapping[str, float]:
+        """
+        The numbers that have changed since this was called last, by key: such as
+        how much a user has used.  They are positive; zero for one that is to be
+        forgotten.  Called every ten seconds and when the server has stopped, so
+        that the last ten seconds are lost if it is killed.
+
+        Recordings shorten a key of more than 240 bytes.  There may be any number
+        of clients: forget those that have left.
+        """
+
+    def resume(kept: Mapping[str, float], now: float) -> None:
+        """
+        Continue with all that was stored, perhaps long ago and under another
+        description.  Called at most once, before the first request.
+        """
+
+
 class IIdentityAudit(Interface):
     """
     A policy that guesses whether it knows an identity, and tells recordings, so

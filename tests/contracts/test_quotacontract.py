@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
+from datetime import UTC
 from typing import Any
 
 from attrs import evolve
@@ -25,9 +26,10 @@ from admission.interfaces import (
 )
 from admission.quotas.metering import Algorithm, Buckets, Windows
 from admission.quotas.policy import QuotaPolicy
-from admission.testing.quotacontract import RequestLifecycleContract
+from admission.testing.quotacontract import FixedQuotaPolicyContract, RequestLifecycleContract
 from admission.testing.scriptedquota import ScriptedQuota
 from admission_plugins.clientquotas import ClientBytes
+from examples.daily_budget import DailyBudget
 from tests.contracts import test_clientquotas
 from tests.contracts.test_clientquotas import produce, produced
 from tests.kit.seededfaults import SeededFaultsTestCase
@@ -320,6 +322,27 @@ class Undecided(AtATime):
     countsParked = None
 
 
+class Forgetful(DailyBudget):
+    """Knows nothing after a restart."""
+
+    def resume(self, kept: Mapping[str, float], now: float) -> None:
+        self.sweep(now)
+
+
+class ForgetsWhatItTold(DailyBudget):
+    """Forgets what it has told."""
+
+    def takeChanges(self) -> Mapping[str, float]:
+        changes = dict(super().takeChanges())
+        self._used.clear()
+        return changes
+
+
+class KeepsForEver(DailyBudget):
+    def takeChanges(self) -> Mapping[str, float]:
+        return {key: number for key, number in super().takeChanges().items() if number}
+
+
 class LifecycleTests(RequestLifecycleContract, SynchronousTestCase):
     """A sound policy that follows requests passes."""
 
@@ -359,6 +382,20 @@ class QuotaPolicyContractTests(SeededFaultsTestCase):
     def test_sound(self) -> None:
         """A sound policy passes."""
         self.assertSound(test_clientquotas.BucketContractTests, **self.hooks(Policy))
+
+    def test_persistent(self) -> None:
+        """Each way in which a policy may be wrong after a restart is found."""
+        for policy in (DailyBudget, Forgetful, ForgetsWhatItTold, KeepsForEver):
+            hooks: dict[str, Any] = {
+                "forgetSeconds": 10 * 86_400.0,
+                "buildPolicy": lambda isShadow=False, policy=policy: policy(1000, UTC, 1.7e9, isShadow),
+                "request": lambda client, number=0: produce(principal=f"user-{client}"),
+                "usage": lambda request: produced(100),
+            }
+            if policy is DailyBudget:
+                self.assertSound(FixedQuotaPolicyContract, **hooks)
+            else:
+                self.assertBroken(FixedQuotaPolicyContract, "test_resuming", policy.__name__, **hooks)
 
     def test_shared(self) -> None:
         """

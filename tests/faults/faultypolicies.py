@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import count
 from typing import Any, TypeVar
 
@@ -20,7 +20,7 @@ from admission import (
     Usage,
     buildPolicy,
 )
-from admission.interfaces import IAccountable, IIdentityAudit, IQuotaPolicy, IRequestLifecycle, IRestorable
+from admission.interfaces import IAccountable, IIdentityAudit, IPersistent, IQuotaPolicy, IRequestLifecycle, IRestorable
 
 PLUGINS = """
 from admission.interfaces import IMemoryPoolFactory, IPurgatoryFactory, IQuotaPolicyFactory
@@ -50,7 +50,7 @@ class Fault(Exception):
     """What they raise."""
 
 
-@implementer(IAccountable, IIdentityAudit, IRequestLifecycle, IRestorable)
+@implementer(IAccountable, IIdentityAudit, IPersistent, IRequestLifecycle, IRestorable)
 class Watching(QuotaPolicy):
     """Has every method that a quota policy may have, and limits nobody."""
 
@@ -73,6 +73,12 @@ class Watching(QuotaPolicy):
         return None
 
     def restore(self, principal: str, identities: Sequence[int], now: float) -> None:
+        pass
+
+    def takeChanges(self) -> Mapping[str, float]:
+        return {}
+
+    def resume(self, kept: Mapping[str, float], now: float) -> None:
         pass
 
     def restorePrincipals(self, principals: Collection[str], now: float) -> None:

@@ -30,7 +30,7 @@ STALL_SECONDS = sized(3.0, 8.0)
 SESSION_MS = sized(2000, 6000)
 GROUP = "group"
 
-SELDOM = ("budgetBytes", "explain", "sweep", "restore")
+SELDOM = ("budgetBytes", "explain", "sweep", "restore", "takeChanges")
 """Methods that may not be called at all in that time."""
 
 
@@ -101,7 +101,7 @@ class RaisingTests(FaultTestCase):
         for method in (
             "decide",
             "record",
-            *sized((), ("begun", "ended", "budgetBytes", "explain", "sweep", "restore")),
+            *sized((), ("begun", "ended", "budgetBytes", "explain", "sweep", "restore", "takeChanges")),
         ):
             self.assertEqual(self.suffer("quota", method, every=3), 0)
 

@@ -142,13 +142,14 @@ class Recording:
         """What is known of its one run."""
         first = self.rows[0]
         wallUs = tableOf(self.rows, ["ts"])["ts"].cast(pa.int64()).to_pylist()
+        offsetsUs = [at - row["mono_us"] for at, row in zip(wallUs, self.rows, strict=True)]
         run = Run(
             first["broker_id"],
             first["boot_id"],
             max(row.get(name) or 0 for row in self.rows for name in ("mono_us", "decided_mono_us", "sent_mono_us")),
             tuple(first.get("policy_names") or ()),
             tuple(first.get("policy_descriptions") or ()),
-            wallOffsetUs=min(at - row["mono_us"] for at, row in zip(wallUs, self.rows, strict=True)),
+            wallOffsetUs=min(zip((row["mono_us"] for row in self.rows), offsetsUs, strict=True))[1],
             requests=len(self.rows),
             beginUs=min(wallUs),
             endUs=max(wallUs),

@@ -48,7 +48,9 @@ class SparkDocumentsTests(DocumentTestCase):
         """Somebody in a directory of their own who has the checkout installed, and Spark."""
         directory = Path(self.mktemp()).absolute()
         directory.mkdir()
-        return SparkReader(directory, self.environment(directory), defaultdict(lambda: str(freePort())))
+        ports = defaultdict(lambda: str(freePort()))
+        # A replay begins with half a minute of Spark.
+        return SparkReader(directory, self.environment(directory), ports, commandSeconds=300.0)
 
     def test_pages(self) -> None:
         """Whoever does what a page says gets what it shows."""

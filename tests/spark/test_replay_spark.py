@@ -45,6 +45,7 @@ from admission.offline.simulate.trials import Trial, TrialKey, planRecorded, pla
 from admission.offline.survey import completeRuns, findRuns
 from tests.kit.replaymodel import (
     REQUEST_COLUMNS,
+    WALL_OFFSET_US,
     Client,
     Recording,
     Step,
@@ -217,6 +218,9 @@ class ReplayTests(SynchronousTestCase):
         """What is known of a run is what the core finds, events that are missing included."""
         recording = throttled()
         kept = [row for row in recording.rows if row["seq"] not in (100, 101, 500)]
+        # The machine's clock is set back: policies have gone on with what they saw first.
+        late = max(row["ts"] for row in kept) - 1_000_000
+        kept = [{**row, "ts": row["ts"] - 3_600_000_000 * (row["ts"] > late)} for row in kept]
         numbered = [*kept, *recording.limits]
         limits = frameOf(recording.limits, LIMIT_COLUMNS)
         others = [{**row, "boot_id": "second"} for row in kept[200:300]]
@@ -224,6 +228,7 @@ class ReplayTests(SynchronousTestCase):
         found = completeRuns(runs, limits, frameOf(numbered, NUMBERED))
         alone = [Recording(recording.horizonUs, kept, recording.limits), Recording(recording.horizonUs, others)]
         self.assertEqual(found, [run for each in alone for run in each.runs()])
+        self.assertEqual(found[0].wallOffsetUs, WALL_OFFSET_US)
         self.assertEqual([(gap.seq, gap.missing) for gap in found[0].gaps], [(102, 2), (501, 1)])
 
     def test_tooManyConnections(self) -> None:

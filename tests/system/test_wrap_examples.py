@@ -176,5 +176,7 @@ class ExampleTests(SynchronousTestCase):
             self.assertRaises(TimeoutError, writer.receive)
             with urlopen(f"http://127.0.0.1:{page}/status.json", timeout=PATIENCE_SECONDS) as answer:
                 document = json.load(answer)
-            self.assertEqual({each["kind"]: each["count"] for each in document["latency"]}, {"get": 3, "set": 3})
+            counts = {each["kind"]: each["count"] for each in document["latency"]}
+            # Whoever leaves at the moment when there is a value may have been answered.
+            self.assertIn(counts, [{"get": 3, "set": 3}, {"get": 4, "set": 3}])
             self.assertEqual(document["throttled"]["clients"][0]["policy"], "client-bytes")

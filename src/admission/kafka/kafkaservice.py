@@ -19,7 +19,7 @@ from twisted.application.service import Service
 from twisted.internet.defer import Deferred, DeferredList, DeferredLock, inlineCallbacks, maybeDeferred
 from twisted.internet.interfaces import IAddress, IListeningPort
 from twisted.internet.protocol import Protocol, ServerFactory
-from twisted.internet.task import deferLater
+from twisted.internet.task import LoopingCall, deferLater
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import FileLogObserver, ILogObserver, Logger
 from twisted.python.components import Componentized
@@ -30,13 +30,14 @@ from .._version import isCompiled
 from ..clock import MonotonicClock, useMonotonicTimers, wallSeconds
 from ..connection.factory import AdmittedFactory, ConnectionLimits
 from ..connection.hangup import HangUpWatch
-from ..control import AdmissionControl
+from ..control import SWEEP_SECONDS, AdmissionControl
 from ..garbage import GarbageCollection
 from ..gate.gate import Gate
+from ..interfaces import QuotaEntity
 from ..metrics.registry import SensorRegistry
 from ..profiling.profiler import Profiler
 from ..profiling.reports import MemoryReports
-from ..recording.events import Origin
+from ..recording.events import KEPT, Origin
 from ..recording.recorder import EventRecorder
 from ..recording.requestrecording import RequestRecording
 from ..recording.tables import REQUESTS
@@ -404,6 +405,7 @@ class KafkaService(Service):
         control = buildControl(settings, config.quotas, clock, bool(config.exports))
         control.addSensors(self.sensors)
         self.server = self.makeServer(gate, control, started)
+        self._startKeeping()
         self._startRecording(recorder, gateSeed)
 
         limits = self._connectionLimits()
@@ -505,10 +507,24 @@ class KafkaService(Service):
         now = self._clock.seconds()
         for entity, limits in control.limits.items():
             recorder.limitsChanged(entity, limits, now)
+        for name, numbers in self.server.limits.kept().items():
+            for key, number in numbers.items():
+                recorder.limitsChanged(QuotaEntity(user=key), {f"{KEPT}{name}": number}, now)
         # The name without the address after it, of which there may be any number.
         self.server.limits.onEnforced = lambda entity, limits, by, now: recorder.limitsChanged(
             entity, limits, now, by.rpartition(" at ")[0] or by
         )
+
+    def _startKeeping(self) -> None:
+        """
+        Store from time to time what policies are to know after a restart, and once more after the last request.
+        """
+        keep = self.server.limits.keep
+        keeping = LoopingCall(keep)
+        keeping.clock = self._clock
+        keeping.start(SWEEP_SECONDS, now=False)
+        self._started.callback(keep)
+        self._started.callback(keeping.stop)
 
     def _startReports(self, profile: MemoryProfile, profiler: Profiler) -> None:
         reports = MemoryReports(profiler, profile.directory, profile.intervalSeconds, self._clock, self._deferToThread)

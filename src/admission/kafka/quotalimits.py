@@ -125,7 +125,42 @@ class QuotaLimits:
                 control.configure(entity, self._shared(limits), seconds())
         for key, value in self._table.items():
             self._restore(key, value)
+        self._memory = log.table("policies")
+        control.resume(self.kept(), seconds())
         control.restore(control.limitNames, self._producers(), seconds())
+
+    def kept(self) -> dict[str, dict[str, float]]:
+        """
+        What policies are told after a restart: numbers by key, by the name of the policy.
+        """
+        kept: dict[str, dict[str, float]] = {}
+        for place, value in self._memory.items():
+            try:
+                name, key = json.loads(place.decode("utf-8", "surrogatepass"))
+                kept.setdefault(name, {})[key] = float(value)
+            except ValueError as error:
+                self._log.error("what a policy knew as {place!r} is lost: {error}", place=place, error=error)
+        return kept
+
+    def keep(self) -> None:
+        """
+        Store what policies are to know after a restart; call it regularly, and when there are no more requests.
+        """
+        try:
+            for name, numbers in self._control.takeChanges(self._seconds()).items():
+                for key, number in numbers.items():
+                    self._keep(name, key, number)
+        except LogRefusal as error:
+            self._log.error("what policies know now will not be known after a restart: {error}", error=error)
+
+    def _keep(self, name: str, key: str, number: float) -> None:
+        place = json.dumps([name, key], ensure_ascii=False).encode("utf-8", "surrogatepass")
+        if len(place) > LONGEST_KEY_BYTES:
+            self._log.error("the policy {name} has too long a key, so it is not stored: {key!r}", name=name, key=key)
+        elif number > 0:
+            self._memory.put(place, repr(float(number)).encode("ascii"))
+        else:
+            self._memory.delete(place)
 
     def describe(self, wanted: Mapping[str, str | None], strict: bool) -> Iterator[tuple[QuotaEntity, Limits]]:
         """

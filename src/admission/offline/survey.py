@@ -67,8 +67,9 @@ def findRuns(requests: DataFrame) -> list[Run]:
         F.unix_micros(F.min("ts")).alias("begin_us"),
         F.unix_micros(F.max("ts")).alias("end_us"),
         F.max(F.greatest("mono_us", "decided_mono_us", "sent_mono_us")).alias("horizon_us"),
-        F.min(F.unix_micros("ts") - F.col("mono_us")).alias("wall_offset_us"),
         F.max(F.expr(f"traits & {TWO_WAY} = {TWO_WAY}")).alias("has_two_way"),
+        # What policies saw when they were built: the clock may have been set since.
+        F.min_by(F.unix_micros("ts") - F.col("mono_us"), "mono_us").alias("wall_offset_us"),
         *(F.first(name, ignorenulls=True).alias(name) for name in _CONSTANTS),
     )
     return [

@@ -20,6 +20,9 @@ from .objectgroups import Group
 MAX_ROWS = 30
 """How many classes are shown."""
 
+MAX_GARBAGE_ROWS = 10
+"""The same of garbage."""
+
 
 class _Information(ctypes.Structure):
     """
@@ -124,6 +127,23 @@ class GroupSize:
 
 
 @frozen
+class Garbage:
+    """
+    What nothing can reach and only the garbage collector frees, because it is in cycles or cycles refer to it.
+
+    @ivar objects: the number of containers.
+    @ivar rows: a summary, as pympler has it.
+    """
+
+    objects: int
+    rows: Sequence[Row] = field(repr=False)
+
+    @property
+    def sizeBytes(self) -> int:
+        return sum(row[2] for row in self.rows)
+
+
+@frozen
 class Cost:
     """
     The cost of a snapshot.
@@ -149,8 +169,9 @@ class Snapshot:
     @ivar start: the process before the server had built anything.
     @ivar now: the process when the snapshot began.
     @ivar sizes: of each group, and of each purpose of the ledger that belongs to no group.
-    @ivar rows: a summary of all objects, as pympler has it.
+    @ivar rows: a summary of all objects but garbage, as pympler has it.
     @ivar stride: how many objects each counted one stands for.
+    @ivar garbage: L{None} if it was not looked for.
     """
 
     boot: str
@@ -161,6 +182,7 @@ class Snapshot:
     sizes: Sequence[GroupSize]
     rows: Sequence[Row] = field(repr=False)
     stride: int
+    garbage: Garbage | None
     cost: Cost
 
     @property
@@ -190,12 +212,19 @@ class Snapshot:
         The rest of the growth.  Negative if the ledger claims too much, for instance for a request whose bytes have not
         arrived.
         """
-        return self.grownBytes - self.ledgerBytes - self.unclaimedBytes
+        return self.grownBytes - self.ledgerBytes - self.unclaimedBytes - self.garbageBytes
+
+    @property
+    def garbageBytes(self) -> int:
+        """
+        What is garbage in cycles; zero if it was not looked for.
+        """
+        return 0 if self.garbage is None else self.garbage.sizeBytes
 
     @property
     def heapBytes(self) -> int:
         """
-        The size of all Python objects.
+        The size of all Python objects but garbage.
         """
         return sum(row[2] for row in self.rows)
 
@@ -239,19 +268,27 @@ def documentOf(snapshot: Snapshot, first: Snapshot | None = None, previous: Snap
             "bytes": grown,
             "ledgerBytes": snapshot.ledgerBytes,
             "unclaimedBytes": snapshot.unclaimedBytes,
+            "garbageBytes": snapshot.garbageBytes,
             "unknownBytes": snapshot.unknownBytes,
             "unknownFraction": snapshot.unknownBytes / grown if grown > 0 else None,
         },
+        "garbage": None
+        if snapshot.garbage is None
+        else {"objects": snapshot.garbage.objects, "largest": _largest(snapshot.garbage.rows, MAX_GARBAGE_ROWS)},
         "remainder": list(_remainder(snapshot, first)),
         "heap": {
             "bytes": snapshot.heapBytes,
             "objects": sum(row[1] for row in snapshot.rows),
             "stride": snapshot.stride,
-            "largest": sorted(snapshot.rows, key=lambda row: -row[2])[:MAX_ROWS],
+            "largest": _largest(snapshot.rows, MAX_ROWS),
         },
         "since": [_difference(snapshot, each) for each in _distinct(previous, first)],
         "cost": asdict(snapshot.cost),
     }
+
+
+def _largest(rows: Sequence[Row], count: int) -> list[Row]:
+    return sorted(rows, key=lambda row: -row[2])[:count]
 
 
 def _distinct(previous: Snapshot | None, first: Snapshot | None) -> Iterator[Snapshot]:
@@ -263,7 +300,7 @@ def _distinct(previous: Snapshot | None, first: Snapshot | None) -> Iterator[Sna
 
 def _remainder(snapshot: Snapshot, first: Snapshot | None) -> Iterator[dict[str, Any]]:
     """
-    Where the memory may be that is neither in the ledger nor measured.
+    Where the memory may be that is neither in the ledger, nor in a group, nor garbage.
     """
     start, now = snapshot.start, snapshot.now
     known = 0
@@ -296,6 +333,7 @@ def _difference(snapshot: Snapshot, before: Snapshot) -> dict[str, Any]:
         "bytes": grown,
         "ledgerBytes": snapshot.ledgerBytes - before.ledgerBytes,
         "unclaimedBytes": snapshot.unclaimedBytes - before.unclaimedBytes,
+        "garbageBytes": snapshot.garbageBytes - before.garbageBytes,
         "unknownBytes": unknown,
         "unknownFraction": unknown / grown if grown > 0 else None,
         "heapBytes": snapshot.heapBytes - before.heapBytes,

@@ -5,6 +5,7 @@ Takes snapshots in short turns, so that no client waits.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Mapping
 from random import Random
 from typing import Any
@@ -15,8 +16,8 @@ from twisted.internet.task import Cooperator
 from twisted.python.failure import Failure
 
 from ..metrics.process import ProcessUsage
-from .census import MAX_MEMBERS, MAX_OBJECTS, Census, Sizing, containers
-from .memorysnapshot import Cost, GroupSize, Snapshot, documentOf, readProcess, sizesOf
+from .census import MAX_MEMBERS, MAX_OBJECTS, Census, Sizing, containers, cyclicGarbage
+from .memorysnapshot import Cost, Garbage, GroupSize, Snapshot, documentOf, readProcess, sizesOf
 from .objectgroups import Grouping
 
 TURN_SECONDS = 0.005
@@ -27,6 +28,10 @@ REST_SECONDS = 0.01
 
 MIN_SECONDS = 10.0
 """A younger snapshot than this is returned again."""
+
+
+MUCH_GARBAGE = 10_000
+"""How many containers of garbage are worth freeing at once; fewer stay until the collector looks again."""
 
 
 class ProfilerStopped(Exception):
@@ -57,6 +62,7 @@ class Profiler:
         usage: ProcessUsage | None = None,
         objects: Callable[[], list[Any]] = containers,
         maxObjects: int = MAX_OBJECTS,
+        garbage: Callable[[int], list[Any] | None] = cyclicGarbage,
     ) -> None:
         """
         Make it before the server builds anything: growth is measured from here.
@@ -66,6 +72,7 @@ class Profiler:
         @param opaque: see L{Sizing}.
         @param usage: the kernel's figures of the process.
         @param objects: see L{Census}, like C{maxObjects}.
+        @param garbage: see L{cyclicGarbage}.
         """
         self.boot = boot
         self.document: dict[str, Any] | None = None
@@ -77,6 +84,7 @@ class Profiler:
         self._usage = ProcessUsage() if usage is None else usage
         self._objects = objects
         self._maxObjects = maxObjects
+        self._garbage = garbage
         self._start = readProcess(self._usage, {})
         self._first: Snapshot | None = None
         self._previous: Snapshot | None = None
@@ -143,7 +151,16 @@ class Profiler:
         began = self._clock.seconds()
         now = readProcess(self._usage, self._claims())
         self._count += 1
-        census = Census(self._grouping, Random(self._count), self._objects, self._maxObjects)
+        # Kept until the end, since its ids tell it from the rest.
+        thrownAway = self._garbage(self._maxObjects)
+        yield
+        garbage = None
+        if thrownAway is not None:
+            census = Census(self._grouping, Random(self._count), thrownAway.copy)
+            yield from census.steps()
+            garbage = Garbage(len(thrownAway), census.rows)
+        leftOut = frozenset(map(id, thrownAway or ()))
+        census = Census(self._grouping, Random(self._count), self._objects, self._maxObjects, leftOut)
         yield from census.steps()
         opaque = self._opaque()
         measured = []
@@ -162,10 +179,16 @@ class Profiler:
             sizesOf(self._grouping.groups, measured, now.claims),
             census.rows,
             census.stride,
+            garbage,
             Cost(self._clock.seconds() - began, sum(self._turns), max(self._turns)),
         )
         self._grouping.forget()
         yield
+        if thrownAway is not None and len(thrownAway) >= MUCH_GARBAGE:
+            # Whoever looks for it regularly may have looked meanwhile, when it was referred to from here.
+            thrownAway.clear()
+            gc.collect()
+            yield
         self.document = documentOf(snapshot, self._first, self._previous)
         self._first = self._first or snapshot
         self._previous = snapshot

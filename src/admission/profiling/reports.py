@@ -46,7 +46,8 @@ table { border-collapse: collapse; } td, th { padding: .2rem .8rem; border-botto
 td:not(.name), th:not(.name) { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .name { text-align: left; overflow-wrap: anywhere; }
 .bar { display: flex; height: 1.4rem; margin: 1rem 0; background: #e6eaf1; }
-.known { background: #2f6fb2; } .unclaimed { background: #c9a227; } .unknown { background: #c2571a; }
+.known { background: #2f6fb2; } .unclaimed { background: #c9a227; }
+.garbage { background: #7d6aa8; } .unknown { background: #c2571a; }
 @media (prefers-color-scheme: dark) { body { color: #dde3ec; background: #161b22; }
   td, th { border-color: #313a48; } .bar { background: #2a3240; } }
 </style>
@@ -56,10 +57,12 @@ $sentences
 <span class="start" style="width: $startPercent%" title="start"></span>
 <span class="known" style="width: $knownPercent%" title="in the ledger"></span>
 <span class="unclaimed" style="width: $unclaimedPercent%" title="measured, and in no ledger"></span>
+<span class="garbage" style="width: $garbagePercent%" title="garbage in cycles"></span>
 <span class="unknown" style="width: $unknownPercent%" title="neither"></span>
 </div>
 <h2>What is in the ledger or was measured</h2>
 $groups
+$garbage
 <h2>Where the rest may be</h2>
 $remainder
 $changes
@@ -81,6 +84,7 @@ def textOf(document: Document) -> str:
         f"{_title(document)}\n",
         "".join(f"{each}\n" for each in _sentences(document)),
         table([_TITLES, *_groupRows(document)], "<>>>>", indent="  "),
+        *(f"{_garbageTitle(document)}:\n{_summary(rows)}" for rows in _garbageRows(document)),
         f"Where the rest may be:\n{table(remainder, '><', indent='  ')}",
         *(
             f"Grown since snapshot {since['number']}:\n"
@@ -102,12 +106,13 @@ def htmlOf(document: Document) -> str:
     @raise LookupError: as L{textOf} does.
     """
     growth, process = document["growth"], document["process"]
-    startPercent, knownPercent, unclaimedPercent, unknownPercent = (
+    startPercent, knownPercent, unclaimedPercent, garbagePercent, unknownPercent = (
         f"{100 * max(held, 0) / max(process['privateBytes'], 1):.1f}"
         for held in (
             process["startPrivateBytes"],
             growth["ledgerBytes"],
             growth["unclaimedBytes"],
+            growth["garbageBytes"],
             growth["unknownBytes"],
         )
     )
@@ -122,19 +127,23 @@ def htmlOf(document: Document) -> str:
         + _htmlTable(classTitles, ((name, f"{count:+,}", _signed(held)) for name, count, held in since["most"]))
         for since in document["since"]
     ]
-    largest = ((name, f"{count:,}", roundedBytes(held)) for name, count, held in document["heap"]["largest"])
     return _PAGE.substitute(
         title=escape(_title(document)),
         sentences="\n".join(f"<p>{escape(each)}.</p>" for each in _sentences(document)),
         startPercent=startPercent,
         knownPercent=knownPercent,
         unclaimedPercent=unclaimedPercent,
+        garbagePercent=garbagePercent,
         unknownPercent=unknownPercent,
         groups=_htmlTable(_TITLES, _groupRows(document)),
+        garbage="\n".join(
+            f"<h2>{escape(_garbageTitle(document))}</h2>\n{_htmlTable(classTitles, _sizeRows(rows))}"
+            for rows in _garbageRows(document)
+        ),
         remainder=_htmlTable(("", "since the start"), remainder),
         changes="\n".join(changes),
         heap=escape(_heapTitle(document)),
-        largest=_htmlTable(classTitles, largest),
+        largest=_htmlTable(classTitles, _sizeRows(document["heap"]["largest"])),
         notes="\n".join(f"<p>Note: {escape(each)}.</p>" for each in _notes(document)),
     )
 
@@ -232,6 +241,22 @@ def _heapTitle(document: Document) -> str:
     return f"Largest of {heap['objects']:,} objects, {roundedBytes(heap['bytes'])}"
 
 
+def _garbageTitle(document: Document) -> str:
+    return f"Largest of {document['garbage']['objects']:,} containers of garbage in cycles"
+
+
+def _garbageRows(document: Document) -> list[Sequence[Any]]:
+    """
+    The one summary of garbage, if there is any.
+    """
+    garbage = document["garbage"]
+    return [garbage["largest"]] if garbage is not None and garbage["largest"] else []
+
+
+def _sizeRows(summary: Iterable[Sequence[Any]]) -> Iterable[Sequence[str]]:
+    return ((name, f"{count:,}", roundedBytes(held)) for name, count, held in summary)
+
+
 def _sentences(document: Document) -> list[str]:
     process, growth = document["process"], document["growth"]
     sentences = [
@@ -254,6 +279,7 @@ def _accounted(growth: Mapping[str, Any]) -> str:
     return (
         f"in the ledger {_signed(growth['ledgerBytes'])}, "
         f"measured and in no ledger {_signed(growth['unclaimedBytes'])}, "
+        f"garbage in cycles {_signed(growth['garbageBytes'])}, "
         f"neither {_signed(growth['unknownBytes'])}{part}"
     )
 
@@ -293,6 +319,8 @@ def _notes(document: Document) -> list[str]:
     ]
     if heap["stride"] > 1:
         notes.append(f"one container in {heap['stride']} was looked at, so all numbers of objects are estimates")
+    if document["garbage"] is None:
+        notes.append("garbage in cycles was not looked for: there are too many objects to look at all of them at once")
     sampled = [each["name"] for each in document["groups"] if each["isSampled"]]
     if sampled:
         notes.append(f"measured by a sample of the objects: {', '.join(sampled)}")

@@ -30,6 +30,12 @@ EXPIRE = "expire"
 OPENED = "opened"
 CLOSED = "closed"
 
+KEPT = "kept by "
+"""
+What the name of a limit begins with that is none, but a number that a policy kept over a restart: the policy's name
+follows, and the key is in the place of the user.
+"""
+
 GAUGE = "gauge"
 COUNTER = "counter"
 

@@ -21,6 +21,7 @@ from ..interfaces import (
     ORDINARY,
     IAccountable,
     IIdentityAudit,
+    IPersistent,
     IQuotaPolicy,
     IReplayable,
     IRequestLifecycle,
@@ -184,7 +185,7 @@ class FixedQuotaPolicyContract(QuotaFixture):
         """
         policy = self.build()
         verifyObject(IQuotaPolicy, policy)
-        for interface in (IAccountable, IReplayable, IRequestLifecycle, IRestorable, IIdentityAudit):
+        for interface in (IAccountable, IReplayable, IRequestLifecycle, IRestorable, IPersistent, IIdentityAudit):
             if interface.providedBy(policy):
                 verifyObject(interface, policy)
         self.assertIs(policy.isShadow, False)
@@ -359,6 +360,32 @@ class FixedQuotaPolicyContract(QuotaFixture):
             IRestorable(policy).restore(requests[0].principal, identities, self.now)
             self.assertFalse(self.isThrottled([self.send(policy, request) for request in requests]))
             IRestorable(self.build(clients=0)).restore("nobody", identities, self.now)
+
+    def test_resuming(self) -> None:
+        """
+        An L{IPersistent} continues after a restart where it was, and forgets what was stored when it makes no
+        difference any more.
+        """
+        policy, alone = self.build(), self.build()
+        if not IPersistent.providedBy(policy):
+            return
+        self.assertUnaffectedBy(lambda policy: IPersistent(policy).takeChanges())
+        kept: dict[str, float] = {}
+        requests = self.excess(0)
+        for part in (requests[:3], requests[3:6], requests[6:]):
+            answers = [self.send(policy, request) for request in part]
+            self.assertSameAnswers(answers, [self.send(alone, request) for request in part])
+            kept.update(IPersistent(policy).takeChanges())
+            policy = self.build()
+            IPersistent(policy).resume({key: number for key, number in kept.items() if number > 0}, self.now)
+        self.passSeconds(self.forgetSeconds)
+        restarted = self.build()
+        IPersistent(restarted).resume(dict(kept), self.now)
+        for each in (policy, restarted):
+            each.sweep(self.now)
+            left = {**kept, **IPersistent(each).takeChanges()}
+            self.assertEqual({key: number for key, number in left.items() if number > 0}, {})
+        self.assertSameAnswers(self.exceed(restarted), self.exceed(self.build()))
 
     def test_auditing(self) -> None:
         """

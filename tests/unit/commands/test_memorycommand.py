@@ -34,7 +34,11 @@ class MemoryCommandTests(SynchronousTestCase):
             "atSeconds": 0.0,
             "process": {"residentBytes": 1, "privateBytes": 1, "fileBytes": 0, "startPrivateBytes": 1},
             "groups": [],
-            "growth": {"bytes": 0, "ledgerBytes": 0, "unclaimedBytes": 0, "unknownBytes": 0, "unknownFraction": None},
+            "growth": {
+                **dict.fromkeys(("bytes", "ledgerBytes", "unclaimedBytes", "garbageBytes", "unknownBytes"), 0),
+                "unknownFraction": None,
+            },
+            "garbage": None,
             "remainder": [{"name": "rest", "bytes": 0}],
             "heap": {"bytes": 0, "objects": 0, "stride": 1, "largest": [["int", 1, 1]]},
             "since": [],

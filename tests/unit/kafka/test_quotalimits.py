@@ -13,9 +13,10 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from twisted.internet.defer import Deferred
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
 
 from admission.control import AdmissionControl
-from admission.interfaces import ADMITTED, DEFAULT, Decision, QuotaEntity, Request, Usage
+from admission.interfaces import ADMITTED, DEFAULT, Decision, IPersistent, QuotaEntity, Request, Usage
 from admission.kafka.broker.log.interface import LONGEST_KEY_BYTES, LogFailed, LogRefusal
 from admission.kafka.quotalimits import Alteration, LimitRefused, QuotaLimits, describeEntity
 from admission.quotas.limits import ADDRESS_KINDS, CLIENT_KINDS, EntityKind, LimitTable
@@ -653,3 +654,89 @@ class ModelTests(SynchronousTestCase):
                 if (limits := {**case.static.get(entity, {}), **committed.get(entity, {})})
             }
             self.assertEqual(case.control.limits, expected)
+
+
+@define(eq=False, slots=False)
+@implementer(IPersistent)
+class PersistentPolicy(TablePolicy):
+    """
+    A policy that says what it is told to.
+
+    @ivar changes: what it says next.
+    @ivar resumed: all that it was told.
+    """
+
+    changes: dict[str, float] = field(factory=dict)
+    resumed: list[Mapping[str, float]] = field(factory=list)
+
+    def takeChanges(self) -> Mapping[str, float]:
+        changes, self.changes = self.changes, {}
+        return changes
+
+    def resume(self, kept: Mapping[str, float], now: float) -> None:
+        self.resumed.append(kept)
+
+
+class KeepingTests(LimitsTestCase):
+    """What policies know survives restarts."""
+
+    static: Mapping[QuotaEntity, Mapping[str, float]] = {}
+
+    def persistent(self) -> PersistentPolicy:
+        """A policy that has just been built."""
+        return PersistentPolicy(LimitTable((RATE,), CLIENT_KINDS))
+
+    def test_restart(self) -> None:
+        """Each policy is told its own numbers, those that changed last; once, and not if there are none."""
+        first, second = self.persistent(), self.persistent()
+        self.restart(first, second)
+        first.changes = {"alice": 5.0, "bob": 1.5, "b\u00f6b\ud800": 2.0}
+        self.quotaLimits.keep()
+        first.changes = {"alice": 6.0, "bob": 0.0, "nobody": 0.0}
+        self.quotaLimits.keep()
+        self.clock.turn()
+        again, other = self.persistent(), self.persistent()
+        self.restart(again, other)
+        self.assertEqual(again.resumed, [{"alice": 6.0, "b\u00f6b\ud800": 2.0}])
+        self.assertEqual((first.resumed, second.resumed, other.resumed), ([], [], []))
+
+    def test_broken(self) -> None:
+        """What cannot be stored or read is logged, and all else is stored and read."""
+        policy = self.persistent()
+        self.restart(policy)
+        policy.changes = {"a" * LONGEST_KEY_BYTES: 1.0, "alice": 2.0}
+        with capturedLogs() as events:
+            self.quotaLimits.keep()
+        self.assertIn("too long a key", formatEvent(*events))
+        self.log.table("policies").put(b"no JSON", b"1.0")
+        self.clock.turn()
+        again = self.persistent()
+        with capturedLogs() as events:
+            self.restart(again)
+        self.assertIn("no JSON", formatEvent(*events))
+        self.assertEqual(again.resumed, [{"alice": 2.0}])
+
+    def test_full(self) -> None:
+        """Where nothing can be stored, that is logged once, however many numbers there are."""
+        policy = self.persistent()
+        self.restart(policy)
+        self.log.close()
+        policy.changes = {"alice": 1.0, "bob": 2.0}
+        with capturedLogs() as events:
+            self.quotaLimits.keep()
+        [event] = events
+        self.assertIn("will not be known after a restart: the log is closed", str(formatEvent(event)))
+
+    def test_failing(self) -> None:
+        """A policy that fails costs no other its memory."""
+        failing, policy = self.persistent(), self.persistent()
+        self.restart(failing, policy)
+        policy.changes = {"alice": 2.0}
+        for wrong in (None, {"alice": "much"}, {"alice": math.nan}, {"alice": -1.0}):
+            failing.changes = wrong  # type: ignore[assignment]
+            self.quotaLimits.keep()
+        self.clock.turn()
+        self.flushLoggedErrors()
+        again = [self.persistent(), self.persistent()]
+        self.restart(*again)
+        self.assertEqual([each.resumed for each in again], [[], [{"alice": 2.0}]])

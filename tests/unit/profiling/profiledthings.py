@@ -68,6 +68,7 @@ class ProfilerTestCase(SynchronousTestCase):
         self.usage = FakeUsage()
         self.grow(50 * MIB)
         self.things: list[Any] = []
+        self.garbage: list[Any] = []
         self.claims: dict[str, int] = {}
         self.profiler = Profiler(
             THINGS,
@@ -77,6 +78,7 @@ class ProfilerTestCase(SynchronousTestCase):
             "boot",
             usage=self.usage,
             objects=lambda: list(self.things),
+            garbage=lambda maxObjects: list(self.garbage),
         )
         self.addCleanup(self.profiler.stop)
 

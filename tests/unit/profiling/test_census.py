@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Iterator
 from random import Random
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from pympler import asizeof, summary
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.profiling.census import MAX_MEMBERS, Census, Sizing, containers
+from admission.profiling.census import MAX_MEMBERS, Census, Sizing, containers, cyclicGarbage
 from admission.profiling.objectgroups import Grouping
 from tests.unit.profiling.profiledthings import NAME, THINGS, Shared, Thing
 
@@ -146,3 +147,51 @@ class SizingTests(SynchronousTestCase):
     def test_nothing(self) -> None:
         """Nothing takes nothing."""
         self.assertEqual(sized([]).sizeBytes, 0)
+
+
+class Knot:
+    """An object that refers to itself."""
+
+    def __init__(self) -> None:
+        self.held = [self]
+
+
+class CyclicGarbageTests(SynchronousTestCase):
+    """What L{cyclicGarbage} finds."""
+
+    def setUp(self) -> None:
+        gc.collect()
+        gc.disable()
+        self.addCleanup(gc.enable)
+
+    def knotsIn(self, found: list[Any] | None) -> int:
+        return sum(type(each) is Knot for each in found or ())
+
+    def test_found(self) -> None:
+        """It is what nothing can reach, also if it is old; and all is as before, until somebody collects."""
+        alive = Knot()
+        for _ in range(3):
+            Knot()
+        gone = weakref.ref(Knot())
+        self.assertEqual(self.knotsIn(cyclicGarbage(10**9)), 4)
+        self.assertEqual((gc.garbage, gc.get_debug()), ([], 0))
+        self.assertEqual(self.knotsIn(cyclicGarbage(10**9)), 4)
+        gc.collect()
+        self.assertEqual(self.knotsIn(cyclicGarbage(10**9)), 0)
+        self.assertIsNone(gone())
+        self.assertIs(alive.held[0], alive)
+
+    def test_tooMuch(self) -> None:
+        """Where there is more to look at than it may, it does not look."""
+        Knot()
+        self.assertIsNone(cyclicGarbage(1000))
+        self.assertEqual(self.knotsIn(cyclicGarbage(10**9)), 1)
+
+    def test_others(self) -> None:
+        """What others keep as garbage, and how they look for it, stays."""
+        kept = object()
+        gc.garbage.append(kept)
+        self.addCleanup(gc.garbage.clear)
+        Knot()
+        self.assertEqual(self.knotsIn(cyclicGarbage(10**9)), 1)
+        self.assertEqual(gc.garbage, [kept])

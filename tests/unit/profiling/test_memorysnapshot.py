@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.profiling.memorysnapshot import freeBytes
-from admission.profiling.reports import textOf
+from admission.profiling.reports import htmlOf, textOf
 from tests.unit.profiling.profiledthings import MIB, NAME, ProfilerTestCase, Thing
 
 
@@ -68,6 +68,38 @@ class SnapshotTests(ProfilerTestCase):
         self.assertApproximates(since["unclaimedBytes"], 8 * MIB, 10_000)
         self.assertEqual(since["ledgerBytes"], 2 * MIB)
         self.assertRegex(textOf(document), r"Grown since snapshot 1:\n.*\n +things +\+0 B +\+8 MiB\n +other +\+2 MiB")
+
+    def test_garbage(self) -> None:
+        """What only the garbage collector frees is apart: in no group, not among other objects, and not in the rest."""
+        alive, lost = Thing(bytearray(MIB)), [Thing(bytearray(MIB)) for _ in range(5)]
+        self.things, self.garbage = [alive, *lost], lost
+        self.claims = {"held": MIB}
+        self.take()
+        self.things = [alive, *lost, *lost]
+        self.garbage = [*lost, *(Thing(bytearray(2 * MIB)) for _ in range(2))]
+        self.grow(12 * MIB)
+        document = self.take()
+        growth = document["growth"]
+        self.assertEqual((document["groups"][0]["objects"], growth["ledgerBytes"]), (1, MIB))
+        self.assertApproximates(growth["garbageBytes"], 9 * MIB, 5000)
+        self.assertApproximates(growth["unknownBytes"], 2 * MIB, 5000)
+        self.assertApproximates(document["since"][0]["garbageBytes"], 4 * MIB, 5000)
+        self.assertLess(document["heap"]["bytes"], 1.1 * MIB)
+        self.assertEqual(document["garbage"]["objects"], 7)
+        self.assertEqual(document["garbage"]["largest"][0][:2], ["bytearray", 7])
+        for text in (textOf(document), htmlOf(document)):
+            self.assertIn("garbage in cycles +9 MiB, neither +2 MiB", text)
+            self.assertRegex(text, "Largest of 7 containers of garbage in cycles(.*\n)+?.*bytearray")
+
+    def test_garbageUnknown(self) -> None:
+        """Where garbage was not looked for, that is said, and it is not counted."""
+        self.profiler._garbage = lambda maxObjects: None
+        self.things = [[]]
+        document = self.take()
+        self.assertEqual((document["garbage"], document["growth"]["garbageBytes"]), (None, 0))
+        for text in (textOf(document), htmlOf(document)):
+            self.assertIn("garbage in cycles was not looked for", text)
+            self.assertNotIn("containers of garbage", text)
 
     def test_remainder(self) -> None:
         """The parts of the rest add up to it, and objects of no group are one of them."""

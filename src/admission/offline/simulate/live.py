@@ -5,7 +5,7 @@ A policy applied to a trace.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from heapq import heappop, heappush
 from math import inf
@@ -16,6 +16,7 @@ from twisted.python.components import proxyForInterface
 from admission.control import SWEEP_SECONDS, AdmissionControl, Begun
 from admission.interfaces import (
     NOTHING,
+    IPersistent,
     IQuotaPolicy,
     IReplayable,
     IRequestLifecycle,
@@ -49,6 +50,8 @@ newRequest: Callable[[tuple[Any, ...]], Request] = partial(tuple.__new__, Reques
 
 newUsage: Callable[[tuple[Any, ...]], Usage] = partial(tuple.__new__, Usage)
 """Makes a usage of all its fields."""
+
+_NOTHING_KEPT: Mapping[str, float] = {}
 
 _SWEEP_US = round(SWEEP_SECONDS * 1e6)
 
@@ -102,6 +105,7 @@ class LivePolicy:
         changes: Sequence[LimitChange],
         maxDelayUs: int,
         hasSay: bool = True,
+        kept: Mapping[str, float] = _NOTHING_KEPT,
     ) -> None:
         """
         @param policy: a new policy, not asked before.
@@ -109,6 +113,7 @@ class LivePolicy:
         @param changes: the limit changes, in time order.
         @param maxDelayUs: the longest delay to give at a time.
         @param hasSay: whether it can refuse; its delays are returned in any case.
+        @param kept: what it knows from before a restart, if it is an L{IPersistent}.
         """
         self.policy = policy
         self._isFollowing = IRequestLifecycle.providedBy(policy)
@@ -127,6 +132,8 @@ class LivePolicy:
         for change in changes:
             if change.isStart:
                 self._change(change, beginUs)
+        if kept and IPersistent.providedBy(policy):
+            IPersistent(policy).resume(kept, beginUs / 1e6)
         self._sweepUs: float = beginUs + _SWEEP_US
         self._nextUs: float = beginUs
         self._findNext()

@@ -9,10 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 from pyarrow import compute as pc
 
 from admission.interfaces import QuotaEntity
+from admission.recording.events import KEPT
 
 from ..failures import TraceError
 
@@ -94,6 +95,8 @@ class Run:
     @ivar wallOffsetUs: added to a moment to get microseconds since the epoch.
     @ivar changes: of limits, in time order; see L{withHistory}.
     @ivar gaps: in time order; likewise.
+    @ivar kept: what each policy kept over the restart before this run, see L{admission.interfaces.IPersistent};
+        likewise.
     @ivar requests: how many there are.
     @ivar beginUs: the first arrival, in microseconds since the epoch.
     @ivar endUs: the last arrival.
@@ -113,6 +116,7 @@ class Run:
     wallOffsetUs: int = 0
     changes: Sequence[LimitChange] = ()
     gaps: Sequence[Gap] = ()
+    kept: Mapping[str, Mapping[str, float]] = field(factory=dict, hash=False)
     requests: int = 0
     beginUs: int = 0
     endUs: int = 0
@@ -158,8 +162,14 @@ def withHistory(runs: Iterable[Run], limits: pa.Table, gaps: pa.Table) -> list[R
     @raise TraceError: if a run cannot be replayed.
     """
     changes: dict[tuple[str, str], list[LimitChange]] = {}
+    kept: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
     for each in limits.select(LIMIT_COLUMNS).sort_by([("mono_us", "ascending"), ("seq", "ascending")]).to_pylist():
-        changes.setdefault((each["broker_id"], each["boot_id"]), []).append(_changeOf(each))
+        key = (each["broker_id"], each["boot_id"])
+        if each["limit_name"].startswith(KEPT):
+            policyName = each["limit_name"].removeprefix(KEPT)
+            kept.setdefault(key, {}).setdefault(policyName, {})[each["user"]] = each["value"]
+        else:
+            changes.setdefault(key, []).append(_changeOf(each))
     dropped: dict[tuple[str, str], list[Gap]] = {}
     for each in gaps.sort_by("seq").to_pylist():
         dropped.setdefault((each["broker_id"], each["boot_id"]), []).append(
@@ -173,7 +183,7 @@ def withHistory(runs: Iterable[Run], limits: pa.Table, gaps: pa.Table) -> list[R
                 f"{len(run.policyDescriptions)}; a recording of another version of admission needs that version"
             )
         key = (run.brokerId, run.bootId)
-        complete.append(evolve(run, changes=changes.get(key, ()), gaps=dropped.get(key, ())))
+        complete.append(evolve(run, changes=changes.get(key, ()), gaps=dropped.get(key, ()), kept=kept.get(key, {})))
     return complete
 
 

@@ -107,7 +107,15 @@ class Trial:
         @raise PolicyError: see L{Candidate.build}.
         """
         policy = _build(self.candidate, self.run, atUs / 1e6)
-        return LivePolicy(policy, atUs, self.changes, self.run.maxDelayUs, hasSay=self.hasSay)
+        return LivePolicy(policy, atUs, self.changes, self.run.maxDelayUs, self.hasSay, self._kept())
+
+    def _kept(self) -> Mapping[str, float]:
+        """
+        What it knows from before the server's restart: as much as the policy that it replaces.
+        """
+        names = self.run.policyNames
+        replaced = [names[index] for index in self.replaced] if self.isRecorded else _sameNamed(names, self.candidate)
+        return next((self.run.kept[name] for name in replaced if name in self.run.kept), {})
 
     def unlimited(self) -> Sequence[int]:
         """
@@ -182,7 +190,8 @@ def _tried(candidate: Candidate, run: Run, recorded: _Policies) -> Trial:
             value = None
         changes.append(LimitChange(change.atUs, change.entity, change.name, value, change.isStart))
     decisive = [index for index, (_, policy) in enumerate(recorded) if not policy.isShadow]
-    replaced = [index for index in decisive if run.policyNames[index].partition("-#")[0] == candidate.name]
+    sameNamed = _sameNamed(run.policyNames, candidate)
+    replaced = [index for index in decisive if run.policyNames[index] in sameNamed]
     retained = [index for index in decisive if index not in replaced]
     return _checked(Trial(candidate, run, changes, replaced, retained))
 
@@ -220,6 +229,10 @@ def _rebuilt(run: Run, known: dict[str, Candidate]) -> _Policies:
         raise PolicyError(
             f"a policy that was in force cannot be built again, and is needed to know its limits: {error}"
         ) from error
+
+
+def _sameNamed(policyNames: Sequence[str], candidate: Candidate) -> Sequence[str]:
+    return [name for name in policyNames if name.partition("-#")[0] == candidate.name]
 
 
 def _build(candidate: Candidate, run: Run, atSeconds: float = 0.0) -> Any:
