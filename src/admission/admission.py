@@ -382,7 +382,6 @@ class Admission:
     def _configured(self, entity: QuotaEntity, limits: Mapping[str, float | None], now: float) -> None:
         if self._recorder.isRecording:
             self._recorder.limitsChanged(entity, limits, now, CHANGED_BY)
-        self.debts.limitsChanged(now)
 
     def _requestsFields(self, now: float) -> dict[str, Any]:
         turns = self.gate.turns

@@ -181,7 +181,7 @@ class AdmissionControl:
     @ivar limitNames: the limits that any of the policies understands.
     @ivar policyNames: what the policies are called, in the order of
         L{Charge.shares}.
-    @ivar whenConfigured: what L{configure} calls when limits have been changed, with its own arguments.
+    @ivar whenConfigured: what L{configure} calls when a limit is another, with its own arguments.
     """
 
     _log = Logger()
@@ -542,6 +542,7 @@ class AdmissionControl:
             known = ", ".join(self.limitNames) or "none"
             raise ValueError(f"no quota policy knows the limit {', '.join(unknown)}; known: {known}")
         done: list[tuple[IQuotaPolicy, dict[str, float | None]]] = []
+        isChanged = False
         try:
             for member in self._members:
                 policy = member.policy
@@ -551,13 +552,14 @@ class AdmissionControl:
                     previous = {name: before.get(name) for name in own}
                     policy.configure(entity, own, now)
                     done.append((policy, previous))
+                    isChanged = isChanged or previous != own
         except FAILURES:
             for policy, previous in reversed(done):
                 policy.configure(entity, previous, now)
             raise
         finally:
             self._findLimiting()
-        for told in self.whenConfigured:
+        for told in self.whenConfigured if isChanged else ():
             told(entity, limits, now)
 
     def restore(self, limitNames: Collection[str], established: Iterable[tuple[str, int]], now: float) -> None:

@@ -367,6 +367,11 @@ class BrokerTestCase(SynchronousTestCase):
         self.clock.advance(0)
         self.addCleanup(self._stop)
 
+    def takeControl(self, control: AdmissionControl) -> None:
+        """Have other policies admit requests from now on."""
+        self.broker.control = self.factory.control = control
+        control.whenConfigured.append(self.broker.debts.configured)
+
     def deferToThread(self, function: Callable[..., Any], *arguments: Any) -> Deferred[Any]:
         """What the log hands to a thread runs at once, or when the test says so."""
         if not self.isHolding:

@@ -5,11 +5,13 @@ For how long clients were told to wait.
 
 from __future__ import annotations
 
-from collections.abc import ItemsView
+from collections.abc import ItemsView, Mapping
 from math import inf
 from typing import Protocol
 
 from attrs import define
+
+from ..interfaces import QuotaEntity
 
 MAX_DEBTS = 10_000
 """How many clients are remembered that were told to wait."""
@@ -83,6 +85,12 @@ class Debts:
         """
         debt = self._debts.get((principal, clientId))
         return 0.0 if debt is None else debt.heldUntilSeconds - now
+
+    def configured(self, entity: QuotaEntity, limits: Mapping[str, float | None], now: float) -> None:
+        """
+        Called by the control, see L{AdmissionControl.whenConfigured}.
+        """
+        self.limitsChanged(now)
 
     def limitsChanged(self, now: float) -> None:
         """

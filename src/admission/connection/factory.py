@@ -302,6 +302,8 @@ class AdmittedFactory(protocol.ServerFactory):
         self.cutOffs = 0
         self.fullSeconds = -inf
         self.debts = Debts() if debts is None else debts
+        if self.debts.configured not in self.control.whenConfigured:
+            self.control.whenConfigured.append(self.debts.configured)
         self.whenServing: Callable[[Any], object] = lambda factory: None
         self.whenResting: Callable[[Any], object] = lambda factory: None
         self._isServing = False

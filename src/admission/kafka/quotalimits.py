@@ -78,7 +78,6 @@ class QuotaLimits:
     with; the upper one is set at run time and survives restarts.  When a limit is
     removed from the upper layer, the one below it holds again.
 
-    @ivar onChange: called when changed limits are in force.
     @ivar onEnforced: called for each entity whose limits have just been put in
         force, with the entity, the limits that have changed (L{None} for removed
         ones), who changed them, and the time that the policies were given.
@@ -107,7 +106,6 @@ class QuotaLimits:
         @param share: how much of each limit the policies enforce, where several servers enforce it together.
         @raise LogRefusal: if the stored limits cannot be read.
         """
-        self.onChange: Callable[[], object] = lambda: None
         self.onEnforced: Callable[[QuotaEntity, Mapping[str, float | None], str, float], object] = lambda *_: None
         self._whenFlushed = log.whenFlushed
         self._producers = log.producers
@@ -231,8 +229,6 @@ class QuotaLimits:
                 # A policy that was built with these limits just now refuses them.
                 self._log.failure("limits of {entity} stay as they were", entity=describeEntity(entity))
         self._restoreEstablished({entity: names for entity, names in enforced.items() if names})
-        if enforced:
-            self.onChange()
         return hasChanged
 
     def _restore(self, key: bytes, value: bytes) -> None:
@@ -342,8 +338,6 @@ class QuotaLimits:
                 verdicts[index] = LimitRefused(str(refusal))
                 self._rollBack(entity)
         self._restoreEstablished({entity: names for entity, names in enforced.items() if names})
-        if enforced:
-            self.onChange()
         done.callback(verdicts)
 
     def _restoreEstablished(self, limited: Mapping[QuotaEntity, set[str]]) -> None:

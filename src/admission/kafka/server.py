@@ -12,7 +12,6 @@ from typing import Any, Generic, TypeVar
 from attrs import define, field
 from twisted.internet.interfaces import IReactorTime
 
-from ..clock import wholeMicroseconds
 from ..connection.debts import Debts
 from ..control import AdmissionControl
 from ..gate.gate import Gate
@@ -61,9 +60,3 @@ class Server(Generic[S]):
         """
         C{session} is paused for C{delaySeconds}, because its client is over a quota.
         """
-
-    def limitsChanged(self) -> None:
-        """
-        Let clients wait no longer than the new limits ask for.
-        """
-        self.debts.limitsChanged(wholeMicroseconds(self.clock.seconds()))

@@ -48,7 +48,6 @@ class WaitingTests(RecordedTestCase):
         for entity, values in static.items():
             self.recorder.limitsChanged(entity, values, self.clock.seconds())
         limits = self.broker.limits = QuotaLimits(self.log, control, static, self.clock.seconds)
-        limits.onChange = self.broker.limitsChanged
         limits.onEnforced = lambda entity, changed, by, now: self.recorder.limitsChanged(entity, changed, now, by)
         if "events" not in self.log.topics:
             self.topic()

@@ -189,7 +189,7 @@ class RecordedTestCase(BrokerTestCase):
 
     def enforce(self, *policies: tuple[str, IQuotaPolicy]) -> None:
         """Put policies in force, and have requests observed."""
-        self.broker.control = self.factory.control = AdmissionControl(policies, 20.0, isObserved=True)
+        self.takeControl(AdmissionControl(policies, 20.0, isObserved=True))
 
     def requests(self) -> list[KafkaRequestEvent]:
         """What was recorded of requests."""

@@ -27,7 +27,7 @@ class RefusedProducerTests(BrokerTestCase):
         super().setUp()
         policy = ProducerIds(windowSeconds=1.0)
         policy.configure(QuotaEntity(user=DEFAULT), {"producer_ids_rate": 1.0}, self.clock.seconds())
-        self.broker.control = self.factory.control = AdmissionControl([("producer-ids", policy)], 20.0)
+        self.takeControl(AdmissionControl([("producer-ids", policy)], 20.0))
         self.broker.limits = QuotaLimits(self.log, self.broker.control, self.broker.control.limits, self.clock.seconds)
         self.topic(TOPIC, 2)
         first = batchOf(b"x", producerId=1, producerEpoch=0, baseSequence=0)

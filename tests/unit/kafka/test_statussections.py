@@ -61,7 +61,7 @@ class BrokerStatusTestCase(BrokerTestCase):
         self.control = AdmissionControl([("client-bytes", self.policy), ("trial", shadow)], 20.0)
         self.control.configure(QuotaEntity(clientId=DEFAULT), {"producer_byte_rate": LIMIT}, self.clock.seconds())
         shadow.configure(QuotaEntity(clientId=DEFAULT), {"producer_byte_rate": 1.0}, self.clock.seconds())
-        self.broker.control = self.factory.control = self.control
+        self.takeControl(self.control)
         self.sensors = SensorRegistry(self.clock.seconds)
         self.space: tuple[int, int] | None = (100 << 30, 60 << 30)
         self.asked = 0
@@ -240,7 +240,7 @@ class ClientsTests(BrokerStatusTestCase):
         client = self.connect()
         self.overdraw(client, 21.0)
         client.disconnect()
-        self.broker.limitsChanged()
+        self.broker.debts.limitsChanged(self.clock.seconds())
         self.assertEqual(self.look()["throttled"]["count"], 0)
 
     def test_fetching(self) -> None:

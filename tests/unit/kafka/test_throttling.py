@@ -80,7 +80,7 @@ class ThrottlingTestCase(BrokerTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.policy = ScriptedPolicy()
-        self.broker.control = self.factory.control = AdmissionControl([("scripted", self.policy)], 20.0)
+        self.takeControl(AdmissionControl([("scripted", self.policy)], 20.0))
 
     def recordedFor(self, kind: str) -> list[Usage]:
         """What was recorded of one kind of request."""
@@ -429,7 +429,6 @@ class OthersTests(ThrottlingTestCase):
     def test_limitsChanged(self) -> None:
         """When limits change, whoever is throttled waits no longer than they now ask for."""
         self.broker.limits = QuotaLimits(self.log, self.broker.control, {}, self.clock.seconds)
-        self.broker.limits.onChange = self.broker.limitsChanged
         self.topic()
         slow, gone, other, held = (self.connect() for _ in range(4))
         for client in (slow, gone):
@@ -537,7 +536,7 @@ class OthersTests(ThrottlingTestCase):
         self.policy.decision = Decision(False, 5.0, "no")
         refused.produce("events", batchOf(b"a"))
         delayed.ask("Metadata", 9, topics=None)
-        self.broker.limitsChanged()
+        self.broker.debts.limitsChanged(self.clock.seconds())
         self.clock.advance(4.9)
         for client in (refused, delayed):
             self.assertIn(Pause.THROTTLED, client.protocol.pauses.reasons)
@@ -557,7 +556,7 @@ class LongNamesTests(BrokerTestCase):
         super().setUp()
         policy = ClientBytes(Windows(11, 1.0))
         policy.configure(QuotaEntity(clientId=DEFAULT), {"producer_byte_rate": 1e9, "consumer_byte_rate": 1e9}, 0.0)
-        self.broker.control = self.factory.control = AdmissionControl([("client-bytes", policy)], 20.0)
+        self.takeControl(AdmissionControl([("client-bytes", policy)], 20.0))
 
     def test_names(self) -> None:
         """

@@ -122,7 +122,6 @@ class Broker(Server[Settings]):
         self.largestResponseBytes = min(self.settings.fetchMaxBytes, max(self.gate.pool.sizeBytes // 4, 1 << 16))
         self.timeSlices = TimeSlices(self.clock)
         self.limits = QuotaLimits(self.log, self.control, self.control.limits, self.clock.seconds)
-        self.limits.onChange = self.limitsChanged
         self.logins = self.makeLogins(self.portal)
         self.superUsers = self._superUsers()
         self.gate.ledger.account("producers", lambda: self.log.producerStateBytes)

@@ -163,7 +163,6 @@ class GatewayService(KafkaService):
         started.push_async_callback(known.stop)
         kept = GatewayStore(store, known)
         self.gateway.limits = QuotaLimits(kept, control, control.limits, clock.seconds, share=config.share)
-        self.gateway.limits.onChange = self.gateway.limitsChanged
         asking = ConnectionSettings(
             credentials=config.credentials,
             requestTimeoutSeconds=connectSeconds,
