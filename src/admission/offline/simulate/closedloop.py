@@ -209,7 +209,7 @@ class _Replay:
                 break
             if live is not None and live.changeUs <= atUs:
                 changeUs = int(live.changeUs)
-                live.advance(changeUs)
+                live.applyChange()
                 held = {each: None for each in held if each.heldUntilUs > changeUs}
                 for each in held:
                     each.limitsChanged(heap, live, changeUs)

@@ -151,16 +151,22 @@ class LivePolicy:
         """
         Advance the time, applying limit changes, sweeps and ends of requests on the way.
         """
-        changes = self._changes
-        while self._changed < len(changes) and changes[self._changed].atUs <= atUs:
-            change = changes[self._changed]
-            self._endUntil(change.atUs)
-            self._changed += 1
-            self._change(change, change.atUs)
+        while self.changeUs <= atUs:
+            self.applyChange()
         self._endUntil(atUs)
         if atUs >= self._sweepUs:
             self._sweepUs = atUs + _SWEEP_US
             self._control.sweep(atUs / 1e6)
+        self._findNext()
+
+    def applyChange(self) -> None:
+        """
+        Advance the time to the next limit change, and apply it alone: others may come at the same moment.
+        """
+        change = self._changes[self._changed]
+        self._endUntil(change.atUs)
+        self._changed += 1
+        self._change(change, change.atUs)
         self._findNext()
 
     def answer(
