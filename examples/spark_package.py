@@ -40,6 +40,6 @@ for module in WORKER_MODULES:
 distributions = metadata.packages_distributions()
 imported = {nameOf(each) for module in [*sys.modules] for each in distributions.get(module.partition(".")[0], ())}
 requirements = (each.partition(";")[0].strip() for each in metadata.requires("admission") or ())
-# Workers have the pyspark of their Spark.
-needed = [each for each in requirements if nameOf(each) in imported - {"admission", "pyspark"}]
+# Workers have the pyspark of their Spark, and no use for extras: they serve nobody.
+needed = [re.sub(r"\[.*?\]", "", each) for each in requirements if nameOf(each) in imported - {"admission", "pyspark"}]
 print(f"pip install {shlex.join(dict.fromkeys(needed))}")

@@ -39,6 +39,7 @@ from admission.offline.report.lines import (
     busiestBytes,
     delayLines,
     fairnessLines,
+    poolLines,
     starvedMinutes,
 )
 from admission.offline.report.plots import MAX_LINES, Plot, scaled
@@ -736,6 +737,18 @@ class LinesTests(SynchronousTestCase):
         timeline = Timeline.over([table], 5, (begin, begin + 124.8))
         assert timeline is not None
         self.assertFalse(timeline.isPartial.any())
+
+    def test_poolEnds(self) -> None:
+        """A server's memory is shown from the first request to the last; a replay may go on for longer."""
+        recorded = pa.table({"begin": [at(each) for each in range(60)], "used_max": [1.0] * 60})
+        replays = pa.table({"candidate": ["a"] * 2, "begin": [at(30), at(32)], "used_max_bytes": [1.0] * 2})
+        begin = BEGIN.timestamp()
+        first, replayed = poolLines(["a"], replays, recorded, 60, (begin + 29.5 * 60, begin + 31.2 * 60))
+        self.assertEqual([str(each)[11:16] for each in first.places], ["12:29", "12:30", "12:31", "12:32"])
+        self.assertEqual(first.known.tolist(), [1.0] * 3)
+        self.assertEqual(np.isnan(replayed.values).tolist(), [True, False, True, False])
+        (whole,) = poolLines([], None, recorded)
+        self.assertEqual(len(whole.places), 60)
 
     def test_busiestMinute(self) -> None:
         """The busiest minute is a minute, however short the steps are, and whatever the clock says when it begins."""

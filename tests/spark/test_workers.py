@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 import sysconfig
+import venv
 from importlib import metadata
 from pathlib import Path
 from socket import gethostname
@@ -30,11 +31,6 @@ from tests.kit.sparksession import sharedSession
 PATIENCE_SECONDS = 60.0
 
 _SPARK = Path(pyspark.__file__).parent
-_PYTHON = """#!/bin/sh
-# A Python that has what was installed for it; less of it for a worker that is started with LACKING.
-export PYTHONPATH="$PYTHONPATH:{installed}${{LACKING:+-lacking}}"
-exec {python} -s -S "$@"
-"""
 
 
 def nameOf(requirement: str) -> str:
@@ -55,14 +51,16 @@ def withDependencies(requirements: list[str]) -> set[str]:
     return names
 
 
-def install(requirements: list[str], directory: Path) -> None:
-    """Have what pip would install for requirements, and nothing else, in a directory."""
-    directory.mkdir()
+def makePython(requirements: list[str], directory: Path) -> Path:
+    """A Python in an environment that has what pip would install for requirements, and nothing else."""
+    venv.create(directory, symlinks=True)
+    (packages,) = directory.glob("lib/python*/site-packages")
     for name in withDependencies(requirements):
         for top in {file.parts[0] for file in metadata.files(name) or ()} - {"..", "__pycache__"}:
-            place = directory / top
+            place = packages / top
             if not place.exists():
                 place.symlink_to(Path(sysconfig.get_path("purelib"), top))
+    return directory / "bin" / "python"
 
 
 class CheckTests(SynchronousTestCase):
@@ -97,15 +95,9 @@ class WorkersTests(SynchronousTestCase):
         words = shlex.split(packed.stdout)
         self.assertEqual(words[:2], ["pip", "install"])
         self.requirements = words[2:]
-        install(self.requirements, self.root / "installed")
-        install(
-            [each for each in self.requirements if nameOf(each) != "mypy-extensions"], self.root / "installed-lacking"
-        )
-        self.python = self.root / "python"
-        self.python.write_text(
-            _PYTHON.format(installed=self.root / "installed", python=shlex.quote(str(Path(sys.executable).resolve())))
-        )
-        self.python.chmod(0o755)
+        self.python = makePython(self.requirements, self.root / "listed")
+        fewer = [each for each in self.requirements if nameOf(each) != "mypy-extensions"]
+        self.lackingPython = makePython(fewer, self.root / "lacking")
 
     def test_listed(self) -> None:
         """The manual lists what is installed for workers."""
@@ -118,57 +110,95 @@ class WorkersTests(SynchronousTestCase):
     def test_imports(self) -> None:
         """With these, and the package, workers import all that they need; without one of them they do not."""
         paths = os.pathsep.join(map(str, [self.package, *_SPARK.glob("python/lib/*.zip")]))
-        command = [self.python, "-c", f"import {', '.join(WORKER_MODULES)}"]
+        command = ["-c", f"import {', '.join(WORKER_MODULES)}"]
         environment = {"PYTHONPATH": paths, "PATH": os.environ["PATH"]}
-        subprocess.run(command, check=True, timeout=PATIENCE_SECONDS, env=environment)
+        subprocess.run([self.python, *command], check=True, timeout=PATIENCE_SECONDS, env=environment)
         lacking = subprocess.run(
-            command, timeout=PATIENCE_SECONDS, env={**environment, "LACKING": "1"}, stderr=subprocess.PIPE, text=True
+            [self.lackingPython, *command], timeout=PATIENCE_SECONDS, env=environment, stderr=subprocess.PIPE, text=True
         )
         self.assertIn("No module named 'mypy_extensions'", lacking.stderr)
 
+    def test_oneLacks(self) -> None:
+        """The one worker of two that lacks a module is named with its Python, and nothing is begun."""
+        self.serve(self.python, self.lackingPython)
+        done = self.submit("python", "--py-files", str(self.package))
+        self.assertLacks(done, f"{self.lackingPython} on {gethostname()} lacks the module mypy_extensions")
+
     @longForm
     def test_cluster(self) -> None:
-        """A cluster without admission evaluates with the package."""
-        recording = self.root / "recording"
-        recordSynthetic(
-            str(recording), SyntheticServer(Population(clients=4, seconds=20.0), ["client-bytes:produce=64KiB"])
-        )
-        port = freePort(count=2)
-        address = f"spark://127.0.0.1:{port}"
-        self.serve("master.Master", "--port", str(port))
-        self.serve("worker.Worker", "--cores", "1", "--memory", "1g", address)
-        job = ["replay", str(recording), "--out", str(self.root / "out"), "--candidate", "client-bytes:produce=32KiB"]
-        package = ["--py-files", str(self.package)]
-        done = self.submit(address, *package, str(ROOT / "examples" / "spark_job.py"), *job)
+        """With the package workers do all that there is to do; without it they lack admission."""
+        self.serve(self.python, self.python)
+        done = self.submit(str(self.python))
+        self.assertLacks(done, f"{self.python} on {gethostname()} lacks the module admission")
+        done = self.submit(str(self.python), "--py-files", str(self.package))
+        self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("agrees with the recording", done.stdout, done.stderr)
 
+    def assertLacks(self, done: subprocess.CompletedProcess[str], lack: str) -> None:
+        """A sentence says what is lacking, and no job ran but the one that has found that."""
+        (told,) = [line for line in (done.stdout + done.stderr).splitlines() if line.startswith("admission: ")]
+        self.assertTrue(told.startswith(f"admission: Spark's workers cannot do this: {lack}; install it there"), told)
+        self.assertEqual(done.returncode, 1)
+        (job,) = re.findall(r"Got (?:map stage )?job \d+ \((.+?):\d+\)", done.stderr)
+        self.assertTrue(job.endswith("admission/offline/workers.py"), job)
+
     def environment(self) -> dict[str, str]:
-        """Of Spark's programs, without our packages, which the driver has and would pass on."""
+        """Of Spark's programs."""
         configuration = self.root / "conf"
         configuration.mkdir(exist_ok=True)
         return {
-            **{name: value for name, value in ENVIRONMENT.items() if name != "PYTHONPATH"},
+            **ENVIRONMENT,
             "SPARK_CONF_DIR": str(configuration),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_WORKER_DIR": str(self.root / "work"),
-            "PYSPARK_DRIVER_PYTHON": sys.executable,
-            "PYSPARK_PYTHON": str(self.python),
+            # Five Javas start here; what their second compiler would gain is less than it costs.
+            "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         }
 
-    def serve(self, name: str, *arguments: str) -> None:
-        """Start a daemon of Spark on loopback."""
+    def serve(self, *pythons: Path) -> None:
+        """Start a cluster on loopback, with a worker for each Python, which is the first of its C{PATH}."""
+        port = freePort(count=2)
+        self.address = f"spark://127.0.0.1:{port}"
+        self.start("master.Master", os.environ["PATH"], "--port", str(port))
+        for python in pythons:
+            path = os.pathsep.join((str(python.parent), os.environ["PATH"]))
+            self.start("worker.Worker", path, "--cores", "1", "--memory", "1g", self.address)
+
+    def start(self, name: str, path: str, *arguments: str) -> None:
+        """Start a daemon of Spark."""
+        environment = {**self.environment(), "PATH": path}
+        # The workers of a worker see what it sees, and our packages are not where it runs.
+        del environment["PYTHONPATH"]
         command = [_SPARK / "bin" / "spark-class", f"org.apache.spark.deploy.{name}", "--host", "127.0.0.1"]
         with open(self.root / "daemons.log", "a") as log:
             daemon = subprocess.Popen(
-                [*command, "--webui-port", "0", *arguments], env=self.environment(), stdout=log, stderr=log
+                [*command, "--webui-port", "0", *arguments], env=environment, stdout=log, stderr=log
             )
         self.addCleanup(daemon.wait, PATIENCE_SECONDS)
         self.addCleanup(daemon.terminate)
 
-    def submit(self, address: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run a job on the cluster."""
-        settings = ["--conf", "spark.ui.enabled=false", "--executor-memory", "600m"]
+    def submit(self, python: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Evaluate a recording on the two workers of the cluster, which run a Python."""
+        recording = self.root / "recording"
+        if not recording.exists():
+            population = Population(clients=4, seconds=20.0)
+            recordSynthetic(str(recording), SyntheticServer(population, ["client-bytes:produce=64KiB"]))
+        settings = {
+            "spark.ui.enabled": "false",
+            "spark.executor.memory": "600m",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+            # Nothing is begun before both are there.
+            "spark.cores.max": "2",
+            "spark.scheduler.minRegisteredResourcesRatio": "1",
+            "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{PATIENCE_SECONDS:.0f}s",
+        }
+        options = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+        job = ["evaluate", str(recording), "--out", str(self.root / "out"), "--candidate", "client-bytes:produce=32KiB"]
         return subprocess.run(
-            [_SPARK / "bin" / "spark-submit", "--master", address, *settings, *arguments],
-            env=self.environment(), capture_output=True, text=True, timeout=4 * PATIENCE_SECONDS,
+            [_SPARK / "bin" / "spark-submit", "--master", self.address, *options, *arguments,
+             ROOT / "examples" / "spark_job.py", *job],
+            env={**self.environment(), "PYSPARK_DRIVER_PYTHON": sys.executable, "PYSPARK_PYTHON": python},
+            capture_output=True, text=True, timeout=10 * PATIENCE_SECONDS,
         )  # fmt: skip

@@ -33,6 +33,12 @@ _WIDTHS = """
 const parts = [...document.querySelectorAll('section, figure, .scroll')];
 return [document.scrollingElement.scrollWidth, Math.max(...parts.map((part) => part.getBoundingClientRect().right))]
 """
+_UNUSED = """
+return [...document.querySelectorAll('section:has(table)')].map((section) => {
+  const tables = [...section.querySelectorAll('table')].map((table) => table.getBoundingClientRect().right);
+  return [section.id, section.getBoundingClientRect().right - Math.max(...tables)];
+})
+"""
 _REQUESTED = "return performance.getEntriesByType('resource').map((each) => each.name)"
 _GROUND = "return getComputedStyle(document.body).backgroundColor"
 
@@ -46,6 +52,7 @@ class Findings:
         its lines.
     @ivar widths: by the width of the window, that of the page and how far right
         anything reaches.
+    @ivar unused: of each section with tables, how many pixels there are to the right of them, in a wide window.
     @ivar text: all that there is to read.
     @ivar requested: what the page has asked for.
     @ivar scripts: how many scripts there are.
@@ -56,6 +63,7 @@ class Findings:
 
     boxes: dict[int, list[dict[str, Any]]] = field(factory=dict)
     widths: dict[int, tuple[float, float]] = field(factory=dict)
+    unused: list[tuple[str, float]] = field(factory=list)
     text: str = ""
     requested: list[str] = field(factory=list)
     scripts: int = 0
@@ -76,6 +84,8 @@ def findings() -> Findings:
             resize(browser, width, 900)
             found.boxes[width] = browser.execute_script(_BOXES)
             found.widths[width] = tuple(browser.execute_script(_WIDTHS))
+            if width == _WIDE:
+                found.unused = browser.execute_script(_UNUSED)
         found.text = browser.find_element("css selector", "body").text
         found.requested = browser.execute_script(_REQUESTED)
         found.scripts = len(browser.find_elements("css selector", "script"))
@@ -117,6 +127,13 @@ class ReportPageTests(SynchronousTestCase):
             self.assertLessEqual(pageWidth, width)
             self.assertLessEqual(right, width)
             self.assertGreater(right, 0.95 * width)
+
+    def test_tables(self) -> None:
+        """Tables reach to the right of their section."""
+        unused = findings().unused
+        self.assertGreater(len(unused), 5)
+        for section, pixels in unused:
+            self.assertLess(pixels, 20, section)
 
     def test_alone(self) -> None:
         """It asks for nothing, runs nothing, and gives nothing to complain about."""

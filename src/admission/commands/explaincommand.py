@@ -33,7 +33,7 @@ class ExplainOptions(StatusOptions):
         "marked: they throttle nobody."
     )
     optParameters = [
-        ["client-id", "c", None, "The name that the client gives itself."],
+        ["client-id", "c", None, "The name that the client gives itself; '' is one that gives none."],
         ["user", "u", None, "The name of its login; without, any."],
         ["ip", None, None, "The address that it connects from."],
     ]
@@ -53,6 +53,9 @@ class ExplainOptions(StatusOptions):
         given = {name: value for name, value in question.items() if value is not None}
         if not given:
             raise UsageError("say which client: --client-id, --user, --ip, or some of the three")
+        for name in ("user", "ip"):
+            if given.get(name) == "":
+                raise UsageError(f"--{name} is empty: leave it out to mean any")
         self["page"] = f"explain?{urlencode(given)}"
 
 
@@ -66,7 +69,8 @@ def _described(explained: Mapping[str, Any]) -> str:
         return _several(explained)
     user, clientId, ip = explained["user"], explained["clientId"], explained["ip"]
     where = f" from {ip}" if ip else ""
-    whose = printable(f"client id {clientId!r} of user {user!r}{where}")
+    named = f"client id {clientId!r}" if clientId else "the client without a client id"
+    whose = printable(f"{named} of user {user!r}{where}")
     limits, delaySeconds = explained["limits"], explained["delaySeconds"]
     isKnown = explained["clientCount"] > 0 or any(each["used"] for each in limits)
     # In a tie the first one is shown.

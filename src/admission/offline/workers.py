@@ -59,9 +59,9 @@ def checkWorkers(session: SparkSession) -> None:
 
     # Without Arrow, which may be what is missing; a partition for each core reaches all workers at once.
     found = F.udf(lacking, "string", useArrow=False)
-    rows = session.range(1 << 10).select(found("id").alias("lack")).where("lack IS NOT NULL").distinct().collect()
-    if rows:
-        lacks = "; ".join(sorted(row["lack"] for row in rows))
+    rows = session.range(1 << 10).select(found("id").alias("lack")).collect()
+    lacks = "; ".join(sorted({row["lack"] for row in rows if row["lack"] is not None}))
+    if lacks:
         raise WorkersLack(
             f"Spark's workers cannot do this: {lacks}; install it there, or name another Python with PYSPARK_PYTHON"
             " (admission itself may come with --py-files, but not through Spark Connect)"

@@ -131,6 +131,9 @@ class StatusPages:
     def _explain(self, question: Mapping[str, str]) -> Iterator[str]:
         if not question:
             raise BadQuestion("say which client: /explain?clientId=C&user=U&ip=A, or some of the three")
+        for name in ("user", "ip"):
+            if question.get(name) == "":
+                raise BadQuestion(f"{name} is empty: leave it out to mean any")
         ip = question.get("ip", "")
         if "ip" in question:
             try:

@@ -44,20 +44,23 @@ class ExplainTests(CommandTestCase):
             **values,
         }
 
-    def explain(self, line: str, *limits: Any, clients: Any = None, count: int | None = None) -> str:
+    def explain(
+        self, line: str, *limits: Any, clients: Any = None, count: int | None = None, clientId: str = "reports"
+    ) -> str:
         """
         Run the command.
 
         @param limits: what the status port tells.
         @param clients: those that match; one unless given.
         @param count: how many match; those unless given.
+        @param clientId: whom the limits are of.
         @return: what it wrote.
         """
         stdout = StringIO()
         clients = [self.client()] if clients is None else clients
         told = {
             "user": "alice",
-            "clientId": "reports",
+            "clientId": clientId,
             "ip": None,
             "connections": sum(each["connections"] for each in clients),
             "delaySeconds": max([each["delaySeconds"] for each in clients], default=0.0),
@@ -87,6 +90,8 @@ class ExplainTests(CommandTestCase):
         self.assertMistakes(
             [
                 ("explain", "say which client: --client-id, --user, --ip"),
+                ("explain -c a --user ''", "--user is empty: leave it out to mean any"),
+                ("explain -c a --ip ''", "--ip is empty: leave it out to mean any"),
                 ("explain -c a --status 127.0.0.1:9090", "write a URL, as in http://127.0.0.1:9090"),
                 ("explain -c a --status file:///etc/passwd", "write a URL"),
                 ("explain -c a --status 'http://[::1'", "write a URL"),
@@ -116,6 +121,13 @@ class ExplainTests(CommandTestCase):
             [unknown, "no limit holds for it"],
         )
         self.assertNotIn("not known", self.explain("-c reports", self.limit(used=1.0), clients=[]))
+
+    def test_noClientId(self) -> None:
+        """A client that gives itself no name is said to be one, rather than to have a name that cannot be seen."""
+        self.assertEqual(
+            self.explain("-c ''", clientId="").splitlines()[0],
+            "the client without a client id of user 'alice' is not throttled",
+        )
 
     def test_together(self) -> None:
         """A limit that all clients share is said to be one."""

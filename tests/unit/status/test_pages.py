@@ -259,7 +259,8 @@ class PagesTests(StatusTestCase):
         for path, words in (
             ("/explain", "say which client"),
             ("/explain?ip=192.0.2.1:80", "without a port"),
-            ("/explain?ip=", "'' is not an address"),
+            ("/explain?ip=", "ip is empty: leave it out to mean any"),
+            ("/explain?clientId=a&user=", "user is empty: leave it out to mean any"),
             ("/explain?client=a", "'client'; this page may have clientId, user, ip"),
             ("/explain?user=a&user=b", "user is given 2 times"),
             ("/explain?user=%ff", "not UTF-8"),

@@ -259,12 +259,16 @@ def poolLines(
     covered: tuple[float, float] | None = None,
 ) -> list[Line]:
     """
-    The most memory allocated, in bytes, by time.
+    The most memory allocated, in bytes, by time, from the first request to the last.
 
     @param replays: C{candidate}, C{begin} and C{used_max_bytes} of C{replay_pool_time}.
     @param recorded: C{begin} and C{used_max} of C{pool_time}.
     @param stepSeconds: the length of the time of a row.
     """
+    if recorded is not None and covered is not None:
+        # A server measures its pool also while nobody asks anything of it.
+        begins = _secondsOf(recorded)
+        recorded = recorded.filter(pa.array((begins + stepSeconds > covered[0]) & (begins <= covered[1])))
     timeline = Timeline.over([replays, recorded], stepSeconds, covered)
     lines: list[Line] = []
     if timeline is None:
