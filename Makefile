@@ -17,7 +17,7 @@ TESTED := tests/spark tests/clients tests/system tests/simulation tests/sockets 
 PYTHONS ?= python3.11 python3.12 python3.13 python3.14
 # What imports Spark's packages, in the form of mypy's --exclude.
 ARROW := admission/(offline/|recording/arrow)|admission_plugins/sealing|pyspark_admission/
-CHECKED := src plugins tests examples benchmarks setup.py .ci
+CHECKED := src plugins twisted tests examples benchmarks setup.py .ci
 
 .PHONY: help run wheel hooks test test-compiled test-fast test-pythons test-long test-attacks test-faults what-works simulate fuzz soak lint types parity mutants demo-offline demo-gateway follow-docs release clean
 .DELETE_ON_ERROR:
@@ -107,7 +107,7 @@ types: $(VENV)/test.stamp
 	$(BIN)/mypy src/admission plugins
 
 parity: $(VENV)/test.stamp
-	PYTHONPATH=$(CURDIR) $(BIN)/python .ci/parity.py build/pytest.xml
+	$(BIN)/python .ci/parity.py build/pytest.xml
 
 demo-offline: $(VENV)/test.stamp
 	rm -rf build/offline-demo
@@ -131,10 +131,10 @@ hooks: $(VENV)/dev.stamp
 
 clean:
 	rm -rf $(VENV) $(VENV)-compiled build dist *.egg-info _trial_temp* .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find src plugins tests -name __pycache__ -prune -exec rm -rf {} +
-	rm -f plugins/twisted/plugins/dropin.cache
+	find src plugins twisted tests -name __pycache__ -prune -exec rm -rf {} +
+	rm -f twisted/plugins/dropin.cache
 
-# Editable, so that a change in the sources needs no new installation.
+# Editable, so that a change in the sources needs no new installation, and because trial imports the tests from here.
 $(VENV)/run.stamp: $(VENV)/venv.stamp $(PACKAGING)
 	$(BIN)/python -m pip install --quiet --editable .
 	@touch $@

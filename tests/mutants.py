@@ -60,7 +60,7 @@ TESTED_BY: Final[Mapping[str, Sequence[str]]] = {
     "plugins/admission_plugins/wheel.py": ("tests/contracts/test_wheel.py", "tests/contracts/test_wheel_states.py"),
 }
 
-_COPIED = ("src", "plugins", "tests", "setup.cfg", "pyproject.toml", "ARCHITECTURE.md")
+_COPIED = ("src", "plugins", "twisted", "tests", "setup.cfg", "pyproject.toml", "ARCHITECTURE.md")
 
 _PATIENCE: Final = 20.0
 """How many times longer than without a change the tests may take, before a mutant counts as one that never ends."""

@@ -55,7 +55,7 @@ class RecipesTests(SynchronousTestCase):
         diffs = re.findall(r"^```diff\n(.*?)^```$", (ROOT / "ARCHITECTURE.md").read_text("utf-8"), re.M | re.S)
         self.assertEqual(len(diffs), 6)
         tree = Path(self.mktemp())
-        for name in ("src", "plugins", "docs"):
+        for name in ("src", "plugins", "twisted", "docs"):
             shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__", "dropin.cache"))
         environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(tree.resolve().parent)}
         for diff in diffs:

@@ -204,8 +204,8 @@ def kafkaNames(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 def modules() -> Iterator[tuple[Path, str, bool]]:
     """Every module of ours that users get: its file, its name, whether it is a package."""
-    for root in ("src", "plugins"):
-        for path in sorted((ROOT / root).rglob("*.py")):
+    for root, pattern in [("src", "**/*.py"), ("plugins", "**/*.py"), (".", "twisted/plugins/*.py")]:
+        for path in sorted((ROOT / root).glob(pattern)):
             words = list(path.relative_to(ROOT / root).with_suffix("").parts)
             isPackage = words[-1] == "__init__"
             yield path, ".".join(words[:-1] if isPackage else words), isPackage

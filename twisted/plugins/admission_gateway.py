@@ -4,7 +4,7 @@ C{twistd admission-gateway}: the gateway.
 
 from twisted.application.service import ServiceMaker
 
-gateway = ServiceMaker(  # type: ignore[no-untyped-call]
+gateway = ServiceMaker(
     "Admission gateway",
     "admission.kafka.gateway.gatewayservice",
     "A bounded memory pool and quotas in front of a Kafka cluster",

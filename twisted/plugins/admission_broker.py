@@ -4,7 +4,7 @@ C{twistd admission}: the broker.
 
 from twisted.application.service import ServiceMaker
 
-admission = ServiceMaker(  # type: ignore[no-untyped-call]
+admission = ServiceMaker(
     "Admission broker",
     "admission.kafka.service",
     "A Kafka-compatible broker behind a bounded memory pool",
