@@ -132,6 +132,7 @@ class AdmissionTests(SynchronousTestCase):
     def test_shutdown(self) -> None:
         """A reactor that stops waits until what was read is answered and what was recorded is stored."""
         kept = Kept()
+        kept.stored = Deferred()
         Later.answers = []
         admission = self.make(export=kept)
         factory = admission.frames(Later)
