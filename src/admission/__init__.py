@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .connection.factory import AdmittedFactory as AdmittedFactory, ConnectionLimits as ConnectionLimits
     from .connection.framings import IntPrefix as IntPrefix, Netstring as Netstring, VarintPrefix as VarintPrefix
     from .connection.hangup import HangUpWatch as HangUpWatch
+    from .connection.unitofwork import WorkRefused as WorkRefused
     from .control import AdmissionControl as AdmissionControl
     from .garbage import GarbageCollection as GarbageCollection
     from .gate.gate import Gate as Gate, buildGate as buildGate
@@ -101,6 +102,7 @@ __all__, __getattr__, __dir__ = lazyNames(
         ),
         "connection.framings": ("IntPrefix", "Netstring", "VarintPrefix"),
         "connection.hangup": ("HangUpWatch",),
+        "connection.unitofwork": ("WorkRefused",),
         "control": ("AdmissionControl",),
         "garbage": ("GarbageCollection",),
         "gate.gate": ("Gate", "buildGate"),

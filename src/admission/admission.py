@@ -23,12 +23,14 @@ from zope.interface import Interface
 from .clock import MonotonicClock, wallSeconds, wholeMicroseconds
 from .connection.admitted import AdmittedProtocol
 from .connection.debts import Debts
-from .connection.factory import AdmittedFactory, ConnectionLimits, addConnectionSensors
+from .connection.factory import AdmittedFactory, ConnectionLimits, Observer, addConnectionSensors
 from .connection.hangup import HangUpWatch
+from .connection.unitofwork import UnitOfWork
 from .connection.wrapping import NameOf, WrappedFactory
-from .control import AdmissionControl
+from .control import SWEEP_SECONDS, AdmissionControl
 from .gate.gate import DEFAULT_ORDER, Gate
 from .interfaces import (
+    ORDINARY,
     ICountsRequests,
     IMemoryPool,
     IMemoryPoolFactory,
@@ -43,6 +45,7 @@ from .interfaces import (
     IWaitOrderFactory,
     PolicyContext,
     QuotaEntity,
+    Traits,
 )
 from .memorylimit import memoryLimitBytes
 from .metrics.registry import SensorRegistry
@@ -156,8 +159,8 @@ class Admission:
         self.control = AdmissionControl(
             [(name, policy) for name, policy, _ in policies], MAX_DELAY_SECONDS, bool(exporters)
         )
-        self.control.whenConfigured.append(self._configured)
         self.debts = Debts()
+        self.control.whenConfigured += [self._configured, self.debts.configured]
         self.hangUpWatch = HangUpWatch(reactor)
         self.sensors = SensorRegistry(self.clock.seconds)
         self._factories: list[AdmittedFactory] = []
@@ -166,6 +169,7 @@ class Admission:
         self._hasPage = False
         self._recorder = EventRecorder([(name, exporter) for name, exporter, _ in exporters], self.clock, self.sensors)
         self._storing: Deferred[Any] | None = None
+        self._sweepSeconds = -inf
         self._shutdown: Any = None
         self._quotaWindows, self._quotaWindowSeconds = context.quotaWindows, context.quotaWindowSeconds
         self._hasRecorded = False
@@ -219,9 +223,54 @@ class Admission:
             return protocol
 
         factory = AdmittedFactory(make, self.gate, self.clock, self.hangUpWatch, self.limits, self.control, self.debts)
-        if self._exports:
-            factory.observers = (RequestRecording(self._recorder),)
+        factory.observers = self.observers
         return self._served(factory)
+
+    def work(
+        self,
+        kind: str,
+        *,
+        principal: str = "",
+        clientId: str = "",
+        peer: str = "",
+        receivedBytes: int = 0,
+        traits: Traits = ORDINARY,
+    ) -> UnitOfWork:
+        """
+        A piece of work inside of any protocol, as a request that the quota policies admit, and are charged for::
+
+            with admission.work("report", clientId="alice", receivedBytes=len(query)) as work:
+                answer = await render(query)
+                work.sentBytes = len(answer)
+
+        It may be awaited within, and is over when the context is left, whatever happens; C{work.delaySeconds} then says
+        for how long its client has to wait.
+
+        @param kind: a word for policies, page and recording, one of a few dozen at most.
+        @param principal: who asks, if that has been verified.
+        @param clientId: what the client calls itself; its address, if it says nothing and C{principal} is empty, too.
+        @param peer: the client's address, without its port.
+        @param receivedBytes: how much was received for it.
+        @param traits: whether its bytes count, and whether it waits for other clients.
+        @return: a context; to enter it raises L{WorkRefused <admission.connection.unitofwork.WorkRefused>} if the work
+            is not admitted, or its client still has to wait.
+        """
+        now = self.clock.seconds()
+        if not self._atWork:
+            self._serve()
+            if now >= self._sweepSeconds:
+                self._sweepSeconds = now + SWEEP_SECONDS
+                self.control.sweep(now)
+        name = clientId if clientId or principal else peer
+        return UnitOfWork(self, kind, principal, name, peer, receivedBytes, traits)
+
+    @property
+    def observers(self) -> Sequence[Observer]:
+        """
+        What is told of requests.
+        """
+        recording = [RequestRecording(self._recorder)] if self._exports else []
+        return (*recording, *([self._times] if self._hasPage else []))
 
     def statusSite(
         self,
@@ -245,7 +294,8 @@ class Admission:
         self.sensors.addFamily("RequestSeconds", ("request", "quantile"), self._times.read)
         self._hasPage = True
         for factory in self._factories:
-            factory.observers = (*factory.observers, self._times)
+            if not isinstance(factory, WrappedFactory):
+                factory.observers = self.observers
         return site
 
     # The limits
@@ -316,13 +366,14 @@ class Admission:
 
     def _served(self, factory: _F) -> _F:
         factory.whenServing, factory.whenResting = self._begun, self._over
-        if self._hasPage:
-            factory.observers = (*factory.observers, self._times)
         self._factories.append(factory)
         return factory
 
     def _begun(self, factory: AdmittedFactory) -> None:
         self._atWork.add(factory)
+        self._serve()
+
+    def _serve(self) -> None:
         if self in _serving:
             return
         if _serving:

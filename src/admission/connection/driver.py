@@ -30,7 +30,9 @@ class DrivenFactory(Protocol):
     clock: IReactorTime
     control: AdmissionControl
     debts: Debts
-    observers: Sequence[Any]
+
+    @property
+    def observers(self) -> Sequence[Any]: ...
 
 
 class DrivenConnection(Protocol):

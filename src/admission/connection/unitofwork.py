@@ -1,0 +1,119 @@
+# -*- test-case-name: tests.unit.connection.test_unitofwork -*-
+"""
+One piece of work inside of any protocol, put to the quota policies as a request is.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from ..interfaces import ORDINARY, Decision, Refusal, Traits
+from ..names import boundedName
+from ..request import ServerRequest
+from .driver import FAILED, DrivenFactory, RequestDriver
+
+
+class WorkRefused(Exception):
+    """
+    The policies refuse a piece of work, or its client has to wait.
+
+    @ivar decision: why, in C{message}, and after how many seconds to come again, in C{delaySeconds}.
+    """
+
+    def __init__(self, decision: Decision) -> None:
+        super().__init__(decision.message)
+        self.decision = decision
+
+
+class UnitOfWork:
+    """
+    A context for a piece of work; see L{Admission.work <admission.admission.Admission.work>}.  To be entered once.
+
+    @ivar sentBytes: how much has been sent in answer; to be set before the context is left.
+    @ivar delaySeconds: once it has been left, for how long the client has to wait; no work of it is admitted before.
+    @ivar request: what becomes of it.
+    """
+
+    # What the driver of a connection asks; there is no connection that could be closed or not read.
+    hasPeerGone = isLost = isClosing = False
+    whyClosed = None
+    connectionId = 0
+    listener = ""
+    makeRequest = ServerRequest
+
+    def __init__(
+        self,
+        factory: DrivenFactory,
+        kind: str,
+        principal: str = "",
+        clientId: str = "",
+        peer: str = "",
+        receivedBytes: int = 0,
+        traits: Traits = ORDINARY,
+    ) -> None:
+        self.factory = factory
+        self.principal: str | None = boundedName(principal)
+        self.clientId = boundedName(clientId)
+        self.host = peer
+        self.sentBytes = 0
+        self.delaySeconds = 0.0
+        self._driver = RequestDriver(self)
+        self._kind = kind
+        self._traits = traits
+        self._receivedBytes = receivedBytes
+
+    def __enter__(self) -> UnitOfWork:
+        """
+        Have the policies admit it.
+
+        @raise WorkRefused: if they do not; then nothing of it is to be done.
+        """
+        driver, now = self._driver, self.factory.clock.seconds()
+        request = self.request = driver.arrived(self._receivedBytes)
+        request.kind, request.principal, request.clientId = self._kind, self.principal, self.clientId
+        request.traits = self._traits
+        request.complete = now
+        request.begin(now)
+        waitSeconds = self.factory.debts.heldSeconds(self.principal or "", self.clientId, now)
+        decision = Decision(False, waitSeconds, f"the client was told to wait, and that is over in {waitSeconds:.3g} s")
+        if waitSeconds > 0:
+            request.reject(decision.reason)
+        else:
+            decision = driver.admit(request, Refusal.ERROR)
+        if not decision.admitted:
+            driver.over(request, now)
+            raise WorkRefused(decision)
+        driver.begin(request)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        driver, request, now = self._driver, self.request, self.factory.clock.seconds()
+        request.responseBytes = self.sentBytes
+        self.delaySeconds = driver.charge(request, driver.usageOf(request, self.sentBytes, now), now)
+        if error is None:
+            request.answer(now, self.delaySeconds)
+        else:
+            request.expire(FAILED)
+        driver.over(request, now)
+
+    # What its driver would tell a connection
+
+    def close(self, reason: str) -> None:
+        """
+        There is none.
+        """
+
+    def throttled(self, delaySeconds: float) -> None:
+        """
+        Nothing is read here.
+        """
+
+    def throttleOver(self) -> None:
+        """
+        Likewise.
+        """
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._kind} of {self.clientId or self.host or 'somebody'}>"
