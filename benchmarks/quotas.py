@@ -21,7 +21,16 @@ from twisted.protocols.htb import Bucket
 from twisted.protocols.policies import ThrottlingFactory
 
 from admission.control import AdmissionControl
-from admission.interfaces import CONNECTION, DEFAULT, IQuotaPolicy, QuotaEntity, Request, Usage
+from admission.interfaces import (
+    CONNECTION,
+    CONNECTION_TRAITS,
+    DEFAULT,
+    IQuotaPolicy,
+    QuotaEntity,
+    Request,
+    Traits,
+    Usage,
+)
 from admission.metrics.registry import SensorRegistry
 from admission.quotas.metering import Algorithm, Buckets, Windows
 from admission_plugins.clientquotas import (
@@ -36,6 +45,13 @@ from admission_plugins.clientquotas import (
 )
 
 from .measure import Report, cpuSeconds, inTurns, median, noCollections, progress, ratio, run, spreadPercent
+
+TRAITS = {
+    PRODUCE: Traits(countsSent=False),
+    "Fetch": Traits(countsReceived=False, waitsForOthers=True),
+    CONNECTION: CONNECTION_TRAITS,
+}
+"""What is measured of all policies together."""
 
 RATE = 1e12
 """Nobody gets there."""
@@ -320,9 +336,9 @@ def measureRequests(report: Report) -> None:
     }
     usage = Usage(REQUEST_BYTES, REQUEST_BYTES, 0.0001, 1)
     random = Random(1)
-    for kind in (PRODUCE, "Fetch", CONNECTION):
+    for kind, traits in TRAITS.items():
         requests = [
-            Request(kind, "alice", f"client-{number}", f"192.0.2.{number % 256}", REQUEST_BYTES)
+            Request(kind, "alice", f"client-{number}", f"192.0.2.{number % 256}", REQUEST_BYTES, (), traits)
             for number in range(clients)
         ]
         chosen = [requests[random.randrange(clients)] for _ in range(operations)]
