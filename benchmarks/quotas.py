@@ -79,6 +79,7 @@ class Asking:
     kind: str = PRODUCE
     principal: str = "alice"
     peer: str = "192.0.2.1"
+    traits: Traits = TRAITS[PRODUCE]
 
 
 def nothing(maxClients: int) -> Record:
