@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .scriptedpool import ScriptedPool as ScriptedPool
     from .scriptedquota import ScriptedQuota as ScriptedQuota
     from .scriptedthreads import ScriptedThreads as ScriptedThreads
+    from .servercontract import AdmittedServerContract as AdmittedServerContract, WatchedPolicy as WatchedPolicy
     from .timerscontract import TimersContract as TimersContract
 
 __all__, __getattr__, __dir__ = lazyNames(
@@ -67,6 +68,7 @@ __all__, __getattr__, __dir__ = lazyNames(
         "scriptedpool": ("ScriptedPool",),
         "scriptedquota": ("ScriptedQuota",),
         "scriptedthreads": ("ScriptedThreads",),
+        "servercontract": ("AdmittedServerContract", "WatchedPolicy"),
         "timerscontract": ("TimersContract",),
     },
 )
