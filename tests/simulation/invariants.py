@@ -87,7 +87,8 @@ def watchedConnections() -> Iterator[None]:
 
     def lost(connection: Any, *arguments: Any) -> None:
         connectionLost(connection, *arguments)
-        if connection._parked is not None or connection._produced.isOutstanding:
+        isWaiting = connection.request is not None and connection.request.step is not None
+        if isWaiting or connection._produced.isOutstanding:
             raise Violation(f"a request of {connection.peer} waits, and its connection is lost")
 
     with (

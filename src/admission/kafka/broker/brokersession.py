@@ -91,7 +91,6 @@ class BrokerSession(KafkaSession):
         super().__init__(broker)
         self.broker = broker
         self.authenticator = Authenticator(broker.logins, self, self._loggedIn)
-        self._parked: Deferred[Any] | None = None
         self._produced = ProduceResponses(self, broker, self._produceAnswered, self._produceFailed)
         # Whether a request of another kind waits until all that were produced before it are answered.
         self._isPutOff = False
@@ -171,8 +170,8 @@ class BrokerSession(KafkaSession):
         """
         Stop all waiting on behalf of the client.
         """
+        super().requestsAbandoned()
         self._stopLoginCall()
-        self._cancelParked()
         self._produced.cancel()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
@@ -181,9 +180,6 @@ class BrokerSession(KafkaSession):
         """
         super().connectionLost(reason)
         self.broker.groups.disconnected(self)
-
-    def peerGone(self) -> None:
-        self._cancelParked()
 
     def _refuseVersion(self, request: KafkaRequest, buffer: memoryview) -> None:
         header = request.header
@@ -228,7 +224,7 @@ class BrokerSession(KafkaSession):
 
         decoding = self._workOnFrame(request, decode(), partial(self._serveDecoded, api, request))
         if decoding is not None:
-            self._parked = decoding
+            request.step = decoding
 
     def _workOnFrame(
         self, request: KafkaRequest, steps: Steps[T], then: Callable[[T], object]
@@ -259,7 +255,7 @@ class BrokerSession(KafkaSession):
             return None
         self._endTurn()
         result.addBoth(release)
-        result.addBoth(self._unparked)
+        result.addBoth(self._stepOver, request)
         late: Deferred[Any] = result.addCallback(then)
         late.addErrback(self._parkedFailed)
         return late
@@ -293,7 +289,7 @@ class BrokerSession(KafkaSession):
         late.addCallback(lambda answered: self._answer(request, answered))
         late.addErrback(self._parkedFailed)
         if self.hasPeerGone:
-            self._cancelParked()
+            request.cancel()
 
     def _workLate(self, answered: Answer | Work, request: KafkaRequest) -> Answer | Deferred[Answer]:
         """
@@ -303,8 +299,8 @@ class BrokerSession(KafkaSession):
             return answered
         answer = self._runInSlices(request, answered())
         if isinstance(answer, Deferred):
-            self._parked = answer
-            answer.addBoth(self._unparked)
+            request.step = answer
+            answer.addBoth(self._stepOver, request)
         return answer
 
     def _runInSlices(self, request: KafkaRequest, steps: Steps[T]) -> T | Deferred[T]:
@@ -327,7 +323,7 @@ class BrokerSession(KafkaSession):
         answer.addCallback(lambda answered: self._answerLogin(request, answered))
         answer.addErrback(self._parkedFailed)
         if self.hasPeerGone:
-            self._cancelParked()
+            request.cancel()
 
     def _answerLogin(self, request: KafkaRequest, answer: Mapping[str, Any]) -> None:
         refusal = self.authenticator.refusal
@@ -377,8 +373,8 @@ class BrokerSession(KafkaSession):
             self._answerWith(request, answer, body)
             return
         self._endTurn()
-        self._parked = body
-        body.addBoth(self._unparked)
+        request.step = body
+        body.addBoth(self._stepOver, request)
         body.addCallback(lambda parts: self._answerWith(request, answer, parts))
         body.addErrback(self._parkedFailed)
 
@@ -449,8 +445,8 @@ class BrokerSession(KafkaSession):
         request.responseBytes = sum(map(len, body))
         self.respond(frame(request.header, body), delaySeconds)
 
-    def _unparked(self, result: Any) -> Any:
-        self._parked = None
+    def _stepOver(self, result: Any, request: KafkaRequest) -> Any:
+        request.step = None
         return result
 
     def _chargeDecoded(self, request: KafkaRequest, elementCount: int) -> None:
@@ -461,21 +457,16 @@ class BrokerSession(KafkaSession):
     def _parkUntil(self, answer: Deferred[Any], release: Callable[[], object]) -> None:
         request = self.request
         assert request is not None
-        self._parked = answer
+        request.step = answer
         self.park()
 
         def resume(result: Any) -> Any:
-            self._parked = None
+            request.step = None
             release()
             request.resume(self.factory.clock.seconds())
             return result
 
         answer.addBoth(resume)
-
-    def _cancelParked(self) -> None:
-        parked, self._parked = self._parked, None
-        if parked is not None:
-            parked.cancel()
 
     def _parkedFailed(self, failure: Failure) -> None:
         if isinstance(failure.value, (AnswerTooLarge, MalformedRequest)):
