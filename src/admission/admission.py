@@ -174,6 +174,7 @@ class Admission:
         self._quotaWindows, self._quotaWindowSeconds = context.quotaWindows, context.quotaWindowSeconds
         self._hasRecorded = False
         self.addSensors(self.sensors)
+        self.purgatory.addSensors(self.sensors, "Request")
 
     # The servers
 
@@ -222,6 +223,7 @@ class Admission:
             protocol.listener = listener
             return protocol
 
+        make.__name__ = getattr(makeProtocol, "__name__", "frames")
         factory = AdmittedFactory(make, self.gate, self.clock, self.hangUpWatch, self.limits, self.control, self.debts)
         factory.observers = self.observers
         return self._served(factory)
@@ -376,11 +378,11 @@ class Admission:
     def _serve(self) -> None:
         if self in _serving:
             return
+        if self._exports:
+            self._record()
         if _serving:
             warnOfPools(self, _serving, memoryLimitBytes())
         _serving.add(self)
-        if self._exports:
-            self._record()
         if IReactorCore.providedBy(self._reactor) and self._shutdown is None:
             self._shutdown = self._reactor.addSystemEventTrigger("before", "shutdown", self._reactorStops)
 

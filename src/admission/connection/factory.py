@@ -527,7 +527,7 @@ class AdmittedFactory(protocol.ServerFactory):
         """
         What it serves, for the log.
         """
-        return self._makeProtocol.__name__ if isinstance(self._makeProtocol, type) else type(self).__name__
+        return getattr(self._makeProtocol, "__name__", type(self).__name__)
 
     @property
     def readBytes(self) -> int:

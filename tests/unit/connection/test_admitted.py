@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from hypothesis import given, settings, strategies as st
 from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -15,6 +16,7 @@ from admission.control import AdmissionControl
 from admission.interfaces import CONNECTION, NOTHING, Decision, QuotaEntity, Traits, Usage
 from admission.request import ServerRequest
 from admission.testing.scriptedquota import ScriptedQuota
+from admission.testing.servercontract import LIMIT, WatchedPolicy
 from tests.kit.admitted import serve
 
 NO = Decision(False, 2.0, "not now")
@@ -199,3 +201,93 @@ class AdmittedTests(SynchronousTestCase):
         self.assertEqual(self.send(b"put"), b"")
         self.connection.behave = None
         self.assertEqual(self.send(b"put"), b"3:PUT,")
+
+
+KINDS = ("send", "wait", "fail", "hand")
+ACTIONS = (*KINDS, "fire", "break", "hang up", "abort", "refuse", "delay", "limits", "time")
+
+
+class AnyOrderTests(SynchronousTestCase):
+    """Clients, policies and work that do anything in any order, also from within each other."""
+
+    @settings(deadline=None)
+    @given(
+        steps=st.lists(
+            st.tuples(st.sampled_from(ACTIONS), st.integers(0, 3), st.sampled_from(ACTIONS), st.booleans()), max_size=40
+        ),
+        protocol=st.sampled_from([Telling, Refusing]),
+    )
+    def test_any(self, steps: list[tuple[str, int, str, bool]], protocol: type[Telling]) -> None:
+        """
+        Each request that begins ends once and is charged once, each that is refused is not, nobody has two answers, and
+        in the end nothing is held.
+        """
+        policy = WatchedPolicy()
+        server = serve(self, protocol=protocol, control=AdmissionControl([("watched", policy)]))
+        waiting: list[Deferred[bytes]] = []
+        connected: list[Any] = []
+        inside: list[tuple[str, int]] = []
+        admitted: list[ServerRequest] = []
+
+        def behave(request: ServerRequest) -> Any:
+            admitted.append(request)
+            if inside:
+                do(*inside.pop())
+            how = request.kind
+            if how == "fail":
+                raise ZeroDivisionError
+            if how == "wait":
+                waiting.append(Deferred())
+                return waiting[-1]
+            if how == "hand":
+                request.connection.respond([b"0:,"])
+                return None
+            return b"x"
+
+        def connect() -> None:
+            server.behave = behave
+            connected.append(server.connect(host=f"192.0.2.{len(connected) % 2}")[1])
+
+        def do(action: str, which: int) -> None:
+            transport = connected[which % len(connected)]
+            if action in KINDS:
+                if transport.isLost:
+                    connect()
+                    transport = connected[-1]
+                transport.peerSends(b"%d:%s," % (len(action), action.encode()))
+            elif action in ("fire", "break"):
+                if waiting:
+                    deferred = waiting.pop(which % len(waiting))
+                    if not deferred.called:
+                        deferred.callback(b"late") if action == "fire" else deferred.errback(ZeroDivisionError())
+            elif action == "hang up":
+                transport.peerCloses()
+            elif action == "abort":
+                if not transport.isLost:
+                    transport.abortConnection()
+            elif action == "refuse":
+                policy.decision = NO if policy.decision.admitted else Decision()
+            elif action == "delay":
+                policy.delaySeconds = 0.0 if policy.delaySeconds else 1.5
+            elif action == "limits":
+                server.factory.control.configure(QuotaEntity(user="somebody"), {LIMIT: float(which + 1)}, 0.0)
+            else:
+                server.clock.advance(which)
+
+        connect()
+        for action, which, within, isSettled in steps:
+            inside[:] = [(within, which + 1)]
+            do(action, which)
+            if isSettled:
+                server.settle()
+        policy.decision, policy.delaySeconds = Decision(), 0.0
+        inside.clear()
+        server.clock.advance(60.0)
+        for transport in connected:
+            if not transport.isLost:
+                transport.abortConnection()
+        server.settle()
+        self.flushLoggedErrors(ZeroDivisionError)
+        self.assertEqual((policy.running, server.used(), server.gate.turns.runningRequests), (0, {}, 0))
+        self.assertEqual(len(policy.charged), len(admitted))
+        self.assertTrue(all(request.ended is not None and request.step is None for request in admitted))
