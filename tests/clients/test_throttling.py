@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from functools import cache
 from io import StringIO
 from queue import SimpleQueue
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.request import urlopen
 
@@ -22,6 +23,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.commands.explaincommand import ExplainOptions, run
 from admission.kafka.wire.batches import Record, RecordBatch, decodeRecords, encodeBatch
+from admission.offline.simulate.identity import Fidelity
 from tests.clients import throttledclients
 from tests.clients.throttledclients import (
     BATCH_BYTES,
@@ -35,6 +37,7 @@ from tests.clients.throttledclients import (
 )
 from tests.kit.brokerfixture import requestOf
 from tests.kit.brokerprocess import PATIENCE_SECONDS, until
+from tests.kit.identitygate import gate, readRecording
 from tests.kit.libraries import LIBRARIES, MEMBERS, Settings
 from tests.kit.lineprocess import Event, LineProcess, moduleCommand
 from tests.kit.rawclient import RawClient, produceRequest
@@ -108,6 +111,7 @@ class Findings:
     @ivar bystander: the delays that the bystander was told of, and what went wrong for it.
     @ivar bystanderCount: how many records it has sent and received.
     @ivar complaints: what the broker's log complains about.
+    @ivar replays: how far replays of its recording agree with it.
     """
 
     loads: dict[str, float] = field(factory=dict)
@@ -123,6 +127,7 @@ class Findings:
     bystander: list[object] = field(factory=list)
     bystanderCount: tuple[int, int] = (0, 0)
     complaints: list[str] = field(factory=list)
+    replays: list[Fidelity] = field(factory=list)
 
 
 class ClientProcess(LineProcess):
@@ -184,7 +189,9 @@ class Experiment:
     def conduct(self) -> Findings:
         """Everything."""
         with ExitStack() as stack:
+            recording = stack.enter_context(TemporaryDirectory())
             self._broker = ObservedBroker(
+                *("--export", f"spark:{recording}"),
                 *("--quota", f"client-bytes:algorithm=bucket:burst={BURST_SECONDS * 1000:.0f}ms"),
                 *("--set", f"group.min.session.timeout.ms={SESSION_MS}"),
                 *("--set", "group.initial.rebalance.delay.ms=0"),
@@ -208,6 +215,8 @@ class Experiment:
             for topic in [*map(topicOf, PRODUCERS), SOURCE]:
                 self.findings.logs[topic] = self._raw.batches(topic)
             self.findings.complaints = self._broker.complaints()
+            self._broker.stop()
+            self.findings.replays = gate(readRecording(recording))
         return self.findings
 
     def _measure(self) -> None:
@@ -372,6 +381,13 @@ class ThrottledClientsTests(SynchronousTestCase):
             _, acknowledgedCount = self.findings.runs[name]["progress"][-1]
             self.assertEqual(values, [*map(valueOf, range(acknowledgedCount + LOAD_RECORDS))], name)
         self.assertEqual(self.findings.complaints, [])
+
+    def test_replayed(self) -> None:
+        """The recording of all of this, limits that were raised and removed while clients waited, replays exactly."""
+        self.assertEqual({each.mode for each in self.findings.replays}, {"open", "closed"})
+        for each in self.findings.replays:
+            self.assertGreater(each.throttled, 100)
+            self.assertEqual((each.matchShare, each.missing), (1.0, 0), each.inWords())
 
     def test_delaysAreTold(self) -> None:
         """The libraries that tell of delays tell of ours, and so do the broker's sensors."""
