@@ -28,11 +28,14 @@ Changes = Sequence[tuple[float, str | None, float | None, bool]]
 class WaitingTests(RecordedTestCase):
     """Each replay of the policies in force says what the server said."""
 
-    def serve(self, policies: Sequence[str], manners: Sequence[str], seed: int, changes: Changes) -> list[Fidelity]:
+    def serve(
+        self, policies: Sequence[str], manners: Sequence[str], seed: int, changes: Changes, isDrained: bool = False
+    ) -> list[Fidelity]:
         """
         Serve clients for twenty seconds, and replay that.
 
         @param manners: of each client.
+        @param isDrained: whether the server drains in the end, and answers who waits.
         """
         context = PolicyContext(self.clock, self.clock.seconds)
         names = [description.partition(":")[0] for description in policies]
@@ -82,6 +85,9 @@ class WaitingTests(RecordedTestCase):
                 if manners[index] == OBEYS:
                     thinkSeconds += answer.throttle_time.total_seconds()
             heappush(due, (atSeconds + thinkSeconds, index))
+        if isDrained:
+            self.factory.closeAll()
+            self.clock.advance(0)
         for client in clients:
             client.disconnect()
         # What is let go only because the test ends is not recorded.
@@ -147,7 +153,10 @@ class WaitingTests(RecordedTestCase):
             ),
             max_size=5,
         ),
+        st.booleans(),
     )
-    def test_anyChange(self, policies: list[str], manners: list[str], seed: int, changes: Changes) -> None:
+    def test_anyChange(
+        self, policies: list[str], manners: list[str], seed: int, changes: Changes, isDrained: bool
+    ) -> None:
         """So it is for limits that are lowered, raised, removed, or read again, whatever manners clients have."""
-        self.check(self.serve(policies, manners, seed, changes))
+        self.check(self.serve(policies, manners, seed, changes, isDrained))
