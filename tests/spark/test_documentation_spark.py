@@ -50,7 +50,7 @@ class SparkDocumentsTests(DocumentTestCase):
         directory.mkdir()
         ports = defaultdict(lambda: str(freePort()))
         # A replay begins with half a minute of Spark.
-        return SparkReader(directory, self.environment(directory), ports, commandSeconds=300.0, pageSeconds=900.0)
+        return SparkReader(directory, self.environment(directory), ports, commandSeconds=600.0, pageSeconds=1800.0)
 
     def test_pages(self) -> None:
         """Whoever does what a page says gets what it shows."""
