@@ -13,6 +13,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.failure import Failure
 
 from ..interfaces import Decision, Refusal
+from ..names import boundedName
 from ..request import ServerRequest
 from .driver import FAILED
 from .protocol import FrameProtocol
@@ -91,6 +92,8 @@ class AdmittedProtocol(FrameProtocol):
     def frameReceived(self, request: Any) -> None:
         request.kind, request.principal, request.clientId = REQUEST, self.principal, self.clientId
         self.identify(request)
+        # Names that clients choose are kept, by policies and recordings, and may have any length.
+        request.kind, request.clientId = boundedName(request.kind), boundedName(request.clientId)
         if not request.clientId:
             request.clientId = self.factory.clientIdAt(self.host)
         driver = self.driver

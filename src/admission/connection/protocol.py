@@ -15,6 +15,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from ..interfaces import ILease, IWaiter
+from ..names import boundedName
 from ..policyfailure import FAILURES, raiseInterrupt
 from ..request import ServerRequest
 from ..tlsfailure import whyTlsFailed
@@ -148,7 +149,7 @@ class FrameProtocol(Linked, Protocol):
         """
         It is known who the client is.
         """
-        self.principal = self.holder = principal
+        self.principal = self.holder = boundedName(principal)
 
     def respond(self, parts: Sequence[bytes], delaySeconds: float = 0.0) -> None:
         """

@@ -58,7 +58,7 @@ class UnitOfWork:
         self.sentBytes = 0
         self.delaySeconds = 0.0
         self._driver = RequestDriver(self)
-        self._kind = kind
+        self._kind = boundedName(kind)
         self._traits = traits
         self._receivedBytes = receivedBytes
 

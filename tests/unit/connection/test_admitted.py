@@ -94,6 +94,15 @@ class AdmittedTests(SynchronousTestCase):
         self.server.clock.advance(1.5)
         self.assertTrue(self.transport.received.endswith(b"3:PUT,"))
 
+    def test_longNames(self) -> None:
+        """However long the names are that clients choose, policies are given bounded ones."""
+        self.begin()
+        self.send(b"k" * 5000 + b" " + b"c" * 5000)
+        ((kind, clientId, _, usage),) = self.charged()
+        self.assertLessEqual(len(kind), 240)
+        self.assertLessEqual(len(clientId), 240)
+        self.assertEqual(usage.requestBytes, 10_001)
+
     def test_refused(self) -> None:
         """A refusal is told in the protocol's own way, nothing is charged, and the client waits."""
         self.begin(Refusing)
