@@ -107,7 +107,7 @@ types: $(VENV)/test.stamp
 	$(BIN)/mypy src/admission plugins
 
 parity: $(VENV)/test.stamp
-	$(BIN)/python .ci/parity.py build/pytest.xml
+	PYTHONPATH=$(CURDIR) $(BIN)/python .ci/parity.py build/pytest.xml
 
 demo-offline: $(VENV)/test.stamp
 	rm -rf build/offline-demo
@@ -134,7 +134,7 @@ clean:
 	find src plugins twisted tests -name __pycache__ -prune -exec rm -rf {} +
 	rm -f twisted/plugins/dropin.cache
 
-# Editable, so that a change in the sources needs no new installation, and because trial imports the tests from here.
+# Editable, so that a change in the sources needs no new installation.
 $(VENV)/run.stamp: $(VENV)/venv.stamp $(PACKAGING)
 	$(BIN)/python -m pip install --quiet --editable .
 	@touch $@

@@ -1,5 +1,5 @@
-# Metadata lives in setup.cfg.  This teaches `pip install -e .` about the three source roots, because twisted.plugin
-# looks for drop-ins in sys.path directories and never asks an import hook; and it compiles the hot modules on demand.
+# Metadata lives in setup.cfg.  This has `pip install -e .` put the source roots on sys.path, and nothing else of the
+# checkout; and it compiles the hot modules on demand.
 import os
 import sys
 from configparser import ConfigParser
@@ -43,7 +43,11 @@ class EditableWheel(editable_wheel.editable_wheel):
     def _select_strategy(self, name, tag, build_lib):
         if isCompiling:
             raise SystemExit("an editable installation is not compiled: leave out --editable or ADMISSION_COMPILE")
-        roots = [Path(self.project_dir, root) for root in ("src", "plugins", ".")]
+        roots = [Path(self.project_dir, root) for root in ("src", "plugins")]
+        # twisted.plugin looks for drop-ins below the directories on sys.path, and never asks an import hook.
+        link = roots[0] / "twisted"
+        if not link.exists():
+            link.symlink_to(Path("..", "twisted"))
         return editable_wheel._StaticPth(self.distribution, name, roots)
 
 

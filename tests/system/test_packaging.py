@@ -119,7 +119,7 @@ def copyCheckout(target: Path) -> Path:
         top = _NOT_OURS_AT_THE_TOP(directory, names) if Path(directory) == ROOT else set()
         return top | _NOT_OURS(directory, names)
 
-    return Path(shutil.copytree(ROOT, target, ignore=ignore))
+    return Path(shutil.copytree(ROOT, target, symlinks=True, ignore=ignore))
 
 
 class InstallationTests(SynchronousTestCase):
@@ -150,19 +150,21 @@ class InstallationTests(SynchronousTestCase):
     @longForm
     def test_editable(self) -> None:
         """
-        C{pip install -e .} has them; a drop-in that appears in the checkout is
+        C{pip install -e .} has them, and puts nothing else on the path; a drop-in that appears in the checkout is
         found, and one that disappears does no harm.
         """
         source = copyCheckout(self.built.scratch / "editable-source")
         environment = Environment(self.built.scratch / "editable")
         environment.install("--editable", source)
         self.assertFound(environment, source)
+        paths = environment.program("import sys; print(*sys.path, sep='\\n')").splitlines()
+        self.assertNotIn(str(source), paths, "the tests would be everybody's")
 
         policies = source / "twisted" / "plugins" / "admission_policies.py"
         more = policies.with_name("admission_more.py")
         more.write_text(policies.read_text().replace("bounded", "limited"))
         pools = json.loads(environment.program(_LISTING.replace(".resolve()", "")))["pools"]
-        self.assertEqual(sorted(pools), ["bounded", "limited", "unbounded", "unlimited"])
+        self.assertEqual(sorted({*pools}), ["bounded", "fair", "limited", "unbounded", "unlimited"])
         more.unlink()
         self.assertFound(environment, source)
 
