@@ -84,7 +84,11 @@ class AdmittedServerContract(Contract):
     """
     The rules for a server on L{RequestDriver <admission.connection.driver.RequestDriver>}.  Subclasses say how to make
     one and how its clients talk; C{alice} and C{bob} are clients.
+
+    @cvar isChargedLast: whether requests are charged when their answer is known, and not before.
     """
+
+    isChargedLast = True
 
     def buildServer(self, clock: Clock, policy: WatchedPolicy) -> AdmittedFactory:
         """
@@ -125,12 +129,6 @@ class AdmittedServerContract(Contract):
         self.server = self.buildServer(self.clock, self.policy)
         self.connected: list[FakeTransport] = []
 
-    def tearDown(self) -> None:
-        for transport in self.connected:
-            if not transport.isLost:
-                transport.abortConnection()
-        self.clock.advance(0)
-
     def connect(self) -> FakeTransport:
         """
         Have a client connect.
@@ -139,9 +137,15 @@ class AdmittedServerContract(Contract):
         protocol: Any = self.server.buildProtocol(address)
         transport = FakeTransport(self.clock, protocol, address)
         self.connected.append(transport)
+        self.addCleanup(self._hangUp, transport)
         transport.connect()
         self.clock.advance(0)
         return transport
+
+    def _hangUp(self, transport: FakeTransport) -> None:
+        if not transport.isLost:
+            transport.abortConnection()
+        self.clock.advance(0)
 
     def send(self, transport: FakeTransport, *requests: bytes) -> Sequence[str]:
         """
@@ -162,10 +166,10 @@ class AdmittedServerContract(Contract):
 
     def assertNothingHeld(self) -> None:
         """
-        Check that no memory but that of connections is held, nobody has a turn, and nothing is in progress.
+        Check that nothing of the pool but connections is held, nobody has a turn, and nothing is in progress.
         """
-        held = {name: size for name, size in self.server.gate.ledger.usedBytes.items() if size and name != "policies"}
-        self.assertEqual(set(held) - {CONNECTIONS}, set())
+        used = self.server.gate.pool.usedBytesByPurpose
+        self.assertEqual({purpose for purpose, size in used.items() if size} - {CONNECTIONS}, set())
         self.assertEqual((self.server.gate.turns.runningRequests, self.policy.running), (0, 0))
 
     def test_charged(self) -> None:
@@ -178,7 +182,7 @@ class AdmittedServerContract(Contract):
         for request, usage in self.policy.charged:
             self.assertGreater(request.sizeBytes, 0)
             self.assertEqual(usage.requestBytes, request.sizeBytes)
-            self.assertGreater(usage.responseBytes, 0)
+            self.assertEqual(usage.responseBytes > 0, self.isChargedLast)
         self.assertNothingHeld()
 
     def test_quota(self) -> None:
