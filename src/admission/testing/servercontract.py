@@ -96,6 +96,18 @@ class AdmittedServerContract(Contract):
         """
         raise NotImplementedError
 
+    def buildProtocol(self, address: IPv4Address) -> Any:
+        """
+        Make a connection of the server.
+        """
+        return self.server.buildProtocol(address)
+
+    def settle(self) -> None:
+        """
+        Let everything happen that takes no time.
+        """
+        self.clock.advance(0)
+
     def encode(self, client: str, number: int, isWaiting: bool = False) -> bytes:
         """
         A request of a client.
@@ -134,18 +146,18 @@ class AdmittedServerContract(Contract):
         Have a client connect.
         """
         address = IPv4Address("TCP", "192.0.2.1", 50_000 + len(self.connected))
-        protocol: Any = self.server.buildProtocol(address)
+        protocol = self.buildProtocol(address)
         transport = FakeTransport(self.clock, protocol, address)
         self.connected.append(transport)
         self.addCleanup(self._hangUp, transport)
         transport.connect()
-        self.clock.advance(0)
+        self.settle()
         return transport
 
     def _hangUp(self, transport: FakeTransport) -> None:
         if not transport.isLost:
             transport.abortConnection()
-        self.clock.advance(0)
+        self.settle()
 
     def send(self, transport: FakeTransport, *requests: bytes) -> Sequence[str]:
         """
@@ -154,14 +166,14 @@ class AdmittedServerContract(Contract):
         @return: all that it has been answered by then.
         """
         transport.peerSends(b"".join(requests))
-        self.clock.advance(0)
+        self.settle()
         return self.answersIn(bytes(transport.received))
 
     def served(self, transport: FakeTransport) -> int:
         """
         How many requests of a client were served.
         """
-        self.clock.advance(0)
+        self.settle()
         return list(self.answersIn(bytes(transport.received))).count(SERVED)
 
     def assertNothingHeld(self) -> None:
@@ -239,7 +251,7 @@ class AdmittedServerContract(Contract):
         self.policy.delaySeconds = 20.0
         self.send(transport, self.encode("alice", 1))
         self.server.control.configure(QuotaEntity(user="somebody"), {LIMIT: 2.0}, self.clock.seconds())
-        self.clock.advance(0)
+        self.settle()
         self.send(transport, self.encode("alice", 2))
         self.assertEqual(self.served(transport), 2)
 
@@ -265,11 +277,11 @@ class AdmittedServerContract(Contract):
             self.send(transport, self.encode("alice", 1, isWaiting=True))
             self.assertEqual(self.waiting(), 1)
             getattr(transport, leave)()
-            self.clock.advance(0)
+            self.settle()
             self.assertEqual(self.waiting(), 0)
             self.assertNothingHeld()
             self.release()
-            self.clock.advance(0)
+            self.settle()
             self.assertNothingHeld()
         self.assertEqual(len(self.policy.charged), 2)
 
@@ -280,11 +292,11 @@ class AdmittedServerContract(Contract):
         waiting, idle = self.connect(), self.connect()
         self.send(waiting, self.encode("alice", 1, isWaiting=True))
         emptied = self.server.closeAll()
-        self.clock.advance(0)
+        self.settle()
         self.assertNoResult(emptied)
         self.assertTrue(idle.disconnecting or idle.isLost)
         self.release()
         self.assertEqual(self.served(waiting), 1)
-        self.clock.advance(0)
+        self.settle()
         self.successResultOf(emptied)
         self.assertNothingHeld()
