@@ -79,6 +79,46 @@ class FramedServerTests(FramedContract, SynchronousTestCase):
     """L{AdmittedProtocol} keeps the rules."""
 
 
+class Multiplexed(Server):
+    """Reads on while requests wait."""
+
+    maxInFlight = 5
+
+
+class MultiplexedServerTests(FramedContract, SynchronousTestCase):
+    """So does one with many requests of a connection at once."""
+
+    protocol = Multiplexed
+
+    def test_many(self) -> None:
+        """Requests that come behind one that waits are answered before it, as many as may be in flight."""
+        transport = self.connect()
+        waiting = [self.encode("alice", number, isWaiting=True) for number in range(4)]
+        self.assertEqual(self.send(transport, *waiting, self.encode("alice", 4)), [SERVED])
+        self.assertEqual((self.waiting(), self.policy.running), (4, 4))
+        more = [self.encode("alice", number, isWaiting=True) for number in range(5, 8)]
+        self.assertEqual(self.send(transport, *more, self.encode("alice", 8)), [SERVED])
+        self.assertEqual((self.waiting(), self.policy.running), (5, 5))
+        self.release()
+        self.settle()
+        self.release()
+        self.assertEqual(self.served(transport), 9)
+        self.assertNothingHeld()
+
+    def test_drainAnswersAll(self) -> None:
+        """A server that stops answers all that have been read."""
+        transport = self.connect()
+        self.send(transport, *(self.encode("alice", number, isWaiting=True) for number in range(3)))
+        emptied = self.server.closeAll()
+        self.settle()
+        self.assertNoResult(emptied)
+        self.release()
+        self.assertEqual(self.served(transport), 3)
+        self.settle()
+        self.successResultOf(emptied)
+        self.assertNothingHeld()
+
+
 class Uncharged(Server):
     """Charges nothing for what it answers."""
 

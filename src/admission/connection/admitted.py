@@ -16,6 +16,8 @@ from ..interfaces import Decision, Refusal
 from ..names import boundedName
 from ..request import ServerRequest
 from .driver import FAILED
+from .link import DRAINING
+from .pauses import BUSY
 from .protocol import FrameProtocol
 
 REQUEST = "request"
@@ -28,7 +30,13 @@ class AdmittedProtocol(FrameProtocol):
 
     A subclass works on a request in L{requestReceived}, which returns the answer.  The next request is read after that.
     L{identify} says what a request is and who asks, and L{requestRefused} how a refusal is told.
+
+    @cvar maxInFlight: how many requests of a connection may wait for what L{requestReceived} returns at the same time.
+        With more than one, the next is read meanwhile, and answers leave as they come, so that they have to say which
+        request they are for.
     """
+
+    maxInFlight = 1
 
     # What a subclass says
 
@@ -75,17 +83,22 @@ class AdmittedProtocol(FrameProtocol):
 
         @param delaySeconds: the shortest delay.
         """
-        request = self.request
-        if request is not None:
-            request.responseBytes = sum(map(len, parts))
-            decision = request.decision
-            if not decision.admitted:
-                delaySeconds = max(delaySeconds, decision.delaySeconds)
-            elif request.view is not None:
-                now = self.factory.clock.seconds()
-                usage = self.driver.usageOf(request, request.responseBytes, now)
-                delaySeconds = max(delaySeconds, self.driver.charge(request, usage, now))
+        if self.request is not None:
+            delaySeconds = max(delaySeconds, self._charge(self.request, parts))
         super().respond(parts, delaySeconds)
+
+    # What others call
+
+    def makeConnection(self, transport: Any) -> None:
+        self._beside: dict[ServerRequest, None] = {}
+        super().makeConnection(transport)
+
+    def closeGracefully(self) -> None:
+        """
+        While it drains, first answer what waits beside the request that was read last; the grace period runs.
+        """
+        if not (self._beside and self.link.state is DRAINING):
+            super().closeGracefully()
 
     # The way of one request
 
@@ -116,8 +129,11 @@ class AdmittedProtocol(FrameProtocol):
                 self._answer(request, answer)
             return
         if self.request is request and (not answer.called or answer.paused):
-            self.park()
             request.step = answer
+            if self.maxInFlight > 1:
+                self._setAside(request)
+            else:
+                self.park()
         answer.addBoth(self._stepOver, request)
         answer.addCallback(partial(self._answer, request))
         answer.addErrback(self._stepFailed, request)
@@ -131,21 +147,85 @@ class AdmittedProtocol(FrameProtocol):
         return result
 
     def _stepFailed(self, failure: Failure, request: ServerRequest) -> None:
-        if self.request is not request:
+        if not self._isUnderWay(request):
             return
-        if isinstance(failure.value, CancelledError):
-            self.finish()
-            return
-        self.factory.log.failure("a request of {peer} failed", failure, peer=self.peer)
-        self.finish()
-        self.close(FAILED)
+        isCancelled = isinstance(failure.value, CancelledError)
+        if not isCancelled:
+            self.factory.log.failure("a request of {peer} failed", failure, peer=self.peer)
+        self._end(request)
+        if not isCancelled:
+            self.close(FAILED)
 
     def _answer(self, request: ServerRequest, body: bytes | None) -> None:
-        if self.request is not request:
+        if not self._isUnderWay(request):
             # It has been answered by hand.
             return
         if body is None:
+            self._end(request)
+            return
+        framing = self.framing
+        parts = [framing.prefix(len(body)), body, framing.suffix]
+        if self.request is request:
+            self.respond(parts)
+            return
+        del self._beside[request]
+        delaySeconds = self._charge(request, parts)
+        self.send(parts)
+        self.requestAnswered(request, self.factory.clock.seconds(), delaySeconds)
+        self._readOn(delaySeconds)
+
+    def _charge(self, request: ServerRequest, parts: Sequence[bytes]) -> float:
+        """
+        @return: the delay that the client of the request whose answer is C{parts} is given, in seconds.
+        """
+        request.responseBytes = sum(map(len, parts))
+        if request.view is None or not request.decision.admitted:
+            return request.decision.delaySeconds
+        now = self.factory.clock.seconds()
+        return self.driver.charge(request, self.driver.usageOf(request, request.responseBytes, now), now)
+
+    # Several at once
+
+    def _isUnderWay(self, request: ServerRequest) -> bool:
+        return self.request is request or request in self._beside
+
+    def _setAside(self, request: ServerRequest) -> None:
+        """
+        Let a request wait beside others, and read the next one if there may be more.
+        """
+        self.driver.park(request)
+        self.request = None
+        self._beside[request] = None
+        if len(self._beside) < self.maxInFlight:
             self.finish()
         else:
-            framing = self.framing
-            self.respond([framing.prefix(len(body)), body, framing.suffix])
+            self._endTurn()
+
+    def _end(self, request: ServerRequest) -> None:
+        """
+        End a request without an answer.
+        """
+        if self.request is request:
+            self.finish()
+        else:
+            del self._beside[request]
+            self._readOn(self.driver.over(request, self.factory.clock.seconds()))
+
+    def _readOn(self, delaySeconds: float) -> None:
+        """
+        One less is under way.
+        """
+        if delaySeconds > 0:
+            self.throttle(delaySeconds)
+        state = self.link.state
+        if state is DRAINING:
+            if self.request is None:
+                self.closeGracefully()
+        elif state < DRAINING and self.request is None and BUSY in self.pauses.reasons:
+            # It was not read because there were so many.
+            self.resume(BUSY)
+
+    def _cancelStep(self) -> None:
+        super()._cancelStep()
+        for request in list(self._beside):
+            request.cancel()

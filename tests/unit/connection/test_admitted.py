@@ -212,6 +212,12 @@ class AdmittedTests(SynchronousTestCase):
         self.assertEqual(self.send(b"put"), b"3:PUT,")
 
 
+class Multiplexed(Refusing):
+    """Has several requests wait at once."""
+
+    maxInFlight = 3
+
+
 KINDS = ("send", "wait", "fail", "hand")
 ACTIONS = (*KINDS, "fire", "break", "hang up", "abort", "refuse", "delay", "limits", "time")
 
@@ -224,7 +230,7 @@ class AnyOrderTests(SynchronousTestCase):
         steps=st.lists(
             st.tuples(st.sampled_from(ACTIONS), st.integers(0, 3), st.sampled_from(ACTIONS), st.booleans()), max_size=40
         ),
-        protocol=st.sampled_from([Telling, Refusing]),
+        protocol=st.sampled_from([Telling, Refusing, Multiplexed]),
     )
     def test_any(self, steps: list[tuple[str, int, str, bool]], protocol: type[Telling]) -> None:
         """
