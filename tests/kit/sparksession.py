@@ -9,6 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from admission.offline.sparksession import openSession
+from tests.kit.checkout import ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,6 +37,8 @@ def sharedSession() -> SparkSession:
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.warehouse.dir": os.path.join(scratch.name, "warehouse"),
             "spark.local.dir": scratch.name,
+            # Some policies are the tests' own.
+            "spark.executorEnv.PYTHONPATH": str(ROOT),
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
         },
