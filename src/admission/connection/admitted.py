@@ -163,6 +163,10 @@ class AdmittedProtocol(FrameProtocol):
         if body is None:
             self._end(request)
             return
+        if not isinstance(body, bytes):
+            raise TypeError(
+                f"the answer to a request has to be bytes, a Deferred or a coroutine of them, not {body!r:.100}"
+            )
         framing = self.framing
         parts = [framing.prefix(len(body)), body, framing.suffix]
         if self.request is request:

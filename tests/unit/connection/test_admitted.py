@@ -94,6 +94,15 @@ class AdmittedTests(SynchronousTestCase):
         self.server.clock.advance(1.5)
         self.assertTrue(self.transport.received.endswith(b"3:PUT,"))
 
+    def test_noBytes(self) -> None:
+        """An answer that is no bytes is a failure that says so, at once or later."""
+        for answer in ("text", 5, succeed("text")):
+            self.begin(behave=lambda request, answer=answer: answer)
+            self.send(b"put")
+            (failure,) = self.flushLoggedErrors(TypeError)
+            self.assertIn("has to be bytes, a Deferred or a coroutine of them, not ", str(failure.value))
+            self.assertTrue(self.transport.isLost)
+
     def test_longNames(self) -> None:
         """However long the names are that clients choose, policies are given bounded ones."""
         self.begin()
