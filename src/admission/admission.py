@@ -173,6 +173,7 @@ class Admission:
         self._shutdown: Any = None
         self._quotaWindows, self._quotaWindowSeconds = context.quotaWindows, context.quotaWindowSeconds
         self._hasRecorded = False
+        self._trouble: str | None = None
         self.addSensors(self.sensors)
         self.purgatory.addSensors(self.sensors, "Request")
 
@@ -213,10 +214,18 @@ class Admission:
             <admission.connection.admitted.AdmittedProtocol>}, or what returns one.
         @param listener: the name of the port, for recordings.
         @return: the factory to listen with.
-        @raise TypeError: if nothing can be made with it.
+        @raise TypeError: if nothing can be made with it, or its C{framing} is none.
+        @raise ValueError: if its C{maxInFlight} is no number of requests.
         """
-        if not callable(makeProtocol):
+        isOther = isinstance(makeProtocol, type) and not issubclass(makeProtocol, AdmittedProtocol)
+        if isOther or not callable(makeProtocol):
             raise TypeError(f"makeProtocol={makeProtocol!r}: give a subclass of AdmittedProtocol")
+        framing = getattr(makeProtocol, "framing", AdmittedProtocol.framing)
+        if isinstance(framing, type) or not hasattr(framing, "parse"):
+            raise TypeError(f"framing={framing!r}: give an object, such as Netstring()")
+        maxInFlight = getattr(makeProtocol, "maxInFlight", 1)
+        if not (isinstance(maxInFlight, int) and maxInFlight >= 1):
+            raise ValueError(f"maxInFlight={maxInFlight!r}: write a number, 1 or more")
 
         def make() -> AdmittedProtocol:
             protocol = makeProtocol()
@@ -250,7 +259,7 @@ class Admission:
 
         @param kind: a word for policies, page and recording, one of a few dozen at most.
         @param principal: who asks, if that has been verified.
-        @param clientId: what the client calls itself; its address, if it says nothing and C{principal} is empty, too.
+        @param clientId: what the client calls itself; C{principal} or else C{peer}, if it says nothing.
         @param peer: the client's address, without its port.
         @param receivedBytes: how much was received for it.
         @param traits: whether its bytes count, and whether it waits for other clients.
@@ -263,8 +272,7 @@ class Admission:
             if now >= self._sweepSeconds:
                 self._sweepSeconds = now + SWEEP_SECONDS
                 self.control.sweep(now)
-        name = clientId if clientId or principal else peer
-        return UnitOfWork(self, kind, principal, name, peer, receivedBytes, traits)
+        return UnitOfWork(self, kind, principal, clientId or principal or peer, peer, receivedBytes, traits)
 
     @property
     def observers(self) -> Sequence[Observer]:
@@ -292,7 +300,10 @@ class Admission:
         from .status.site import statusSite
 
         own = [Section("requests", self._requestsFields), Section("latency", self._times.fields)]
-        site = statusSite(self, names=names, sections=[*own, *sections], checks=checks, sensors=self.sensors)
+        troubles: HealthCheck = lambda now: [] if self._trouble is None else [self._trouble]  # noqa: E731
+        site = statusSite(
+            self, names=names, sections=[*own, *sections], checks=[troubles, *checks], sensors=self.sensors
+        )
         self.sensors.addFamily("RequestSeconds", ("request", "quantile"), self._times.read)
         self._hasPage = True
         for factory in self._factories:
@@ -308,7 +319,12 @@ class Admission:
         for, from now on.
 
         @raise ValueError: for a limit that no policy knows, or that a policy refuses.
+        @raise TypeError: for an entity or limits that are none.
         """
+        if not isinstance(entity, QuotaEntity):
+            raise TypeError(f"entity={entity!r}: give a QuotaEntity, such as QuotaEntity(user='alice')")
+        if not isinstance(limits, Mapping):
+            raise TypeError(f"limits={limits!r}: give numbers by the names of limits, or None to remove one")
         self.control.configure(entity, limits, wholeMicroseconds(self.clock.seconds()))
 
     def stop(self) -> Deferred[Any]:
@@ -419,7 +435,10 @@ class Admission:
         try:
             self._recorder.start(origin, threads)
         except OSError as error:
-            raise OSError(f"cannot record to {' and '.join(self._exports)}: {error}; export= says where to") from error
+            self._trouble = f"cannot record to {' and '.join(self._exports)}: {error}; export= says where to"
+            # Where a service listens, the reactor goes on without the port; the page says why.
+            raise OSError(self._trouble) from error
+        self._trouble = None
         if not self._hasRecorded:
             self._hasRecorded = True
             self._recorder.addSensors(self.sensors)
@@ -548,7 +567,7 @@ def _namedEach(
     @return: of each its name, which its sensors have, the policy, and its description.
     """
     named: dict[str, tuple[Any, str]] = {}
-    isOne = isinstance(given, str) or interface.providedBy(given) or not isinstance(given, Iterable)
+    isOne = isinstance(given, str | Mapping) or interface.providedBy(given) or not isinstance(given, Iterable)
     for each in [given] if isOne else given:
         policy = _built(setting, each, factoryInterface, interface, example, context)
         description = each if isinstance(each, str) else type(each).__name__

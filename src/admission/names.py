@@ -32,6 +32,17 @@ def boundedName(name: str) -> str:
     return raw[: MAX_NAME_BYTES - len(mark)].decode("utf-8", "ignore") + mark
 
 
+def nameIn(what: str, name: object) -> str:
+    """
+    A name that code which is not ours gives for C{what}, bounded.
+
+    @raise TypeError: if it is no text.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"{what}={name!r:.100}: give a str")
+    return boundedName(name)
+
+
 def canonicalAddress(text: str) -> str:
     """
     Write an address as those of connections are written: the way of the system, and IPv4 in IPv6 as IPv4.

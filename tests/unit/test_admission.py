@@ -13,6 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.admission import Admission
 from admission.connection.admitted import AdmittedProtocol
+from admission.connection.framings import Netstring
 from admission.connection.pauses import Pause
 from admission.interfaces import DEFAULT, QuotaEntity, traitsOf
 from admission.recording.events import CLOSED, OPENED, ConnectionEvent, LimitEvent, RequestEvent
@@ -175,6 +176,19 @@ class AdmissionTests(SynchronousTestCase):
         error = self.assertRaises(OSError, factory.doStart)
         self.assertEqual(str(error), "cannot record to Failing: no such place; export= says where to")
 
+    def test_troubleIsTold(self) -> None:
+        """A page that is served all the same says that nothing is recorded."""
+
+        class Failing(Kept):
+            def start(self, origin: Any, deferToThread: Any) -> None:
+                raise OSError("no such place")
+
+        admission = self.make(export=Failing())
+        site = admission.statusSite()
+        self.addCleanup(site.stopFactory)
+        self.assertRaises(OSError, admission.frames(Upper).doStart)
+        self.assertIn("no such place", str(admission._trouble))
+
     def test_mistakes(self) -> None:
         """An argument that makes no sense is refused by its name."""
         for arguments, words in (
@@ -182,6 +196,17 @@ class AdmissionTests(SynchronousTestCase):
             ({"quota": 5}, "quota=5: give a description"),
             ({"export": 5}, "export=5: give a description such as 'spark:recording'"),
             ({"purgatory": 5}, "purgatory=5: give a description such as 'wheel'"),
+            ({"quota": {"client-bytes": "64k"}}, "quota={'client-bytes': '64k'}: give a description"),
         ):
             self.assertIn(words, str(self.assertRaises(TypeError, self.make, **arguments)))
         self.assertIn("makeProtocol=5", str(self.assertRaises(TypeError, self.make().frames, 5)))
+        self.assertIn("AdmittedProtocol", str(self.assertRaises(TypeError, self.make().frames, Echo)))
+        for wrong, words in (({"framing": Netstring}, "framing="), ({"framing": "netstring"}, "such as Netstring()")):
+            served = type("Wrong", (Upper,), wrong)
+            self.assertIn(words, str(self.assertRaises(TypeError, self.make().frames, served)))
+        for number in (0, "x"):
+            served = type("Wrong", (Upper,), {"maxInFlight": number})
+            self.assertIn("maxInFlight=", str(self.assertRaises(ValueError, self.make().frames, served)))
+        admission = self.make(quota="client-bytes")
+        self.assertIn("entity='alice'", str(self.assertRaises(TypeError, admission.setLimits, "alice", {})))
+        self.assertIn("limits=5", str(self.assertRaises(TypeError, admission.setLimits, EVERYBODY, 5)))

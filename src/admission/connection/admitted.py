@@ -13,7 +13,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.failure import Failure
 
 from ..interfaces import Decision, Refusal
-from ..names import boundedName
+from ..names import nameIn
 from ..request import ServerRequest
 from .driver import FAILED
 from .link import DRAINING
@@ -47,7 +47,8 @@ class AdmittedProtocol(FrameProtocol):
         may wait for other clients.  May be called again for a request that had to wait.  An exception is logged, and
         closes the connection.
 
-        Without this the kind is C{"request"}, and the client id that of the connection or else the client's address.
+        Without this the kind is C{"request"}, and the client id that of the connection, the principal once that is
+        known, or else the client's address.
 
         @param request: what C{makeRequest} made.
         """
@@ -83,9 +84,21 @@ class AdmittedProtocol(FrameProtocol):
 
         @param delaySeconds: the shortest delay.
         """
+        if not (isinstance(parts, list | tuple) and all(isinstance(each, bytes) for each in parts)):
+            raise TypeError(f"parts={parts!r:.100}: give a list of bytes, whole frames; requestReceived returns a body")
         if self.request is not None:
             delaySeconds = max(delaySeconds, self._charge(self.request, parts))
         super().respond(parts, delaySeconds)
+
+    def finish(self, delaySeconds: float = 0.0) -> None:
+        """
+        End the request without an answer.
+
+        @param delaySeconds: the shortest delay before the next one.
+        """
+        if not isinstance(delaySeconds, int | float):
+            raise TypeError(f"delaySeconds={delaySeconds!r:.100}: finish takes no request, but a delay if anything")
+        super().finish(delaySeconds)
 
     # What others call
 
@@ -103,12 +116,14 @@ class AdmittedProtocol(FrameProtocol):
     # The way of one request
 
     def frameReceived(self, request: Any) -> None:
-        request.kind, request.principal, request.clientId = REQUEST, self.principal, self.clientId
-        self.identify(request)
+        request.kind, request.principal, request.clientId = REQUEST, None, self.clientId
+        if self.identify(request) is not None:  # type: ignore[func-returns-value]
+            raise TypeError("identify sets what a request is, and returns nothing; it cannot wait")
+        principal = request.principal = self.principal if request.principal is None else request.principal
         # Names that clients choose are kept, by policies and recordings, and may have any length.
-        request.kind, request.clientId = boundedName(request.kind), boundedName(request.clientId)
+        request.kind, request.clientId = nameIn("kind", request.kind), nameIn("clientId", request.clientId)
         if not request.clientId:
-            request.clientId = self.factory.clientIdAt(self.host)
+            request.clientId = principal or self.factory.clientIdAt(self.host)
         driver = self.driver
         if not driver.owesNothing and self.holdBack(request):
             return

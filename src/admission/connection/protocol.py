@@ -15,7 +15,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from ..interfaces import ILease, IWaiter
-from ..names import boundedName
+from ..names import nameIn
 from ..policyfailure import FAILURES, raiseInterrupt
 from ..request import ServerRequest
 from ..tlsfailure import whyTlsFailed
@@ -149,7 +149,7 @@ class FrameProtocol(Linked, Protocol):
         """
         It is known who the client is.
         """
-        self.principal = self.holder = boundedName(principal)
+        self.principal = self.holder = nameIn("principal", principal)
 
     def respond(self, parts: Sequence[bytes], delaySeconds: float = 0.0) -> None:
         """

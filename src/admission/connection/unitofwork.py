@@ -8,7 +8,7 @@ from __future__ import annotations
 from types import TracebackType
 
 from ..interfaces import ORDINARY, Decision, Refusal, Traits
-from ..names import boundedName
+from ..names import nameIn
 from ..request import ServerRequest
 from .driver import FAILED, DrivenFactory, RequestDriver
 
@@ -52,14 +52,16 @@ class UnitOfWork:
         traits: Traits = ORDINARY,
     ) -> None:
         self.factory = factory
-        self.principal: str | None = boundedName(principal)
-        self.clientId = boundedName(clientId)
-        self.host = peer
+        self.principal: str | None = nameIn("principal", principal)
+        self.clientId = nameIn("clientId", clientId)
+        self.host = nameIn("peer", peer)
         self.sentBytes = 0
         self.delaySeconds = 0.0
         self._driver = RequestDriver(self)
-        self._kind = boundedName(kind)
+        self._kind = nameIn("kind", kind)
         self._traits = traits
+        if not (isinstance(receivedBytes, int) and receivedBytes >= 0):
+            raise TypeError(f"receivedBytes={receivedBytes!r}: write a number of bytes")
         self._receivedBytes = receivedBytes
 
     def __enter__(self) -> UnitOfWork:

@@ -103,6 +103,39 @@ class AdmittedTests(SynchronousTestCase):
             self.assertIn("has to be bytes, a Deferred or a coroutine of them, not ", str(failure.value))
             self.assertTrue(self.transport.isLost)
 
+    def test_mistakes(self) -> None:
+        """What a protocol gets wrong is told in a sentence, and no request is left in progress by it."""
+        for name, value, words in (
+            ("kind", b"put", "kind=b'put': give a str"),
+            ("kind", None, "kind=None: give a str"),
+            ("clientId", b"alice", "clientId=b'alice': give a str"),
+        ):
+            connection = self.begin()
+            connection.identify = lambda request, name=name, value=value: setattr(request, name, value)
+            self.send(b"put")
+            (failure,) = self.flushLoggedErrors(TypeError)
+            self.assertIn(words, str(failure.value))
+        connection = self.begin()
+        connection.identify = lambda request: 5
+        self.send(b"put")
+        self.assertIn("returns nothing", str(self.flushLoggedErrors(TypeError)[0].value))
+        connection = self.begin(behave=lambda request: None)
+        self.send(b"put")
+        for call, argument in ((connection.respond, b"late"), (connection.respond, [5]), (connection.finish, object())):
+            self.assertRaises(TypeError, call, argument)
+        self.assertRaises(TypeError, connection.authenticated, b"alice")
+        connection.respond([b"right"])
+        self.assertEqual(len(self.charged()), 1)
+        self.assertEqual(self.server.gate.turns.runningRequests, 0)
+
+    def test_byUser(self) -> None:
+        """A client that has logged in and says no client id is told from others by its principal."""
+        connection = self.begin()
+        connection.identify = lambda request: connection.authenticated("alice")
+        self.send(b"put")
+        request, _ = self.policy.recorded[-1]
+        self.assertEqual((request.principal, request.clientId), ("alice", "alice"))
+
     def test_longNames(self) -> None:
         """However long the names are that clients choose, policies are given bounded ones."""
         self.begin()
