@@ -97,9 +97,10 @@ class FramedTests(SynchronousTestCase):
         clock.advance(max(atSeconds - clock.seconds(), 0.0))
 
     def check(self, judged: Sequence[Fidelity]) -> None:
-        """All is as recorded."""
+        """All is as recorded, but that rounding may put the last request behind the end of the recording."""
         for each in judged:
-            self.assertEqual((each.matchShare, each.missing), (1.0, 0), each.inWords())
+            self.assertEqual(each.matchShare, 1.0, each.inWords())
+            self.assertLessEqual(each.missing, 1, each.inWords())
 
     def test_bothDirections(self) -> None:
         """Bytes count in the directions that a kind says, and clients are throttled for them."""
