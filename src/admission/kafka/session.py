@@ -157,8 +157,12 @@ class KafkaSession(FrameProtocol):
         """
         isHeaded = len(head) == self.headBytes
         if isHeaded:
-            assert self.request is not None
-            apiKey = self.request.apiKey = int.from_bytes(head, "big", signed=True)
+            request = self.request
+            assert request is not None
+            apiKey = request.apiKey = int.from_bytes(head, "big", signed=True)
+            api = self.apis.get(apiKey)
+            if api is not None:
+                request.isOf(api.name)
         if sizeBytes > self._requestLimitBytes:
             return (
                 f"a request of {sizeBytes} bytes was announced, and {self._requestLimitBytes} are allowed "
@@ -168,7 +172,6 @@ class KafkaSession(FrameProtocol):
         if reason is not None:
             return reason
         if isHeaded:
-            api = self.apis.get(apiKey)
             if api is None:
                 return f"it sent a request with API key {apiKey}, which is not served"
             limitBytes = api.largestFrameBytes
@@ -181,7 +184,6 @@ class KafkaSession(FrameProtocol):
         try:
             buffer = request.frame
             header = request.header = parseRequestHeader(buffer, 0, self.flexibleFrom)
-            request.apiKey = header.apiKey
             self.clientId = request.clientId = header.clientId or ""
             request.principal = self.principal
             self.headerRead(request, buffer)

@@ -46,8 +46,9 @@ def eventOf(request: ServerRequest, makeEvent: Callable[[int, float], _Event]) -
     event.peer = connection.host
     event.principal = connection.principal if request.principal is None else request.principal
     event.clientId = request.clientId
-    event.kind = request.kind
-    event.traits = request.traits.code
+    if request.kind is not None:
+        event.kind = request.kind
+        event.traits = request.traits.code
     event.requestBytes = request.sizeBytes
     event.responseBytes = request.responseBytes
     event.inFlight = request.inFlight

@@ -38,6 +38,7 @@ from admission.interfaces import (
     Outcome,
     QuotaEntity,
     Request,
+    Traits,
     Usage,
 )
 from admission.kafka.broker.brokersession import LOGIN_FAILED, BrokerSession
@@ -533,6 +534,7 @@ class RefusedTests(RecordedTestCase):
             self.assertDecision(event, REJECT, reason)
             self.assertEqual((event.kind, event.apiKey, event.requestBytes), (kind, apiKey, requestBytes))
             self.assertEqual((event.poolHoldSeconds, event.serviceSeconds, event.isCounted), (0.0, 0.0, UNKNOWN))
+            self.assertEqual(event.traits == UNKNOWN, kind is None)
             closing = self.connections()[-1]
             self.assertEqual((closing.state, closing.reason, closing.requestCount), (CLOSED, reason, 1))
 
@@ -860,7 +862,7 @@ class LoginTests(RecordedTestCase):
     def test_loggedIn(self) -> None:
         """
         A login is recorded as that of somebody unknown, and what follows under the client's name; how long the
-        password is does not show.
+        password is does not show, and to policies it is nothing that counts.
         """
         client = self.logIn(self.NAME, self.PASSWORD)
         client.ask("ListGroups", 3)
@@ -874,6 +876,8 @@ class LoginTests(RecordedTestCase):
             ],
         )
         self.assertEqual(self.requests()[1].requestBytes, LOGIN_GRAIN_BYTES)
+        uncounted = Traits(countsReceived=False, countsSent=False)
+        self.assertEqual({event.traits for event in self.requests()}, {uncounted.code})
         opened, closed = self.connections()
         self.assertEqual((opened.principal, closed.principal), (None, self.NAME))
         self.assertNowhere(self.PASSWORD)

@@ -261,7 +261,6 @@ class BrokerSession(KafkaSession):
         return late
 
     def _serveDecoded(self, api: Api, request: KafkaRequest, elementCount: int) -> None:
-        request.isOf(api.name)
         servedApi = SERVED[api.name]
         wants = self.broker.control.wants
         if wants.details:
@@ -483,7 +482,6 @@ class BrokerSession(KafkaSession):
         produced = parseProduce(buffer, header.bodyOffset, header.apiVersion)
         if produceapi.isLarge(produced):
             self.factory.gate.turns.beginNoMore()
-        request.isOf("Produce")
         request.acks = produced.acks
         request.timeoutSeconds = max(produced.timeoutMs, 0) / 1000
         decision = self._admitProduce(request, produced) if self.broker.control.wants.usage else ADMITTED

@@ -168,7 +168,6 @@ class RelaySession(KafkaSession):
         # Whoever is in a group is not held back: it would be missed there.
         if not self.driver.owesNothing and self.longestDelaySeconds == inf and self.holdBackFirst(api.name, request):
             return
-        request.isOf(api.name)
         if api.apiKey == PRODUCE:
             self._produce(request, buffer)
             return
