@@ -21,6 +21,7 @@ from admission.request import ServerRequest
 from admission.testing.faketransport import FakeTransport
 from tests.kit.admitted import framed
 from tests.kit.keptevents import Kept
+from tests.kit.statusfixture import StatusTestCase
 
 EVERYBODY = QuotaEntity(clientId=DEFAULT)
 
@@ -45,6 +46,13 @@ class Later(AdmittedProtocol):
 def echo() -> Any:
     """A server that knows nothing of us."""
     return Factory.forProtocol(Echo)
+
+
+class Failing(Kept):
+    """Cannot record."""
+
+    def start(self, origin: Any, deferToThread: Any) -> None:
+        raise OSError("no such place")
 
 
 class AdmissionTests(SynchronousTestCase):
@@ -167,27 +175,9 @@ class AdmissionTests(SynchronousTestCase):
 
     def test_cannotRecord(self) -> None:
         """A directory that cannot be written is named when the first port listens."""
-
-        class Failing(Kept):
-            def start(self, origin: Any, deferToThread: Any) -> None:
-                raise OSError("no such place")
-
         factory = self.make(export=Failing()).frames(Upper)
         error = self.assertRaises(OSError, factory.doStart)
         self.assertEqual(str(error), "cannot record to Failing: no such place; export= says where to")
-
-    def test_troubleIsTold(self) -> None:
-        """A page that is served all the same says that nothing is recorded."""
-
-        class Failing(Kept):
-            def start(self, origin: Any, deferToThread: Any) -> None:
-                raise OSError("no such place")
-
-        admission = self.make(export=Failing())
-        site = admission.statusSite()
-        self.addCleanup(site.stopFactory)
-        self.assertRaises(OSError, admission.frames(Upper).doStart)
-        self.assertIn("no such place", str(admission._trouble))
 
     def test_mistakes(self) -> None:
         """An argument that makes no sense is refused by its name."""
@@ -210,3 +200,22 @@ class AdmissionTests(SynchronousTestCase):
         admission = self.make(quota="client-bytes")
         self.assertIn("entity='alice'", str(self.assertRaises(TypeError, admission.setLimits, "alice", {})))
         self.assertIn("limits=5", str(self.assertRaises(TypeError, admission.setLimits, EVERYBODY, 5)))
+
+
+class HealthTests(StatusTestCase):
+    """What the page says of an L{Admission}."""
+
+    def test_trouble(self) -> None:
+        """A page that is served all the same says that nothing is recorded."""
+        reactor: Any = MemoryReactorClock()
+        reactor.getThreadPool = lambda: None
+        admission = Admission(pool="bounded:1MiB", export=Failing(), reactor=reactor, clock=self.clock)
+        self.site = admission.statusSite()
+        self.assertEqual(self.get("/healthz").code, 200)
+        factory = admission.frames(Upper)
+        self.assertRaises(OSError, factory.doStart)
+        response = self.get("/healthz")
+        self.assertEqual(
+            (response.code, response.document["reasons"]),
+            (503, ["cannot record to Failing: no such place; export= says where to"]),
+        )
