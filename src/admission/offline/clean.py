@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, Observation, functions as F
 
 from pyspark_admission.columns import columnsOf
 
-from ..interfaces import Refusal
+from ..interfaces import Refusal, Traits
 from ..recording.events import ADMIT, CLOSED, COUNTER, EXPIRE, GAUGE, MUTE, OPENED, REJECT, THROTTLE
 from ..recording.schema import CONNECTIONS, LIMITS, SENSORS, Table
 from ..recording.tables import REQUESTS
@@ -30,6 +30,8 @@ KEYS: Mapping[str, Sequence[str]] = {
 """The columns, by table, in which null and the empty string both mean that there is no name."""
 
 _BROKEN = "_broken_rule"
+
+_LAST_CODE = Traits(waitsForOthers=True, isConnection=True).code
 
 
 @frozen
@@ -81,7 +83,7 @@ RULES: Mapping[str, Sequence[Rule]] = {
             f"refusal NOT IN ({_oneOf(each.value for each in Refusal)})",
             "nobody knows how it could have been refused",
         ),
-        Rule("traits", "traits NOT BETWEEN 0 AND 31", "nobody knows what its kind means"),
+        Rule("traits", f"traits NOT BETWEEN 0 AND {_LAST_CODE}", "nobody knows what its kind means"),
         Rule("identities", "size(producer_ids) > producer_id_count", "it carries more producers than it counts"),
     ),
     CONNECTIONS.name: (

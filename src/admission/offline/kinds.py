@@ -25,7 +25,6 @@ _CASES = " ".join(f"WHEN '{kind}' THEN {traits.code}" for kind, traits in _TRAIT
 CODE_OF_KIND = f"CASE kind {_CASES} ELSE {_UNCOUNTED.code} END"
 """The code of the traits, in Spark's SQL."""
 
-
 TWO_WAY = RECEIVED_TRAITS.code | SENT_TRAITS.code
 """The part of a code that says that bytes count in both directions."""
 

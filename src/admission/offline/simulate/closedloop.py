@@ -253,13 +253,13 @@ class _Replay:
             if flags & ASKED and keys[key] is not None:
                 if live is None:
                     live = trial.begin(atUs)
-                *names, code = requesters[requester]
+                kind, principal, clientId, peer, code = requesters[requester]
                 traits = traitsOf(code)
                 identities = row[IDENTITIES_FROM : IDENTITIES_FROM + identityCount] if identityCount else ()
                 usage = NOTHING
                 if flags & COUNTED:
                     usage = newUsage((requestBytes, responseBytes, serviceUs / 1e6, int(traits.isConnection)))
-                request = newRequest((*names, requestBytes, identities, traits))
+                request = newRequest((kind, principal, clientId, peer, requestBytes, identities, traits))
                 delayUs, isRefused = live.answer(atUs, request, usage, refusal, serviceUs, answerUs)
                 connection.debtor = request if live.isDebt else None
                 if hasSay and (isRefused or delayUs > heldUs):
