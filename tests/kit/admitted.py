@@ -47,6 +47,15 @@ def runNext(clock: Clock) -> bool:
     return True
 
 
+def advanceTo(clock: Any, atSeconds: float) -> None:
+    """Let time pass, with each timer of a L{Clock} at its moment."""
+    while (call := min(clock.getDelayedCalls(), key=lambda each: each.getTime(), default=None)) is not None:
+        if call.getTime() > atSeconds:
+            break
+        clock.advance(max(call.getTime() - clock.seconds(), 0.0))
+    clock.advance(max(atSeconds - clock.seconds(), 0.0))
+
+
 class RecordingProtocol(AdmittedProtocol):
     """
     Keeps its requests, and answers each with itself unless told otherwise.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyarrow import parquet
+from twisted.trial.unittest import SynchronousTestCase
 
 from admission.offline.simulate.identity import VERDICTS, Fidelity, compare, countMatches, findVerdicts, judge
 from admission.offline.simulate.runs import Run
@@ -39,6 +40,12 @@ def gate(recording: Recording, alter: Callable[[Run], Run] = lambda run: run) ->
     for decisions in (openLoop(recording, trials), closedLoop(recording, trials)):
         fidelity += countMatches(compare(decisions, verdicts).to_batches(700))
     return judge(fidelity, counts, trials)
+
+
+def assertAsRecorded(case: SynchronousTestCase, judged: Iterable[Fidelity]) -> None:
+    """The replays say what was recorded, of every request."""
+    for each in judged:
+        case.assertEqual((each.matchShare, each.missing), (1.0, 0), each.inWords())
 
 
 def _rowsOf(path: Path) -> list[dict[str, Any]]:

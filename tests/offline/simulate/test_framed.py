@@ -16,11 +16,10 @@ from twisted.trial.unittest import SynchronousTestCase
 from admission.admission import Admission
 from admission.connection.admitted import AdmittedProtocol
 from admission.interfaces import DEFAULT, QuotaEntity, Traits
-from admission.offline.simulate.identity import Fidelity
 from admission.request import ServerRequest
 from admission.testing.faketransport import FakeTransport
-from tests.kit.admitted import framed
-from tests.kit.identitygate import gate, readRecording
+from tests.kit.admitted import advanceTo, framed
+from tests.kit.identitygate import assertAsRecorded, gate, readRecording
 from tests.kit.keptevents import Kept
 from tests.kit.recordings import writeRecording
 
@@ -71,7 +70,7 @@ class FramedTests(SynchronousTestCase):
             transports[-1].connect()
         while due and due[0][0] < SECONDS:
             atSeconds, index = heappop(due)
-            self.advanceTo(reactor, atSeconds)
+            advanceTo(reactor, atSeconds)
             if index >= clients:
                 admission.setLimits(QuotaEntity(clientId=DEFAULT), {"producer_byte_rate": changes[index - clients][1]})
                 continue
@@ -96,24 +95,11 @@ class FramedTests(SynchronousTestCase):
         writeRecording(directory, kept.events, kept.origin)
         return gate(readRecording(directory))
 
-    def advanceTo(self, clock: Any, atSeconds: float) -> None:
-        """Let time pass, with each timer at its moment."""
-        while (call := min(clock.getDelayedCalls(), key=lambda each: each.getTime(), default=None)) is not None:
-            if call.getTime() > atSeconds:
-                break
-            clock.advance(max(call.getTime() - clock.seconds(), 0.0))
-        clock.advance(max(atSeconds - clock.seconds(), 0.0))
-
-    def check(self, judged: Sequence[Fidelity]) -> None:
-        """All is as recorded."""
-        for each in judged:
-            self.assertEqual((each.matchShare, each.missing), (1.0, 0), each.inWords())
-
     def test_bothDirections(self) -> None:
         """Bytes count in the directions that a kind says, and clients are throttled for them."""
         judged = self.serve(["client-bytes:produce=40k:fetch=20k"], 3, 1, [(5.0, 80_000.0)])
         self.assertGreater(judged[0].throttled, 3)
-        self.check(judged)
+        assertAsRecorded(self, judged)
 
     @settings(max_examples=15, deadline=None)
     @given(
@@ -130,4 +116,4 @@ class FramedTests(SynchronousTestCase):
     )
     def test_any(self, policies: list[str], clients: int, seed: int, changes: list[tuple[float, float]]) -> None:
         """So it is for all policies, clients that do not wait for answers, and limits that change."""
-        self.check(self.serve(policies, clients, seed, changes))
+        assertAsRecorded(self, self.serve(policies, clients, seed, changes))

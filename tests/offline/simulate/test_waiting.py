@@ -13,8 +13,9 @@ from admission.kafka.quotalimits import Alteration, QuotaLimits
 from admission.offline.simulate.identity import Fidelity
 from admission.plugins import buildPolicy
 from admission.recording.events import Origin
+from tests.kit.admitted import advanceTo
 from tests.kit.brokerfixture import batchOf, produceFields, requestOf
-from tests.kit.identitygate import gate, readRecording
+from tests.kit.identitygate import assertAsRecorded, gate, readRecording
 from tests.kit.recordings import writeRecording
 from tests.unit.kafka.test_recording import RecordedTestCase
 
@@ -66,7 +67,7 @@ class WaitingTests(RecordedTestCase):
             heappush(due, (atSeconds, len(clients) + number))
         while due and due[0][0] < beginSeconds + 20:
             atSeconds, index = heappop(due)
-            self.advanceTo(atSeconds)
+            advanceTo(self.clock, atSeconds)
             if index >= len(clients):
                 _, clientId, value, isReload = changes[index - len(clients)]
                 entity = QuotaEntity(clientId=clientId)
@@ -111,27 +112,13 @@ class WaitingTests(RecordedTestCase):
         writeRecording(directory, recorded, origin)
         return gate(readRecording(directory))
 
-    def advanceTo(self, atSeconds: float) -> None:
-        """Let time pass, with each timer at its moment."""
-        clock = self.clock
-        while (call := min(clock.getDelayedCalls(), key=lambda each: each.getTime(), default=None)) is not None:
-            if call.getTime() > atSeconds:
-                break
-            clock.advance(max(call.getTime() - clock.seconds(), 0.0))
-        clock.advance(max(atSeconds - clock.seconds(), 0.0))
-
-    def check(self, judged: Sequence[Fidelity]) -> None:
-        """All is as recorded."""
-        for each in judged:
-            self.assertEqual((each.matchShare, each.missing), (1.0, 0), each.inWords())
-
     def test_raised(self) -> None:
         """A client that waits when its limit is raised is released, and what it has sent meanwhile is read then."""
         policies = ["client-bytes:produce=20k"]
         for manner in (OBEYS, IGNORES, PIPELINES):
             judged = self.serve(policies, [manner], 1, [(5.0, "client-0", 60_000.0, False)])
             self.assertGreater(judged[0].throttled, 3)
-            self.check(judged)
+            assertAsRecorded(self, judged)
 
     @settings(max_examples=15, deadline=None)
     @given(
@@ -159,4 +146,4 @@ class WaitingTests(RecordedTestCase):
         self, policies: list[str], manners: list[str], seed: int, changes: Changes, isDrained: bool
     ) -> None:
         """So it is for limits that are lowered, raised, removed, or read again, whatever manners clients have."""
-        self.check(self.serve(policies, manners, seed, changes, isDrained))
+        assertAsRecorded(self, self.serve(policies, manners, seed, changes, isDrained))

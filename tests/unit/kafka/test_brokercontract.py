@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from struct import unpack_from
-
-from kio.index import load_response_schema
-from kio.schema.errors import ErrorCode
+from collections.abc import Mapping
+from typing import Any
 
 from admission.connection.factory import AdmittedFactory
 from admission.control import AdmissionControl
-from admission.kafka.wire.versions import PRODUCE
-from admission.testing.servercontract import REFUSED, SERVED, AdmittedServerContract, WatchedPolicy
-from tests.kit.brokerfixture import (
-    BrokerTestCase,
-    batchOf,
-    fetchFields,
-    produceFields,
-    readResponse,
-    requestFrame,
-    requestOf,
-)
-
-WAITING = 1000
-"""Added to the numbers of requests that wait."""
-
-WAIT_MS = 3_600_000
+from admission.testing.servercontract import WatchedPolicy
+from tests.kit.brokerfixture import BrokerTestCase, fetchFields
+from tests.kit.kafkacontract import WAIT_MS, KafkaServerContract
 
 
-class BrokerContractTests(AdmittedServerContract, BrokerTestCase):
+class BrokerContractTests(KafkaServerContract, BrokerTestCase):
     """Requests that are answered at once are Produce, and those that wait are Fetch."""
-
-    # The answer to a Produce does not exist yet when it is charged.
-    isChargedLast = False
 
     def setUp(self) -> None:
         BrokerTestCase.setUp(self)
@@ -44,27 +25,9 @@ class BrokerContractTests(AdmittedServerContract, BrokerTestCase):
         self.read = self.topic("read")
         self.stored = 0
 
-    def encode(self, client: str, number: int, isWaiting: bool = False) -> bytes:
-        """A frame, which has the number for its correlation id."""
-        if isWaiting:
-            fields = fetchFields(self.read, self.stored, maxWaitMs=WAIT_MS)
-            return requestFrame(requestOf("Fetch", 12, **fields), number + WAITING, client)
-        return requestFrame(requestOf("Produce", 9, **produceFields("events", batchOf(b"a"))), number, client)
-
-    def answersIn(self, received: bytes) -> Sequence[str]:
-        """What is in frames."""
-        answers, offset = [], 0
-        while offset < len(received):
-            sizeBytes, number = unpack_from(">ii", received, offset)
-            body = received[offset + 4 : offset + 4 + sizeBytes]
-            offset += 4 + sizeBytes
-            isRefused = False
-            if number < WAITING:
-                _, answer = readResponse(body, load_response_schema(PRODUCE, 9))
-                error = answer.responses[0].partition_responses[0].error_code
-                isRefused = error is ErrorCode.throttling_quota_exceeded
-            answers.append(REFUSED if isRefused else SERVED)
-        return answers
+    def fetchedFields(self) -> Mapping[str, Any]:
+        """There is no record yet."""
+        return fetchFields(self.read, self.stored, maxWaitMs=WAIT_MS)
 
     def waiting(self) -> int:
         """What is in the purgatory."""

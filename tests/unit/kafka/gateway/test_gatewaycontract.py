@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from struct import unpack_from
+from collections.abc import Mapping
 from typing import Any
 
-from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
 from twisted.internet.address import IPv4Address
 
 from admission.connection.factory import AdmittedFactory
 from admission.control import AdmissionControl
 from admission.kafka.wire.versions import FETCH, PRODUCE
-from admission.testing.servercontract import REFUSED, SERVED, AdmittedServerContract, WatchedPolicy
-from tests.kit.brokerfixture import batchOf, produceFields, readResponse, requestFrame, requestOf
+from admission.testing.servercontract import WatchedPolicy
+from tests.kit.kafkacontract import WAIT_MS, KafkaServerContract
 from tests.unit.kafka.gateway.gatewayfixture import GatewayTestCase, PlayedNode
-
-WAITING = 1000
-"""Added to the numbers of requests that wait."""
 
 _STORED = {"index": 0, "error_code": ErrorCode.none, "base_offset": 0}
 PRODUCED = {"responses": [{"name": "events", "partition_responses": [_STORED]}]}
 
 
-class GatewayContractTests(AdmittedServerContract, GatewayTestCase):
+class GatewayContractTests(KafkaServerContract, GatewayTestCase):
     """Requests that a node answers at once are Produce, and those that wait are Fetch."""
-
-    # What is charged has not been passed on yet.
-    isChargedLast = False
 
     def setUp(self) -> None:
         GatewayTestCase.setUp(self)
@@ -53,27 +45,9 @@ class GatewayContractTests(AdmittedServerContract, GatewayTestCase):
                 node.answer(**PRODUCED)
         self.clock.advance(0)
 
-    def encode(self, client: str, number: int, isWaiting: bool = False) -> bytes:
-        """A frame, which has the number for its correlation id."""
-        if isWaiting:
-            fields = {"max_wait": 3_600_000, "min_bytes": 1, "max_bytes": 1 << 20, "topics": []}
-            return requestFrame(requestOf("Fetch", 12, **fields), number + WAITING, client)
-        return requestFrame(requestOf("Produce", 9, **produceFields("events", batchOf(b"a"))), number, client)
-
-    def answersIn(self, received: bytes) -> Sequence[str]:
-        """What is in frames."""
-        answers, offset = [], 0
-        while offset < len(received):
-            sizeBytes, number = unpack_from(">ii", received, offset)
-            body = received[offset + 4 : offset + 4 + sizeBytes]
-            offset += 4 + sizeBytes
-            isRefused = False
-            if number < WAITING:
-                _, answer = readResponse(body, load_response_schema(PRODUCE, 9))
-                error = answer.responses[0].partition_responses[0].error_code
-                isRefused = error is ErrorCode.throttling_quota_exceeded
-            answers.append(REFUSED if isRefused else SERVED)
-        return answers
+    def fetchedFields(self) -> Mapping[str, Any]:
+        """The node answers when it is told to."""
+        return {"max_wait": WAIT_MS, "min_bytes": 1, "max_bytes": 1 << 20, "topics": []}
 
     def _fetching(self) -> list[PlayedNode]:
         return [node for node in self.links for sent in node.unanswered if sent.apiKey == FETCH and not node.isClosed]
