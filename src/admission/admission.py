@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from math import inf
 from random import Random, SystemRandom
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakSet
 
 from twisted.internet.defer import Deferred, gatherResults
@@ -137,11 +137,11 @@ class Admission:
         # The orders of memory and of turns draw from one source, as in replays.
         drawn = PolicyContext(self.clock, wallSeconds, random=Random(self._gateSeed))
         self._poolDescription = f"bounded:{memoryLimitBytes() // POOL_SHARE}" if pool is None else pool
-        memory = _built("pool", self._poolDescription, IMemoryPoolFactory, IMemoryPool, "bounded:64MiB", context)
+        memory = _POOL.built(self._poolDescription, context)
         # An order that is given knows those that wait for memory; those that wait for a turn are others.
         described = order if isinstance(order, str) else DEFAULT_ORDER
         memoryOrder, turnOrder, answerOrder, decodingOrder = (
-            _built("order", each, IWaitOrderFactory, IWaitOrder, "holders", drawing)
+            _ORDER.built(each, drawing)
             for each, drawing in (
                 (order, drawn),
                 (described, drawn),
@@ -150,9 +150,9 @@ class Admission:
             )
         )
         self.gate = Gate(memory, self.clock, memoryOrder, turnOrder, answerOrder, decodingOrder)
-        self.purgatory: IPurgatory = _built("purgatory", purgatory, IPurgatoryFactory, IPurgatory, "wheel", context)
-        policies = _namedEach("quota", quota, IQuotaPolicyFactory, IQuotaPolicy, "client-bytes:produce=1M", context)
-        exporters = _namedEach("export", export, IMetricsExporterFactory, IMetricsExporter, "spark:recording", context)
+        self.purgatory: IPurgatory = _PURGATORY.built(purgatory, context)
+        policies = _QUOTA.builtEach(quota, context)
+        exporters = _EXPORT.builtEach(export, context)
         self.idlePolicies = [name for name, policy, _ in policies if ICountsRequests.providedBy(policy)]
         self._policyDescriptions = [description for _, _, description in policies]
         self._exports = [description for _, _, description in exporters]
@@ -535,43 +535,51 @@ def _poolBytes(servers: Iterable[Admission]) -> int:
     return sum(pools.values()) if len(pools) > 1 else 0
 
 
-def _built(
-    setting: str,
-    given: Any,
-    factoryInterface: type[IPolicyFactory],
-    interface: type[Interface],
-    example: str,
-    context: PolicyContext,
-) -> Any:
-    if isinstance(given, str):
-        try:
-            return buildPolicy(factoryInterface, given, context)
-        except PolicyError as error:
-            raise PolicyError(f"{setting}: {error}") from error
-    if not interface.providedBy(given):
-        raise TypeError(f"{setting}={given!r}: give a description such as {example!r}, or an {interface.__name__}")
-    return given
-
-
-def _namedEach(
-    setting: str,
-    given: Any,
-    factoryInterface: type[IPolicyFactory],
-    interface: type[Interface],
-    example: str,
-    context: PolicyContext,
-) -> list[tuple[str, Any, str]]:
+class _Setting(NamedTuple):
     """
-    Build one or several policies.
+    An argument that names plug-ins, or is made of them.
 
-    @return: of each its name, which its sensors have, the policy, and its description.
+    @ivar example: a description, for whoever gives something else.
     """
-    named: dict[str, tuple[Any, str]] = {}
-    isOne = isinstance(given, str | Mapping) or interface.providedBy(given) or not isinstance(given, Iterable)
-    for each in [given] if isOne else given:
-        policy = _built(setting, each, factoryInterface, interface, example, context)
-        description = each if isinstance(each, str) else type(each).__name__
-        name = parseDescription(each)[0] if isinstance(each, str) else description
-        number = sum(used.partition("#")[0] == name for used in named) + 1
-        named[name if number == 1 else f"{name}#{number}"] = policy, description
-    return [(name, policy, description) for name, (policy, description) in named.items()]
+
+    name: str
+    factoryInterface: type[IPolicyFactory]
+    interface: type[Interface]
+    example: str
+
+    def built(self, given: Any, context: PolicyContext) -> Any:
+        """
+        What is given, built if it is a description.
+        """
+        if isinstance(given, str):
+            try:
+                return buildPolicy(self.factoryInterface, given, context)
+            except PolicyError as error:
+                raise PolicyError(f"{self.name}: {error}") from error
+        if not self.interface.providedBy(given):
+            wanted = f"a description such as {self.example!r}, or an {self.interface.__name__}"
+            raise TypeError(f"{self.name}={given!r}: give {wanted}")
+        return given
+
+    def builtEach(self, given: Any, context: PolicyContext) -> list[tuple[str, Any, str]]:
+        """
+        The same for one or several.
+
+        @return: of each its name, which its sensors have, the plug-in, and its description.
+        """
+        named: dict[str, tuple[Any, str]] = {}
+        isOne = isinstance(given, str | Mapping) or self.interface.providedBy(given) or not isinstance(given, Iterable)
+        for each in [given] if isOne else given:
+            policy = self.built(each, context)
+            description = each if isinstance(each, str) else type(each).__name__
+            name = parseDescription(each)[0] if isinstance(each, str) else description
+            number = sum(used.partition("#")[0] == name for used in named) + 1
+            named[name if number == 1 else f"{name}#{number}"] = policy, description
+        return [(name, policy, description) for name, (policy, description) in named.items()]
+
+
+_POOL = _Setting("pool", IMemoryPoolFactory, IMemoryPool, "bounded:64MiB")
+_ORDER = _Setting("order", IWaitOrderFactory, IWaitOrder, "holders")
+_PURGATORY = _Setting("purgatory", IPurgatoryFactory, IPurgatory, "wheel")
+_QUOTA = _Setting("quota", IQuotaPolicyFactory, IQuotaPolicy, "client-bytes:produce=1M")
+_EXPORT = _Setting("export", IMetricsExporterFactory, IMetricsExporter, "spark:recording")
