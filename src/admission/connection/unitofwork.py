@@ -77,8 +77,9 @@ class UnitOfWork:
         request.complete = now
         request.begin(now)
         waitSeconds = self.factory.debts.heldSeconds(self.principal or "", self.clientId, now)
-        decision = Decision(False, waitSeconds, f"the client was told to wait, and that is over in {waitSeconds:.3g} s")
         if waitSeconds > 0:
+            words = f"the client was told to wait, and that is over in {waitSeconds:.3g} s"
+            decision = Decision(False, waitSeconds, words)
             request.reject(decision.reason)
         else:
             decision = driver.admit(request, Refusal.ERROR)
