@@ -30,11 +30,11 @@ from admission.connection.hangup import HangUpWatch
 from admission.control import AdmissionControl
 from admission.interfaces import FRAMES
 from admission.kafka.broker.broker import Broker
-from admission.kafka.broker.brokersession import BrokerSession
+from admission.kafka.broker.brokerbackend import BrokerBackend
 from admission.kafka.broker.log.interface import Partition, Topic
 from admission.kafka.broker.log.segmentlog import SegmentLog
 from admission.kafka.brokersettings import loadSettings
-from admission.kafka.session import SessionFactory
+from admission.kafka.session import KafkaSession, SessionFactory
 from admission.kafka.wire.batches import Record, encodeBatch, readBatch
 from admission.kafka.wire.versions import APIS
 from admission.testing.faketransport import FakeTransport
@@ -211,9 +211,9 @@ class Client:
         self.transport.connect()
         case.clock.advance(0)
 
-    def _buildProtocol(self) -> BrokerSession:
+    def _buildProtocol(self) -> KafkaSession:
         protocol = self._case.factory.buildProtocol(IPv4Address("TCP", "192.0.2.1", 50_000))
-        assert isinstance(protocol, BrokerSession)
+        assert isinstance(protocol, KafkaSession)
         return protocol
 
     def frame(self, entity: Any, answered: bool = True) -> bytes:
@@ -356,7 +356,7 @@ class BrokerTestCase(SynchronousTestCase):
         )
         self.broker.groups.start()
         self.factory = SessionFactory(
-            lambda: BrokerSession(self.broker),
+            lambda: KafkaSession(self.broker, BrokerBackend),
             self.gate,
             self.clock,
             HangUpWatch(MemoryReactorClock()),

@@ -9,8 +9,8 @@ from unittest.mock import patch
 
 from admission.connection.protocol import FrameProtocol
 from admission.interfaces import FRAMES
-from admission.kafka.broker.brokersession import BrokerSession
 from admission.kafka.service import BrokerService
+from admission.kafka.session import KafkaSession
 
 from .network import Violation
 
@@ -71,8 +71,8 @@ def checkEmpty(service: BrokerService) -> None:
 @contextmanager
 def watchedConnections() -> Iterator[None]:
     """Have no connection given a request before the one before it is over, and nothing wait for one that is lost."""
-    received, finish = BrokerSession.frameReceived, FrameProtocol.finish
-    connectionLost = BrokerSession.connectionLost
+    received, finish = KafkaSession.frameReceived, FrameProtocol.finish
+    connectionLost = KafkaSession.connectionLost
 
     def frameReceived(connection: Any, request: Any) -> None:
         current = getattr(connection, "simulatedRequest", None)
@@ -88,12 +88,12 @@ def watchedConnections() -> Iterator[None]:
     def lost(connection: Any, *arguments: Any) -> None:
         connectionLost(connection, *arguments)
         isWaiting = connection.request is not None and connection.request.step is not None
-        if isWaiting or connection._produced.isOutstanding:
+        if isWaiting or connection.unanswered:
             raise Violation(f"a request of {connection.peer} waits, and its connection is lost")
 
     with (
-        patch.object(BrokerSession, "connectionLost", lost),
-        patch.object(BrokerSession, "frameReceived", frameReceived),
+        patch.object(KafkaSession, "connectionLost", lost),
+        patch.object(KafkaSession, "frameReceived", frameReceived),
         patch.object(FrameProtocol, "finish", finished),
     ):
         yield

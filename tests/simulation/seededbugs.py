@@ -14,12 +14,12 @@ from admission.connection.framing import Framer
 from admission.connection.protocol import FrameProtocol
 from admission.gate.gate import Gate
 from admission.kafka.broker.broker import Broker
-from admission.kafka.broker.brokersession import BrokerSession
+from admission.kafka.broker.brokerbackend import BrokerBackend
 from admission.kafka.broker.groups.groupstore import GroupStore
 from admission.kafka.broker.log import flushing
 from admission.kafka.broker.log.producers import ProducerStates
 from admission.kafka.broker.log.segmentlog import SegmentLog
-from admission.kafka.broker.produceresponses import ProduceResponses
+from admission.kafka.wire.versions import PRODUCE
 from admission_plugins.purgatory import WheelPurgatory
 
 Bug = Callable[[], AbstractContextManager[Any]]
@@ -103,6 +103,20 @@ def _chargeNothing(*arguments: Any, **named: Any) -> float:
     return 0.0
 
 
+_received = BrokerBackend.received
+
+
+def _receivedAnyhow(backend: Any, request: Any, buffer: memoryview) -> None:
+    """Nobody looks at what waits for the disk."""
+    session, isProduce = backend.session, request.header.apiKey == PRODUCE
+    kept = session.unanswered
+    session.unanswered = kept if isProduce else {}
+    try:
+        _received(backend, request, buffer)
+    finally:
+        session.unanswered = kept
+
+
 BUGS: dict[str, Bug] = {
     "memory that is released wakes nobody": instead(Gate, "_memoryReleased", _nothing),
     "a connection that is lost keeps the memory of what it had received": instead(
@@ -110,9 +124,9 @@ BUGS: dict[str, Bug] = {
     ),
     "a connection that was throttled is not read again": instead(RequestDriver, "_throttleOver", _forgetThrottle),
     "a request of another kind overtakes those that wait for the disk": instead(
-        ProduceResponses, "isOutstanding", property(lambda responses: False)
+        BrokerBackend, "received", _receivedAnyhow
     ),
-    "what waits is not told that its client is gone": instead(BrokerSession, "_cancelParked", _nothing),
+    "what waits is not told that its client is gone": instead(FrameProtocol, "_cancelSteps", _nothing),
     "new records wake nobody": instead(Broker, "_recordsChanged", _nothing),
     "new records wake only who waits for the first of several partitions": instead(
         Broker, "_recordsChanged", _wakeFirst

@@ -16,8 +16,6 @@ from ..interfaces import Decision, Refusal
 from ..names import nameIn
 from ..request import ServerRequest
 from .driver import FAILED
-from .link import DRAINING
-from .pauses import BUSY
 from .protocol import FrameProtocol
 
 REQUEST = "request"
@@ -35,8 +33,6 @@ class AdmittedProtocol(FrameProtocol):
         With more than one, the next is read meanwhile, and answers leave as they come, so that they have to say which
         request they are for.
     """
-
-    maxInFlight = 1
 
     # What a subclass says
 
@@ -100,19 +96,6 @@ class AdmittedProtocol(FrameProtocol):
             raise TypeError(f"delaySeconds={delaySeconds!r:.100}: finish takes no request, but a delay if anything")
         super().finish(delaySeconds)
 
-    # What others call
-
-    def makeConnection(self, transport: Any) -> None:
-        self._beside: dict[ServerRequest, None] = {}
-        super().makeConnection(transport)
-
-    def closeGracefully(self) -> None:
-        """
-        While it drains, first answer what waits beside the request that was read last; the grace period runs.
-        """
-        if not (self._beside and self.link.state is DRAINING):
-            super().closeGracefully()
-
     # The way of one request
 
     def frameReceived(self, request: Any) -> None:
@@ -146,13 +129,16 @@ class AdmittedProtocol(FrameProtocol):
         if self.request is request and (not answer.called or answer.paused):
             request.step = answer
             if self.maxInFlight > 1:
-                self._setAside(request)
+                self.request = None
+                self.driver.park(request)
+                self.setAside(request)
+                self.finish()
             else:
                 self.park()
         answer.addBoth(self._stepOver, request)
         answer.addCallback(partial(self._answer, request))
         answer.addErrback(self._stepFailed, request)
-        if self.hasPeerGone:
+        if self.hasPeerGone or self.isLost:
             request.cancel()
 
     def _stepOver(self, result: Any, request: ServerRequest) -> Any:
@@ -187,11 +173,10 @@ class AdmittedProtocol(FrameProtocol):
         if self.request is request:
             self.respond(parts)
             return
-        del self._beside[request]
         delaySeconds = self._charge(request, parts)
         self.send(parts)
         self.requestAnswered(request, self.factory.clock.seconds(), delaySeconds)
-        self._readOn(delaySeconds)
+        self._goOn(delaySeconds)
 
     def _charge(self, request: ServerRequest, parts: Sequence[bytes]) -> float:
         """
@@ -203,22 +188,8 @@ class AdmittedProtocol(FrameProtocol):
         now = self.factory.clock.seconds()
         return self.driver.charge(request, self.driver.usageOf(request, request.responseBytes, now), now)
 
-    # Several at once
-
     def _isUnderWay(self, request: ServerRequest) -> bool:
-        return self.request is request or request in self._beside
-
-    def _setAside(self, request: ServerRequest) -> None:
-        """
-        Let a request wait beside others, and read the next one if there may be more.
-        """
-        self.driver.park(request)
-        self.request = None
-        self._beside[request] = None
-        if len(self._beside) < self.maxInFlight:
-            self.finish()
-        else:
-            self._endTurn()
+        return self.request is request or request in self.unanswered
 
     def _end(self, request: ServerRequest) -> None:
         """
@@ -227,24 +198,9 @@ class AdmittedProtocol(FrameProtocol):
         if self.request is request:
             self.finish()
         else:
-            del self._beside[request]
-            self._readOn(self.driver.over(request, self.factory.clock.seconds()))
+            self._goOn(self.abandon(request))
 
-    def _readOn(self, delaySeconds: float) -> None:
-        """
-        One less is under way.
-        """
+    def _goOn(self, delaySeconds: float) -> None:
         if delaySeconds > 0:
             self.throttle(delaySeconds)
-        state = self.link.state
-        if state is DRAINING:
-            if self.request is None:
-                self.closeGracefully()
-        elif state < DRAINING and self.request is None and BUSY in self.pauses.reasons:
-            # It was not read because there were so many.
-            self.resume(BUSY)
-
-    def _cancelStep(self) -> None:
-        super()._cancelStep()
-        for request in list(self._beside):
-            request.cancel()
+        self.readOn()

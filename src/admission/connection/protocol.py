@@ -25,7 +25,7 @@ from .factory import MAX_READ_BYTES, AdmittedFactory
 from .framing import Framer, FrameRefused, Framing
 from .framings import INT32
 from .link import CLOSING, DRAINING, Link, Linked, LinkState
-from .pauses import BUSY, Pause
+from .pauses import BUSY, UNANSWERED, Pause
 
 _BODY_SHARE = 16
 """Which part of a body has to come in a while."""
@@ -35,10 +35,10 @@ _BODY_SHARE = 16
 class FrameProtocol(Linked, Protocol):
     """
     A protocol of requests in frames, read into memory that a L{Gate <admission.gate.gate.Gate>} has granted, and served
-    one at a time, in turns.
+    in turns.
 
-    A subclass works on a request in L{frameReceived}, and answers it with
-    L{respond} or L{finish}, then or later.  The next request is read after that.
+    A subclass works on a request in L{frameReceived}, and answers it with L{respond} or L{finish}, then or later.  The
+    next request is read after that; or earlier, if this one is set aside with L{setAside}.
 
     @cvar framing: how frames begin and end; one of L{admission.connection.framings}, or what is like these.
     @cvar headBytes: how much of a frame's body L{refuseFrame} wants to see.
@@ -46,10 +46,12 @@ class FrameProtocol(Linked, Protocol):
         L{AnswerRoom.whenRoom <admission.gate.answerroom.AnswerRoom.whenRoom>}.
     @cvar makeRequest: makes a request of one whose length has been read, given
         what L{ServerRequest} is given.
+    @cvar maxInFlight: how many requests may be set aside before no more are read.
     @ivar factory: the L{AdmittedFactory} that made it.
     @ivar link: between it and its transport; set once connected.
     @ivar driver: takes its requests through the rule; set once connected.
     @ivar request: the request that is read or worked on, if there is one.
+    @ivar unanswered: the requests that were set aside and are not over, in the order of their arrival.
     @ivar holder: its principal, or its address while that is not known.
     @ivar requestCount: how many requests have come, including refused ones.
     @ivar connectionId: its number for observers; zero if there are none.
@@ -68,6 +70,7 @@ class FrameProtocol(Linked, Protocol):
     headBytes = 0
     hasBoundedAnswers = False
     makeRequest: Callable[..., ServerRequest] = ServerRequest
+    maxInFlight = 1
 
     peer = host = holder = clientId = ""
     request: ServerRequest | None = None
@@ -119,7 +122,13 @@ class FrameProtocol(Linked, Protocol):
         """
         The connection is lost: cancel what waits on behalf of the client.
         """
-        self._cancelStep()
+        self._cancelSteps()
+        self.abandonAll()
+
+    def answerNow(self) -> None:
+        """
+        The connection closes as soon as the requests that were set aside are over: do not put their answers off.
+        """
 
     @property
     def isDraining(self) -> bool:
@@ -141,7 +150,7 @@ class FrameProtocol(Linked, Protocol):
         served.  Cancel what waits only to answer it.  C{hasPeerGone} is L{True}
         from now on.
         """
-        self._cancelStep()
+        self._cancelSteps()
 
     # What a subclass calls
 
@@ -172,7 +181,50 @@ class FrameProtocol(Linked, Protocol):
         link = self.link
         if link.state < CLOSING:
             link.answeredSeconds = now
+        self.unanswered.pop(request, None)
         self.driver.answered(request, now, delaySeconds)
+
+    def setAside(self, request: ServerRequest) -> None:
+        """
+        Let a request wait for its answer beside others.  L{finish} has the next one read then, unless there are
+        C{maxInFlight}.  It is over with L{requestAnswered} or L{abandon}, after which L{readOn} goes on.  If the
+        connection is lost, it is over at once.
+        """
+        self.request = None
+        request.isWorkedOn = False
+        if self.isLost:
+            self.driver.over(request, self.factory.clock.seconds())
+            return
+        self.unanswered[request] = None
+        if len(self.unanswered) >= self.maxInFlight:
+            self.pauses.add(UNANSWERED)
+
+    def abandon(self, request: ServerRequest) -> float:
+        """
+        A request that was set aside is over without an answer.
+
+        @return: the delay that its client is given for that, in seconds.
+        """
+        del self.unanswered[request]
+        return self.driver.over(request, self.factory.clock.seconds())
+
+    def abandonAll(self) -> None:
+        """
+        The same for all that were set aside, and are not being worked on.
+        """
+        for request in list(self.unanswered):
+            if not request.isWorkedOn:
+                self.abandon(request)
+
+    def readOn(self) -> None:
+        """
+        Requests that were set aside are over: read on, or close, if that has waited for them.
+        """
+        reasons = self.pauses.reasons
+        if UNANSWERED in reasons and len(self.unanswered) < self.maxInFlight:
+            self.resume(UNANSWERED)
+        if not self.unanswered and Pause.CLOSING in reasons and not self.isLost:
+            self.closeGracefully()
 
     def send(self, parts: Sequence[bytes]) -> None:
         """
@@ -194,7 +246,7 @@ class FrameProtocol(Linked, Protocol):
         request, self.request = self.request, None
         if request is not None:
             delaySeconds = max(delaySeconds, self.driver.over(request, self.factory.clock.seconds()))
-        self._endTurn()
+        self.endTurn()
         state = self.link.state
         if state >= DRAINING:
             if state is DRAINING:
@@ -218,7 +270,7 @@ class FrameProtocol(Linked, Protocol):
         request = self.request
         assert request is not None
         self.driver.park(request)
-        self._endTurn()
+        self.endTurn()
 
     def releaseRequest(self) -> None:
         """
@@ -285,11 +337,17 @@ class FrameProtocol(Linked, Protocol):
 
     def closeGracefully(self) -> None:
         """
-        Read no more requests; close when all answers are sent, or after the
+        Read no more requests; close when those that were set aside are answered and all answers are sent, or after the
         grace period.
         """
         link = self.link
-        if link.state < CLOSING:
+        if link.state >= CLOSING:
+            return
+        if self.unanswered:
+            self.startGrace()
+            self.pause(Pause.CLOSING)
+            self.answerNow()
+        else:
             link.beginClosing(isReadOn=True)
             self.startGrace()
             link.closeWhenSent()
@@ -323,10 +381,11 @@ class FrameProtocol(Linked, Protocol):
         self.pauses = link.pauses
         self._namePeer()
         self.openedSeconds = link.lastActiveSeconds
+        self.unanswered: dict[ServerRequest, None] = {}
         self.driver = RequestDriver(self)
         # Kafka's way to frame is the one that is built in.
         self.framer = Framer(
-            self._allocate, self._announced, self.headBytes, None if self.framing is INT32 else self.framing
+            self.allocate, self._announced, self.headBytes, None if self.framing is INT32 else self.framing
         )
         self._bodyDeadline = Deadline(clock, self._bodyStopped)
         if ITCPTransport.providedBy(transport):
@@ -575,7 +634,7 @@ class FrameProtocol(Linked, Protocol):
         self.requestCount += 1
         return self.driver.arrived(sizeBytes)
 
-    def _allocate(self, sizeBytes: int) -> ILease | None:
+    def allocate(self, sizeBytes: int) -> ILease | None:
         request = self.request
         assert request is not None
         if request.asked is None:
@@ -620,9 +679,11 @@ class FrameProtocol(Linked, Protocol):
         self.finish()
         self.close(FAILED)
 
-    def _cancelStep(self) -> None:
+    def _cancelSteps(self) -> None:
         if self.request is not None:
             self.request.cancel()
+        for request in list(self.unanswered):
+            request.cancel()
 
     def holdBack(self, request: ServerRequest) -> bool:
         """
@@ -636,7 +697,7 @@ class FrameProtocol(Linked, Protocol):
             self.finish()
             self.closeGracefully()
         else:
-            self._endTurn()
+            self.endTurn()
             # It has not begun: its memory is as good as claimed.
             self.factory.gate.bodies.started(self)
         return True
@@ -647,7 +708,7 @@ class FrameProtocol(Linked, Protocol):
             self.factory.gate.bodies.over(self)
         return isHeld
 
-    def _endTurn(self) -> None:
+    def endTurn(self) -> None:
         if self._hasTurn:
             self._hasTurn = False
             self.factory.gate.turns.end()

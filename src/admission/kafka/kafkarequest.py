@@ -55,6 +55,17 @@ class ClientConnection(Protocol):
         """
 
 
+class SharedNode(Protocol):
+    """
+    What a request says to the node that it is meant for.
+    """
+
+    def release(self, sizeBytes: int) -> None:
+        """
+        So many bytes no longer wait for it.
+        """
+
+
 class KafkaRequest(ServerRequest):
     """
     A request of the Kafka protocol, as the APIs see it.
@@ -74,6 +85,7 @@ class KafkaRequest(ServerRequest):
     @ivar deadlineSeconds: until when it waits.
     @ivar throttledUntilSeconds: when the delay in its answer ends.
     @ivar decoded: the charge for C{entity}, if that outlives a turn, or for what is collected to answer it.
+    @ivar node: in a gateway, the node whose share its memory is charged to.
     @ivar nodeId: in a gateway, the node that it was passed on to, if that is known.
     @ivar upstreamSeconds: how long it took to answer, not a number before that.
     @ivar upstreamThrottleMs: for how long that throttles the client.
@@ -98,6 +110,7 @@ class KafkaRequest(ServerRequest):
     deadlineSeconds = 0.0
     throttledUntilSeconds = 0.0
     decoded: ILease | None = None
+    node: SharedNode | None = None
     nodeId = UNKNOWN
     upstreamSeconds = UNKNOWN_SECONDS
     upstreamThrottleMs = UNKNOWN
@@ -136,9 +149,18 @@ class KafkaRequest(ServerRequest):
         if decoded is not None:
             decoded.release()
 
+    def leaveNode(self) -> None:
+        """
+        It does not go to C{node}: give back its part of the node's share.
+        """
+        node, self.node = self.node, None
+        if node is not None:
+            node.release(self.sizeBytes)
+
     def end(self, now: float) -> None:
         self.releaseDecoded()
         super().end(now)
+        self.leaveNode()
 
     @property
     def apiVersion(self) -> int:

@@ -20,13 +20,14 @@ from ..control import AdmissionControl
 from ..gate.gate import Gate
 from ..units import formatSeconds
 from .broker.broker import Broker
-from .broker.brokersession import BrokerSession
+from .broker.brokerbackend import BrokerBackend
 from .broker.log.interface import LogRefusal
 from .broker.log.segmentlog import SegmentLog
 from .brokersettings import Settings
 from .kafkaservice import CannotStart, KafkaService, ServerConfig
 from .options import Listener, Options, buildPurgatory
 from .security.checkers import makePortal
+from .session import KafkaSession
 from .statussections import BrokerStatus
 
 
@@ -95,8 +96,8 @@ class BrokerService(KafkaService):
         self._startGroups()
         return self.broker
 
-    def makeSession(self) -> BrokerSession:
-        return BrokerSession(self.broker)
+    def makeSession(self) -> KafkaSession:
+        return KafkaSession(self.broker, BrokerBackend)
 
     def makeStatus(self) -> BrokerStatus:
         return BrokerStatus(
@@ -107,9 +108,9 @@ class BrokerService(KafkaService):
             self._space,
         )
 
-    def arrivedBy(self, listener: Listener, session: BrokerSession) -> None:  # type: ignore[override]
+    def arrivedBy(self, listener: Listener, session: KafkaSession) -> None:
         super().arrivedBy(listener, session)
-        session.authenticator.logins = self._logins[listener.description]
+        session.backend.authenticator.logins = self._logins[listener.description]
 
     def drainServer(self) -> None:
         # Not earlier: a client that is answered would have its next request read.

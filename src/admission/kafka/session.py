@@ -5,13 +5,18 @@ One client connection, whatever answers it: how large its requests may be, and t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import inf
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
+
+from twisted.internet.protocol import connectionDone
+from twisted.python.failure import Failure
+from zope.interface import implementer
 
 from ..connection.factory import AdmittedFactory
+from ..connection.pauses import Pause
 from ..connection.protocol import FrameProtocol
-from ..interfaces import Decision, Refusal, Usage
+from ..interfaces import Decision, ILease, IWaiter, Refusal, Usage
 from ..recording.events import UNKNOWN
 from .kafkarequest import Address, KafkaRequest
 from .refusedsequences import RefusedSequences
@@ -21,6 +26,8 @@ from .wire.headers import parseRequestHeader
 from .wire.primitives import MalformedRequest
 from .wire.produce import ProduceRequest, producerIds
 from .wire.versions import BY_KEY, FLEXIBLE_FROM
+
+S = TypeVar("S", bound=Server[Any])
 
 BEHIND = Decision(False, reason="a batch that comes before it was refused; send that one first")
 """The decision on an idempotent producer's batches that leave a gap."""
@@ -88,55 +95,187 @@ class SessionFactory(AdmittedFactory):
         return ""
 
 
-class KafkaSession(FrameProtocol):
+class IShareWaiter(IWaiter):
     """
-    Speaks the Kafka protocol with one client.  A subclass answers it, in the
-    order of its requests: see L{headerRead}.
+    Waits until its backend has a share of the pool for it.
+    """
+
+    def allocateAgain() -> None:
+        """
+        Ask for C{wantedBytes} again.
+        """
+
+    def cutOff(reason: str) -> None:
+        """
+        Wait no more, since nothing will be free.
+        """
+
+
+class Backend:
+    """
+    What answers the requests of one session: the broker itself, or a node of a cluster.  It is told of them and of what
+    happens to the connection, and calls the session.
 
     @cvar apis: the APIs that clients may use, by key.
     @cvar flexibleFrom: see L{parseRequestHeader}.
-    @ivar advertised: where the client is told to find the server; L{None} for
-        the address that it has reached.
-    @ivar principal: the authenticated name of the client.
-    @ivar clientId: the client id in the client's last request.
     """
 
-    headBytes = 2
-    hasBoundedAnswers = True
-    makeRequest = KafkaRequest
     apis: Mapping[int, KnownApi] = BY_KEY
     flexibleFrom = FLEXIBLE_FROM
-    principal: str = ANONYMOUS
-    advertised: Address | None = None
-    request: KafkaRequest | None
 
-    def __init__(self, server: Server[Any]) -> None:
-        self._server = server
-        self._requestLimitBytes = min(server.settings.socketRequestMaxBytes, server.gate.pool.largestBytes)
-        self._refusedSequences: RefusedSequences | None = None
-
-    # What a subclass says
-
-    def headerRead(self, request: KafkaRequest, buffer: memoryview) -> None:
+    @property
+    def mayBeStranger(self) -> bool:
         """
-        Work on a request whose header has been read.
+        Whether the client says who it is only later.
+        """
+        return True
 
+    @property
+    def needsLogin(self) -> bool:
+        """
+        Whether we want a login of it, unless it has a certificate.
+        """
+        return False
+
+    @property
+    def isLoggingIn(self) -> bool:
+        """
+        Whether it may not ask for anything else yet.
+        """
+        return False
+
+    def received(self, request: KafkaRequest, buffer: memoryview) -> None:
+        """
+        Work on a request whose header has been read.  Called again for one that had to wait.
+
+        @param buffer: its bytes.
         @raise MalformedRequest: if it cannot be read; then it is rejected.
         """
         raise NotImplementedError
 
     def refuseBeforeLogin(self, sizeBytes: int, head: bytes) -> str | None:
         """
-        Refuse a frame that may not come before a login; see L{refuseFrame}.
+        Refuse a frame that may not come before a login; see L{FrameProtocol.refuseFrame}.
         """
         return None
 
+    def mayAllocate(self, sizeBytes: int) -> bool:
+        """
+        Whether so much memory may be asked for now; if not, L{KafkaSession.allocateAgain} is called later.
+        """
+        return True
+
+    def connected(self) -> None:
+        """
+        The client is connected.
+        """
+
+    def answerNow(self) -> None:
+        """
+        See L{FrameProtocol.answerNow}.
+        """
+
+    def throttleOver(self) -> None:
+        """
+        The delay of the client has passed, and it is about to be read again.
+        """
+
+    def sendingBlocked(self, isBlocked: bool) -> None:
+        """
+        The client has stopped taking answers, or it has taken all of them.
+        """
+
+    def closing(self) -> None:
+        """
+        Nothing more is read.
+        """
+
+    def abandoned(self) -> None:
+        """
+        The connection is lost, and the requests that waited are over: stop all else that is done for the client.
+        """
+
+    def lost(self) -> None:
+        """
+        Nothing of the connection is left.
+        """
+
+
+@implementer(IShareWaiter)
+class KafkaSession(FrameProtocol):
+    """
+    Speaks the Kafka protocol with one client.  Its C{backend} answers, in the order of the requests.
+
+    @ivar backend: what answers its requests.
+    @ivar advertised: where the client is told to find the server; L{None} for
+        the address that it has reached.
+    @ivar principal: the authenticated name of the client.
+    @ivar clientId: the client id in the client's last request.
+    @ivar longestDelaySeconds: how long the client may be kept waiting, or its group would miss it.
+    @ivar recordedReason: why the connection is closed, where the reason in the log is not for recordings.
+    """
+
+    headBytes = 2
+    hasBoundedAnswers = True
+    makeRequest = KafkaRequest
+    maxInFlight = 128
+    principal: str = ANONYMOUS
+    advertised: Address | None = None
+    longestDelaySeconds = inf
+    recordedReason: str | None = None
+    request: KafkaRequest | None
+    unanswered: dict[KafkaRequest, None]  # type: ignore[assignment]
+
+    def __init__(self, server: S, makeBackend: Callable[[KafkaSession, S], Backend]) -> None:
+        self._server = server
+        self._requestLimitBytes = min(server.settings.socketRequestMaxBytes, server.gate.pool.largestBytes)
+        self._refusedSequences: RefusedSequences | None = None
+        self.backend: Any = makeBackend(self, server)
+
     @property
     def mayBeStranger(self) -> bool:
+        return self.backend.mayBeStranger  # type: ignore[no-any-return]
+
+    @property
+    def needsLogin(self) -> bool:
+        return self.backend.needsLogin  # type: ignore[no-any-return]
+
+    @property
+    def whyClosed(self) -> str | None:
+        return self.recordedReason or self.closeReason
+
+    # What happens to the connection
+
+    def connectionMade(self) -> None:
+        self.backend.connected()
+
+    def drain(self) -> None:
         """
-        Whether a new connection says who it is only later.
+        Also give up a login that has not finished.
         """
-        raise NotImplementedError
+        if self.backend.isLoggingIn:
+            self.closeGracefully()
+        else:
+            super().drain()
+
+    def answerNow(self) -> None:
+        self.backend.answerNow()
+
+    def sendingBlocked(self, isBlocked: bool) -> None:
+        self.backend.sendingBlocked(isBlocked)
+        super().sendingBlocked(isBlocked)
+
+    def closing(self) -> None:
+        self.backend.closing()
+        super().closing()
+
+    def requestsAbandoned(self) -> None:
+        super().requestsAbandoned()
+        self.backend.abandoned()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        super().connectionLost(reason)
+        self.backend.lost()
 
     # The way of one request
 
@@ -160,7 +299,7 @@ class KafkaSession(FrameProtocol):
             request = self.request
             assert request is not None
             apiKey = request.apiKey = int.from_bytes(head, "big", signed=True)
-            api = self.apis.get(apiKey)
+            api = self.backend.apis.get(apiKey)
             if api is not None:
                 request.isOf(api.name)
         if sizeBytes > self._requestLimitBytes:
@@ -168,7 +307,7 @@ class KafkaSession(FrameProtocol):
                 f"a request of {sizeBytes} bytes was announced, and {self._requestLimitBytes} are allowed "
                 f"(socket.request.max.bytes){describeLength(sizeBytes)}"
             )
-        reason = self.refuseBeforeLogin(sizeBytes, head)
+        reason: str | None = self.backend.refuseBeforeLogin(sizeBytes, head)
         if reason is not None:
             return reason
         if isHeaded:
@@ -179,14 +318,25 @@ class KafkaSession(FrameProtocol):
                 return f"a {api.name} request of {sizeBytes} bytes was announced, and {limitBytes} are allowed"
         return None
 
+    def allocate(self, sizeBytes: int) -> ILease | None:
+        return super().allocate(sizeBytes) if self.backend.mayAllocate(sizeBytes) else None
+
+    def allocateAgain(self) -> None:
+        if self.isClosing:
+            return
+        self.pauses.discard(Pause.UPSTREAM)
+        lease = self.allocate(self.wantedBytes)
+        if lease is not None:
+            self.leaseGranted(lease)
+
     def frameReceived(self, request: KafkaRequest) -> None:
         reason = None
         try:
             buffer = request.frame
-            header = request.header = parseRequestHeader(buffer, 0, self.flexibleFrom)
+            header = request.header = parseRequestHeader(buffer, 0, self.backend.flexibleFrom)
             self.clientId = request.clientId = header.clientId or ""
             request.principal = self.principal
-            self.headerRead(request, buffer)
+            self.backend.received(request, buffer)
         except MalformedRequest as refusal:
             reason = whyRejected(refusal)
         if reason is not None:
@@ -201,9 +351,11 @@ class KafkaSession(FrameProtocol):
         self.finish()
         self.close(reason)
 
-    def _admitProduce(self, request: KafkaRequest, produced: ProduceRequest) -> Decision:
+    # What a backend calls
+
+    def admitProduce(self, request: KafkaRequest, produced: ProduceRequest) -> Decision:
         """
-        The same for a Produce request: what depends on a refused one is refused, too.
+        Have the policies admit a Produce request, and begin it.  What depends on a refused one is refused, too.
         """
         identities = request.identities = producerIds(produced)
         if identities:
@@ -220,7 +372,7 @@ class KafkaSession(FrameProtocol):
             self.driver.begin(request)
         return decision
 
-    def _charge(self, request: KafkaRequest, usage: Usage, now: float) -> float:
+    def charge(self, request: KafkaRequest, usage: Usage, now: float) -> float:
         """
         Charge the usage of a request to its client.
 
@@ -229,9 +381,13 @@ class KafkaSession(FrameProtocol):
         # Only a refusal without a response has a delay and is admitted.
         maxRefusalSeconds = self._server.longestRefusalSeconds(self) if request.decision.delaySeconds else inf
         # Fetches have limits of their own, and are never held back.
-        return self.driver.charge(request, usage, now, maxRefusalSeconds, isHeldBack=request.kind != "Fetch")
+        isHeldBack = request.kind != "Fetch"
+        return min(self.driver.charge(request, usage, now, maxRefusalSeconds, isHeldBack), self.longestDelaySeconds)
 
     # Waiting
+
+    def throttle(self, delaySeconds: float) -> None:
+        super().throttle(min(delaySeconds, self.longestDelaySeconds))
 
     def throttled(self, delaySeconds: float) -> None:
         """
@@ -239,6 +395,10 @@ class KafkaSession(FrameProtocol):
         """
         super().throttled(delaySeconds)
         self._server.throttled(self, delaySeconds)
+
+    def throttleOver(self) -> None:
+        self.backend.throttleOver()
+        super().throttleOver()
 
     def holdBackFirst(self, apiName: str, request: KafkaRequest) -> bool:
         """

@@ -13,7 +13,7 @@ from typing import Any, Final
 from kio.index import load_request_schema
 from kio.serial import entity_reader
 
-from admission.kafka.broker.brokersession import DECODED_ELEMENT_BYTES
+from admission.kafka.broker.brokerbackend import DECODED_ELEMENT_BYTES
 from admission.kafka.wire.codec import decodeRequest
 from admission.kafka.wire.guard import countElements
 from admission.kafka.wire.headers import parseRequestHeader

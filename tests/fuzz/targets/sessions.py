@@ -29,13 +29,13 @@ from admission.connection.factory import ConnectionLimits
 from admission.connection.hangup import HangUpWatch
 from admission.control import AdmissionControl
 from admission.kafka.broker.broker import Broker
-from admission.kafka.broker.brokersession import BrokerSession
+from admission.kafka.broker.brokerbackend import BrokerBackend
 from admission.kafka.broker.log.segmentlog import SegmentLog
 from admission.kafka.brokersettings import Settings, loadSettings
 from admission.kafka.scram import HASHES, MIN_ITERATIONS, ScramSecret
 from admission.kafka.security.checkers import ScramChecker, makePortal
 from admission.kafka.security.passwordfile import PasswordFile, Users, formatUsers
-from admission.kafka.session import SessionFactory
+from admission.kafka.session import KafkaSession, SessionFactory
 from admission.kafka.wire.batches import HEADER_BYTES
 from admission.kafka.wire.headers import parseRequestHeader
 from admission.kafka.wire.primitives import MalformedRequest
@@ -118,7 +118,7 @@ class _Connection:
 
     def __init__(self, rig: _Rig) -> None:
         protocol = rig.factory.buildProtocol(IPv4Address("TCP", "192.0.2.1", 50_000))
-        assert isinstance(protocol, BrokerSession)
+        assert isinstance(protocol, KafkaSession)
         self._rig = rig
         self.transport = FakeTransport(rig.clock, protocol)
         self.transport.connect()
@@ -206,7 +206,7 @@ class _Rig:
         self.broker.logins.makeNonce = lambda: "server"
         self.broker.groups.start()
         self.factory = SessionFactory(
-            lambda: BrokerSession(self.broker),
+            lambda: KafkaSession(self.broker, BrokerBackend),
             self.gate,
             self.clock,
             HangUpWatch(MemoryReactorClock()),

@@ -41,7 +41,7 @@ from admission.interfaces import (
     Traits,
     Usage,
 )
-from admission.kafka.broker.brokersession import LOGIN_FAILED, BrokerSession
+from admission.kafka.broker.brokerbackend import LOGIN_FAILED, BrokerBackend
 from admission.kafka.broker.produceresponses import NOT_ON_DISK
 from admission.kafka.kafkaevents import LOGIN_GRAIN_BYTES, kafkaEventOf, principalAtFirst
 from admission.kafka.kafkarequest import groupOf
@@ -49,7 +49,7 @@ from admission.kafka.recordedcolumns import KafkaRequestEvent
 from admission.kafka.security.checkers import makePortal
 from admission.kafka.security.login import Logins
 from admission.kafka.server import ANONYMOUS
-from admission.kafka.session import BEHIND, SessionFactory
+from admission.kafka.session import BEHIND, KafkaSession, SessionFactory
 from admission.kafka.wire.batches import HEADER_BYTES
 from admission.metrics.registry import SensorRegistry
 from admission.recording.eventof import NO_MEMORY, OVER_QUOTA, withoutNumbers
@@ -177,9 +177,9 @@ class RecordedTestCase(BrokerTestCase):
     def _stopRecording(self) -> None:
         self.recorder.stop()
 
-    def makeConnection(self) -> BrokerSession:
+    def makeConnection(self) -> KafkaSession:
         """As the service does it."""
-        connection = BrokerSession(self.broker)
+        connection = KafkaSession(self.broker, BrokerBackend)
         connection.listener = LISTENER
         return connection
 

@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.gate.slowbodies import BODY_GRACE_SECONDS
 from admission.interfaces import PARKED, RESPONSES
-from admission.kafka.broker import brokersession
+from admission.kafka.broker import brokerbackend
 from admission.kafka.broker.api import metadataapi
 from admission.kafka.broker.broker import MAX_LARGE_ANSWERS
 from admission.kafka.broker.log.interface import UnknownTopic
@@ -721,7 +721,7 @@ class LongWorkTests(BrokerTestCase):
     def test_hangUpAtAnyTime(self) -> None:
         """Whenever the client hangs up while its request is worked on, everything is given back."""
         self.patch(self.broker.timeSlices, "_clock", WorkedClock(self.clock, 0.001))
-        self.patch(brokersession, "LARGE_ANSWER_BYTES", 500)
+        self.patch(brokerbackend, "LARGE_ANSWER_BYTES", 500)
         names = [{"topic_id": None, "name": f"{number:0200}"} for number in range(10)]
 
         def hangUp(client: Client, turns: int) -> None:

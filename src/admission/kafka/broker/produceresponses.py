@@ -6,7 +6,6 @@ requests: each is sent when its records are as safe as it asked for.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -14,19 +13,19 @@ from typing import Any
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError
 from twisted.python.failure import Failure
 
-from admission.connection.pauses import UNANSWERED, Pause
-from admission.connection.protocol import FrameProtocol
+from admission.connection.driver import FAILED
+from admission.connection.pauses import Pause
 from admission.interfaces import PARKED, ILease
 from admission.operations import waitFor
 
 from ..kafkarequest import KafkaRequest
+from ..session import KafkaSession
 from ..wire.headers import frame
 from ..wire.produce import encodeProduceResponse
 from ..wire.throttletime import throttleTimeMs
 from .api import produceapi
 from .broker import Broker
 
-MAX_UNANSWERED = 128
 UNANSWERED_BYTES = 512
 """The memory charged for a request while it waits."""
 
@@ -48,28 +47,22 @@ class ProduceResponses:
         "_broker",
         "_connection",
         "_deadlineSeconds",
-        "_failed",
-        "_requests",
         "_uncommitted",
         "_waiting",
     )
 
     def __init__(
         self,
-        connection: FrameProtocol,
+        connection: KafkaSession,
         broker: Broker,
         answered: Callable[[], None],
-        failed: Callable[[], None],
     ) -> None:
         """
-        @param answered: called when all requests have been answered, or the client is gone.
-        @param failed: called when an answer could not be encoded.
+        @param answered: called when all requests have been answered.
         """
         self._connection = connection
         self._broker = broker
         self._answered = answered
-        self._failed = failed
-        self._requests: deque[KafkaRequest] = deque()
         # How many requests wait for their commit, requests of a client that has left included.
         self._uncommitted = 0
         # The requests for which the log was asked to flush, until it has; the wait for all that are not flushed, and
@@ -78,32 +71,26 @@ class ProduceResponses:
         self._waiting: Deferred[None] | None = None
         self._deadlineSeconds = 0.0
 
-    @property
-    def isOutstanding(self) -> bool:
-        return bool(self._requests)
-
     def add(self, request: KafkaRequest, wantsFlush: bool, delaySeconds: float, isCommitted: bool = False) -> None:
         """
         Answer a request once the log has committed its records, which have just
-        been appended.  The request no longer belongs to the connection.
+        been appended, and set it aside.
 
         @param wantsFlush: whether the records must be on the disk, too.
         @param delaySeconds: the delay to report in the answer; it begins now.
         @param isCommitted: whether the log has committed them already.
         """
         connection = self._connection
+        # Before others are told that it waits: the client may leave at that.
+        connection.request = None
         now = connection.driver.park(request)
-        if connection.isLost:
-            # The client left while the request was worked on.
-            connection.driver.over(request, now)
-            return
         if delaySeconds:
             request.delaySeconds = delaySeconds
             request.throttledUntilSeconds = now + delaySeconds
-        self._requests.append(request)
+        connection.setAside(request)
+        if connection.isLost:
+            return
         self._uncommitted += 1
-        if len(self._requests) >= MAX_UNANSWERED:
-            connection.pauses.add(UNANSWERED)
         committed = partial(self._committed, request, wantsFlush)
         if isCommitted:
             committed(None)
@@ -115,16 +102,18 @@ class ProduceResponses:
         Answer all requests that can be answered.  While some wait for their commit, none
         is: they are answered together.
         """
-        requests = self._requests
+        connection = self._connection
+        requests = connection.unanswered
         if not requests or self._uncommitted:
             return
-        connection = self._connection
         now = connection.factory.clock.seconds()
         self._awaitFlush(now)
         responses: list[bytes] = []
         isFailed = False
-        while requests and not requests[0].isUnflushed:
-            request = requests[0]
+        while requests:
+            request = next(iter(requests))
+            if request.isUnflushed:
+                break
             apiVersion, delaySeconds = request.header.apiVersion, request.delaySeconds
             if delaySeconds and apiVersion < _FIRST_VERSION_THAT_BACKS_OFF:
                 # The client would not wait by itself, so the response itself is late, and says by how much.
@@ -132,12 +121,11 @@ class ProduceResponses:
                     break
             elif delaySeconds:
                 delaySeconds = request.throttledUntilSeconds - now
-            requests.popleft()
             try:
                 body = encodeProduceResponse(apiVersion, request.results, throttleTimeMs(delaySeconds))
             except Exception:
                 connection.factory.log.failure("a request of {peer} failed", peer=connection.peer)
-                connection.driver.over(request, now)
+                connection.abandon(request)
                 isFailed = True
                 break
             responses += frame(request.header, [body])
@@ -147,8 +135,7 @@ class ProduceResponses:
         if isFailed:
             self._failed()
             return
-        if UNANSWERED in connection.pauses.reasons and len(requests) < MAX_UNANSWERED:
-            connection.resume(UNANSWERED)
+        connection.readOn()
         if not requests:
             self._answered()
 
@@ -160,10 +147,6 @@ class ProduceResponses:
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             waiting.cancel()
-        now = self._connection.factory.clock.seconds()
-        while self._requests:
-            self._connection.driver.over(self._requests.popleft(), now)
-        self._answered()
 
     def _committed(self, request: KafkaRequest, wantsFlush: bool, error: Exception | None) -> None:
         self._uncommitted -= 1
@@ -185,12 +168,22 @@ class ProduceResponses:
             self._connection.factory.log.failure("a request of {peer} failed", peer=self._connection.peer)
             self._failed()
 
+    def _failed(self) -> None:
+        """
+        Close the connection, since there is no answer to a Produce request: the client would take the next response
+        for it.
+        """
+        connection = self._connection
+        connection.factory.refused(connection, FAILED)
+        connection.abandonAll()
+        connection.closeGracefully()
+
     def _awaitFlush(self, now: float) -> None:
         """
         Wait until the disk has what requests were appended, but no longer than the least patient of them does.  While
         the log flushes for some, others gather for the next flush.
         """
-        unflushed = [request for request in self._requests if request.isUnflushed]
+        unflushed = [request for request in self._connection.unanswered if request.isUnflushed]
         if not unflushed:
             return
         broker = self._broker
@@ -205,7 +198,7 @@ class ProduceResponses:
                 return
             self._waiting.cancel()
         self._deadlineSeconds = deadlineSeconds
-        parked = broker.gate.pool.charge(len(self._requests) * UNANSWERED_BYTES, PARKED)
+        parked = broker.gate.pool.charge(len(self._connection.unanswered) * UNANSWERED_BYTES, PARKED)
         try:
             waiting = waitFor(broker.purgatory, (self,), lambda: self._asked is None, deadlineSeconds - now)
         except BaseException:
@@ -239,7 +232,7 @@ class ProduceResponses:
         if not isinstance(result, Failure):
             if self._asked is not None:
                 # The purgatory has ended it before its time.
-                self._giveUp([request for request in self._requests if request.isUnflushed])
+                self._giveUp([request for request in self._connection.unanswered if request.isUnflushed])
             self.answer()
         return result
 
@@ -255,7 +248,7 @@ class ProduceResponses:
     def _waitFailed(self, failure: Failure) -> None:
         connection = self._connection
         if isinstance(failure.value, TimeoutError):
-            overdue = [each for each in self._requests if each.deadlineSeconds <= self._deadlineSeconds]
+            overdue = [each for each in connection.unanswered if each.deadlineSeconds <= self._deadlineSeconds]
             self._giveUp([request for request in overdue if request.isUnflushed])
             self.answer()
         elif not isinstance(failure.value, CancelledError):

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.gateway.test_relaysession -*-
+# -*- test-case-name: tests.unit.kafka.gateway.test_clusterbackend -*-
 """
 The gateway, as its sessions use it.
 """

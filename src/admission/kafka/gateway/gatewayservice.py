@@ -26,6 +26,7 @@ from ..kafkaservice import CannotStart, KafkaService, ServerConfig
 from ..options import Listener, buildOrder
 from ..quotalimits import QuotaLimits
 from ..session import KafkaSession
+from .clusterbackend import ClusterBackend
 from .discovery import Discovery
 from .gateway import Gateway
 from .gatewayoptions import GatewayListener, GatewayOptions, Upstream, ephemeralPorts
@@ -33,7 +34,6 @@ from .gatewaysettings import GatewaySettings
 from .gatewaystatus import GatewayStatus, describeAddresses
 from .knownproducers import KnownProducers
 from .nodes import Nodes
-from .relaysession import RelaySession
 
 
 @frozen
@@ -173,13 +173,13 @@ class GatewayService(KafkaService):
         started.callback(self.discovery.stop)
         return self.gateway
 
-    def makeSession(self) -> RelaySession:
-        return RelaySession(self.gateway)
+    def makeSession(self) -> KafkaSession:
+        return KafkaSession(self.gateway, ClusterBackend)
 
     def arrivedBy(self, listener: Listener, session: KafkaSession) -> None:
         super().arrivedBy(listener, session)
-        assert isinstance(session, RelaySession) and isinstance(listener, GatewayListener)
-        session.ports, session.nodeId = listener.ports, listener.nodeId
+        assert isinstance(listener, GatewayListener)
+        session.backend.ports, session.backend.nodeId = listener.ports, listener.nodeId
 
     def makeStatus(self) -> GatewayStatus:
         return GatewayStatus(

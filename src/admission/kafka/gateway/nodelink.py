@@ -91,6 +91,8 @@ class NodeLink(Protocol):
         self._sentBytes = -_LENGTH.size
         self._head = b""
         self._leftBytes = 0
+        # How many of its requests wait for a response.
+        self._unanswered = 0
         self._take: Callable[[bytes, bool], None] | None = None
         self._charge = charge
         node.linkCount += 1
@@ -104,6 +106,9 @@ class NodeLink(Protocol):
         @param isAwaited: whether its client waits for an answer; if not, it is sent even if the client has gone.
         """
         self._unsent.append((lease, isAwaited))
+        if isAwaited and not self.isLost:
+            self._unanswered += 1
+            self.node.unanswered += 1
         if self.isLost:
             # Connecting has failed at once, or it has just been lost and its user is about to be told.
             self._discard()
@@ -192,6 +197,8 @@ class NodeLink(Protocol):
         isLast = not self._leftBytes
         if isLast:
             self._take = None
+            self._unanswered -= 1
+            self.node.unanswered -= 1
         take(part, isLast)
         return data
 
@@ -265,6 +272,8 @@ class NodeLink(Protocol):
             self.isLost = True
             self._isConnected = self._isTaking = False
             self.node.linkCount -= 1
+            self.node.unanswered -= self._unanswered
+            self._unanswered = 0
             charge, self._charge = self._charge, None
             if charge is not None:
                 charge.release()

@@ -12,29 +12,14 @@ from attrs import define, field, frozen
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
-from admission.interfaces import IWaiter, IWaitOrder
+from admission.interfaces import IWaitOrder
 from admission.policyfailure import FAILURES
 
 from ..kafkarequest import Address
+from ..session import IShareWaiter
 
 MOVE_LOGGED_SECONDS: Final = 1.0
 """How often it is logged, at most, that a node has moved."""
-
-
-class IShareWaiter(IWaiter):
-    """
-    Waits until a node's share of the pool has room.
-    """
-
-    def shareHasRoom() -> None:
-        """
-        Take C{wantedBytes} of it.
-        """
-
-    def cutOff(reason: str) -> None:
-        """
-        Wait no more, since the node takes nothing.
-        """
 
 
 @define
@@ -135,7 +120,7 @@ class Node:
             if not self.hasRoom(waiter.wantedBytes):
                 return
             self.forget(waiter)
-            waiter.shareHasRoom()
+            waiter.allocateAgain()
 
     def _next(self) -> IShareWaiter:
         try:

@@ -12,7 +12,7 @@ from admission.connection.driver import FAILED
 from admission.connection.pauses import Pause
 from admission.interfaces import PARKED
 from admission.kafka.broker import produceresponses
-from admission.kafka.broker.produceresponses import MAX_UNANSWERED
+from admission.kafka.session import KafkaSession
 from admission.kafka.wire.produce import encodeProduceResponse
 from admission.request import ServerRequest
 from tests.kit.brokerfixture import BrokerTestCase, Client, batchOf, produceFields, requestOf
@@ -265,12 +265,12 @@ class SyncTests(BrokerTestCase):
 
     def test_maxUnanswered(self) -> None:
         """A client that sends on and on while the disk is slow is not read any more, until it is answered."""
-        frames = [self.produceBytes(self.client, b"%d" % number, ALL) for number in range(MAX_UNANSWERED + 5)]
+        frames = [self.produceBytes(self.client, b"%d" % number, ALL) for number in range(KafkaSession.maxInFlight + 5)]
         self.send(self.client, *frames)
-        self.assertEqual(self.events.partitions[0].highWatermark, MAX_UNANSWERED)
+        self.assertEqual(self.events.partitions[0].highWatermark, KafkaSession.maxInFlight)
         self.assertEqual(self.client.protocol.pauses.reasons.keys() - {Pause.BUSY}, {Pause.UNANSWERED})
         self.finishFlush()
-        self.assertEqual(self.events.partitions[0].highWatermark, MAX_UNANSWERED + 5)
+        self.assertEqual(self.events.partitions[0].highWatermark, KafkaSession.maxInFlight + 5)
         self.finishFlush()
         offsets = [self.result(self.client)[1] for _ in frames]
         self.assertEqual(offsets, list(range(len(frames))))

@@ -25,13 +25,13 @@ from admission.connection.factory import ConnectionLimits
 from admission.connection.hangup import HangUpWatch
 from admission.control import AdmissionControl
 from admission.interfaces import DEFAULT, QuotaEntity
+from admission.kafka.gateway.clusterbackend import ClusterBackend
 from admission.kafka.gateway.gateway import Gateway
 from admission.kafka.gateway.gatewaysettings import loadGatewaySettings
 from admission.kafka.gateway.nodelink import NodeLink
 from admission.kafka.gateway.nodes import NodePorts, Nodes
-from admission.kafka.gateway.relaysession import RelaySession
 from admission.kafka.kafkarequest import Address
-from admission.kafka.session import SessionFactory
+from admission.kafka.session import KafkaSession, SessionFactory
 from admission.kafka.wire.codec import encodeEntity
 from admission.kafka.wire.headers import parseRequestHeader
 from admission.kafka.wire.relayedapis import RELAYED_APIS, RELAYED_FLEXIBLE_FROM
@@ -194,7 +194,8 @@ class GatewayClient(Client):
     def _buildProtocol(self) -> Any:
         case: Any = self._case
         protocol = case.factory.buildProtocol(IPv4Address("TCP", "192.0.2.1", 50_000))
-        protocol.nodeId, protocol.ports, protocol.advertised = self._nodeId, case.ports, case.ports.advertised
+        backend = protocol.backend
+        backend.nodeId, backend.ports, protocol.advertised = self._nodeId, case.ports, case.ports.advertised
         return protocol
 
     def send(self, name: str, apiVersion: int, /, *, answered: bool = True, **values: Any) -> None:
@@ -275,7 +276,7 @@ class GatewayTestCase(SynchronousTestCase):
             **self.gatewayFlags,
         )
         self.factory = SessionFactory(
-            lambda: RelaySession(self.gateway),
+            lambda: KafkaSession(self.gateway, ClusterBackend),
             self.gate,
             self.clock,
             HangUpWatch(MemoryReactorClock()),

@@ -33,7 +33,8 @@ class GatewayContractTests(KafkaServerContract, GatewayTestCase):
     def buildProtocol(self, address: IPv4Address) -> Any:
         """A session by the port where clients begin."""
         protocol: Any = self.factory.buildProtocol(address)
-        protocol.nodeId, protocol.ports, protocol.advertised = None, self.ports, self.ports.advertised
+        backend = protocol.backend
+        backend.nodeId, backend.ports, protocol.advertised = None, self.ports, self.ports.advertised
         return protocol
 
     def settle(self) -> None:

@@ -37,7 +37,7 @@ class Waiter:
         self.holder = holder
         self.reasons: list[str] = []
 
-    def shareHasRoom(self) -> None:
+    def allocateAgain(self) -> None:
         """Go on."""
         self.told.append(self)
         if self.isHolding:

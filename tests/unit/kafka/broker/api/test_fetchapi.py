@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 from admission.interfaces import PARKED, RESPONSES
 from admission.kafka.broker.api import fetchapi
 from admission.kafka.broker.api.fetchapi import _MIN_READ_BYTES, PartitionsFetch, Wanted
-from admission.kafka.broker.brokersession import DECODED_ELEMENT_BYTES, PARKED_REQUEST_BYTES
+from admission.kafka.broker.brokerbackend import DECODED_ELEMENT_BYTES, PARKED_REQUEST_BYTES
 from admission.kafka.broker.log.interface import Partition
 from admission.timeslices import SLICE_SECONDS
 from tests.kit.brokerfixture import POOL_BYTES, BrokerTestCase, Client, batchOf, codes, fetchFields, produceFields

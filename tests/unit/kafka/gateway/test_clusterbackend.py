@@ -1,4 +1,4 @@
-"""Tests for L{admission.kafka.gateway.relaysession} and L{admission.kafka.gateway.gateway}."""
+"""Tests for L{admission.kafka.gateway.clusterbackend} and L{admission.kafka.gateway.gateway}."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from twisted.internet.defer import maybeDeferred
 from admission.connection.pauses import UNANSWERED, Pause
 from admission.interfaces import ADMITTED, FRAMES, Decision
 from admission.kafka.broker.log.segmentlog import SegmentLog
-from admission.kafka.gateway import relaysession
-from admission.kafka.gateway.relaysession import (
+from admission.kafka.gateway import clusterbackend
+from admission.kafka.gateway.clusterbackend import (
     COLLECTED_BYTES,
     LARGEST_COLLECTED_BYTES,
-    MAX_UNANSWERED,
     UNANSWERED_BYTES,
 )
 from admission.kafka.kafkaevents import kafkaEventOf
@@ -25,6 +24,7 @@ from admission.kafka.kafkarequest import Address, KafkaRequest
 from admission.kafka.quotalimits import QuotaLimits
 from admission.kafka.recordedcolumns import KafkaRequestEvent
 from admission.kafka.server import ANONYMOUS
+from admission.kafka.session import KafkaSession
 from admission.kafka.wire.addresses import metadataHead
 from tests.kit.brokerfixture import (
     batchOf,
@@ -164,10 +164,10 @@ class PassingTests(RelayTestCase):
     def test_mostUnanswered(self) -> None:
         """So many requests are passed on that are not answered, and then the client is not read until one is."""
         node = self.linked()
-        for _ in range(MAX_UNANSWERED + 1):
+        for _ in range(KafkaSession.maxInFlight + 1):
             self.client.send("Heartbeat", 4)
         self.assertIn(UNANSWERED, self.client.protocol.pauses.reasons)
-        self.assertEqual(len(node.arrived()), MAX_UNANSWERED)
+        self.assertEqual(len(node.arrived()), KafkaSession.maxInFlight)
         node.answer()
         self.assertEqual(len(node.arrived()), 1)
 
@@ -265,7 +265,7 @@ class OrderTests(RelayTestCase):
         self.client.send("Produce", 9, **producing())
         self.assertEqual(len(self.played.arrived()), 1)
         self.assertEqual(self.client.waiting(), 0)
-        self.assertEqual(self.node.unanswered, 2)
+        self.assertEqual(self.node.unanswered, 1)
         self.played.answer()
         self.assertEqual(self.client.waiting(), 2)
         self.client.receive()
@@ -616,7 +616,7 @@ class LargeTests(RelayTestCase):
             looks.append(len(prefix))
             return metadataHead(apiVersion, prefix, readdress)
 
-        self.patch(relaysession, "metadataHead", lookedAt)
+        self.patch(clusterbackend, "metadataHead", lookedAt)
         self.client.send("Metadata", 9)
         (sent,) = self.played.arrived()
         brokers = [{"node_id": each % 16, "host": "h" * 500, "port": 9092} for each in range(1000)]
@@ -767,7 +767,7 @@ class ShareTests(RelayTestCase):
         for played in self.links[:2]:
             played.take(True)
         arrivals = [played.link._user for played in self.links if played.address == addressOf(1)]
-        self.assertEqual(arrivals, [client.protocol for client in clients])
+        self.assertEqual(arrivals, [client.protocol.backend for client in clients])
         for client in clients:
             self.assertNotIn(Pause.UPSTREAM, client.protocol.pauses.reasons)
         self.assertEqual(self.node.heldBytes, 0)

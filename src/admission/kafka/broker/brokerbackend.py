@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.kafka.test_session -*-
 """
-A session that the broker answers itself: from its log, its groups and its limits.
+Answers the requests of a session from the log, the groups and the limits of the broker.
 """
 
 from __future__ import annotations
@@ -12,11 +12,9 @@ from typing import Any, Final, TypeVar
 from kio.schema.errors import ErrorCode
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IDelayedCall
-from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 
 from admission.connection.driver import FAILED
-from admission.connection.pauses import Pause
 from admission.gate.answerroom import SMALL_ANSWER_BYTES
 from admission.interfaces import ADMITTED, NOTHING, PARKED, RESPONSES, ILease
 from admission.timeslices import Steps, begun
@@ -24,7 +22,7 @@ from admission.timeslices import Steps, begun
 from ..kafkarequest import KafkaRequest, groupOf
 from ..security import saslapi
 from ..security.login import Authenticator
-from ..session import KafkaSession, whyRejected
+from ..session import Backend, KafkaSession, whyRejected
 from ..wire.codec import (
     decodeCounted,
     decodeRequest,
@@ -78,52 +76,49 @@ def _encoded(request: KafkaRequest, answer: Answer, throttleMs: int) -> list[byt
     return encodeResponse(request.header.apiKey, request.header.apiVersion, fields)
 
 
-class BrokerSession(KafkaSession):
+class BrokerBackend(Backend):
     """
-    Answers requests, parks those that have to wait, and logs clients in.
+    Answers requests from the broker's log, its groups and its limits, parks those that have to wait, and logs clients
+    in.
 
-    @ivar authenticator: determines C{principal}.
+    @ivar authenticator: determines the session's C{principal}.
     """
 
     _loginCall: IDelayedCall | None = None
 
-    def __init__(self, broker: Broker) -> None:
-        super().__init__(broker)
+    def __init__(self, session: KafkaSession, broker: Broker) -> None:
         self.broker = broker
-        self.authenticator = Authenticator(broker.logins, self, self._loggedIn)
-        self._produced = ProduceResponses(self, broker, self._produceAnswered, self._produceFailed)
+        self.session = session
+        self.authenticator = Authenticator(broker.logins, session, self._loggedIn)
+        self._produced = ProduceResponses(session, broker, self._produceAnswered)
         # Whether a request of another kind waits until all that were produced before it are answered.
         self._isPutOff = False
 
     @property
-    def whyClosed(self) -> str | None:
-        """
-        The client id is not recorded if the login failed.
-        """
-        reason = self.closeReason
-        return LOGIN_FAILED if reason is not None and reason == self.authenticator.refusal else reason
-
-    @property
     def mayBeStranger(self) -> bool:
-        return self.isTLS or self.needsLogin
+        return self.session.isTLS or self.needsLogin
 
     @property
     def needsLogin(self) -> bool:
         return self.authenticator.isNeeded
 
+    @property
+    def isLoggingIn(self) -> bool:
+        return not self.authenticator.isSettled
+
     def refuseBeforeLogin(self, sizeBytes: int, head: bytes) -> str | None:
         return None if self.authenticator.isSettled else self.authenticator.refuseFrame(sizeBytes, head)
 
-    def headerRead(self, request: KafkaRequest, buffer: memoryview) -> None:
-        header = request.header
+    def received(self, request: KafkaRequest, buffer: memoryview) -> None:
+        session, header = self.session, request.header
         api = served(header.apiKey, header.apiVersion)
-        if self._produced.isOutstanding and header.apiKey != PRODUCE:
+        if session.unanswered and header.apiKey != PRODUCE:
             # Responses leave in the order of the requests.
             self._isPutOff = True
             request.postpone()
         elif api is None:
             self._refuseVersion(request, buffer)
-        elif not self.driver.owesNothing and self.holdBackFirst(api.name, request):
+        elif not session.driver.owesNothing and session.holdBackFirst(api.name, request):
             pass
         elif api.apiKey == PRODUCE:
             self._produce(request, buffer)
@@ -132,54 +127,33 @@ class BrokerSession(KafkaSession):
         else:
             self._serve(api, request, buffer)
 
-    def drain(self) -> None:
-        """
-        Also give up a login that has not finished.
-        """
-        if self.authenticator.isSettled:
-            super().drain()
-        else:
-            self.closeGracefully()
-
-    def closeGracefully(self) -> None:
-        """
-        First answer the requests whose records wait for their commit.
-        """
-        if self._produced.isOutstanding:
-            self.startGrace()
-            self.pause(Pause.CLOSING)
-            self._produced.answer()
-        else:
-            super().closeGracefully()
-
-    def connectionMade(self) -> None:
+    def connected(self) -> None:
         """
         Clients may have to log in.
         """
         if self.needsLogin:
-            self._loginCall = self.factory.clock.callLater(self.broker.settings.loginTimeoutSeconds, self._loginOverdue)
+            clock = self.session.factory.clock
+            self._loginCall = clock.callLater(self.broker.settings.loginTimeoutSeconds, self._loginOverdue)
+
+    def answerNow(self) -> None:
+        self._produced.answer()
 
     def throttleOver(self) -> None:
         """
-        Also send the answers that were delayed.
+        Send the answers that were delayed.
         """
         self._produced.answer()
-        super().throttleOver()
 
-    def requestsAbandoned(self) -> None:
-        """
-        Stop all waiting on behalf of the client.
-        """
-        super().requestsAbandoned()
+    def abandoned(self) -> None:
         self._stopLoginCall()
         self._produced.cancel()
+        self._produceAnswered()
 
-    def connectionLost(self, reason: Failure = connectionDone) -> None:
+    def lost(self) -> None:
         """
         The client's groups are told last.
         """
-        super().connectionLost(reason)
-        self.broker.groups.disconnected(self)
+        self.broker.groups.disconnected(self.session)
 
     def _refuseVersion(self, request: KafkaRequest, buffer: memoryview) -> None:
         header = request.header
@@ -198,14 +172,15 @@ class BrokerSession(KafkaSession):
                 body = encodeProduceResponse(header.apiVersion, results)
                 self._answerAndClose(request, [body], reason, reason)
                 return
-        self.reject(request, reason)
+        self.session.reject(request, reason)
 
     def _serve(self, api: Api, request: KafkaRequest, buffer: memoryview) -> None:
+        session = self.session
         header = request.header
         if request.sizeBytes <= _SMALL_REQUEST_BYTES:
             request.entity, elementCount = decodeRequest(api, header.apiVersion, buffer[header.bodyOffset :])
             # The frame is no longer needed.
-            self.releaseRequest()
+            session.releaseRequest()
             self._serveDecoded(api, request, elementCount)
             return
 
@@ -213,7 +188,7 @@ class BrokerSession(KafkaSession):
             yield None
             body = buffer[header.bodyOffset :]
             elementCount = countElements(api, header.apiVersion, body)
-            room = self.factory.gate.answers.whenRoom(self.holder, elementCount * DECODED_ELEMENT_BYTES)
+            room = session.factory.gate.answers.whenRoom(session.holder, elementCount * DECODED_ELEMENT_BYTES)
             if room is not None:
                 yield room
             # Before anybody else asks for room.
@@ -241,7 +216,7 @@ class BrokerSession(KafkaSession):
 
         def release(result: Any = None) -> Any:
             lease.release()
-            request.released = self.factory.clock.seconds()
+            request.released = self.session.factory.clock.seconds()
             return result
 
         try:
@@ -253,7 +228,7 @@ class BrokerSession(KafkaSession):
             release()
             then(result)
             return None
-        self._endTurn()
+        self.session.endTurn()
         result.addBoth(release)
         result.addBoth(self._stepOver, request)
         late: Deferred[Any] = result.addCallback(then)
@@ -261,21 +236,22 @@ class BrokerSession(KafkaSession):
         return late
 
     def _serveDecoded(self, api: Api, request: KafkaRequest, elementCount: int) -> None:
+        session = self.session
         servedApi = SERVED[api.name]
         wants = self.broker.control.wants
         if wants.details:
             request.groupId = groupOf(request.entity)
         if wants.usage:
-            decision = self.driver.admit(request, servedApi.refusal)
+            decision = session.driver.admit(request, servedApi.refusal)
             if not decision.admitted:
                 assert servedApi.refuse is not None
                 self._respond(request, servedApi.refuse(request), decision.delaySeconds)
                 return
-            self.driver.begin(request)
+            session.driver.begin(request)
         work = servedApi.answer(self.broker, request)
         answer: Answer | Waiting
         if isinstance(work, Generator):
-            answer = self.broker.timeSlices.run(self.holder, work, request.workedInSlices)
+            answer = self.broker.timeSlices.run(session.holder, work, request.workedInSlices)
         else:
             answer = work
         if not isinstance(answer, Deferred):
@@ -287,7 +263,7 @@ class BrokerSession(KafkaSession):
         late: Deferred[Any] = answer.addCallback(self._workLate, request)
         late.addCallback(lambda answered: self._answer(request, answered))
         late.addErrback(self._parkedFailed)
-        if self.hasPeerGone:
+        if session.hasPeerGone:
             request.cancel()
 
     def _workLate(self, answered: Answer | Work, request: KafkaRequest) -> Answer | Deferred[Answer]:
@@ -306,22 +282,23 @@ class BrokerSession(KafkaSession):
         """
         Do work that was not parked, or is not any more.
         """
-        began = self.factory.clock.seconds()
+        session = self.session
+        began = session.factory.clock.seconds()
 
         def finished(usedSeconds: float) -> None:
             # Nobody is charged for the time between slices.
-            request.workedInSlices(usedSeconds - (self.factory.clock.seconds() - began))
+            request.workedInSlices(usedSeconds - (session.factory.clock.seconds() - began))
 
-        return self.broker.timeSlices.run(self.holder, steps, finished)
+        return self.broker.timeSlices.run(session.holder, steps, finished)
 
     def _logIn(self, api: Api, request: KafkaRequest, buffer: memoryview) -> None:
         header = request.header
         entity, _ = decodeRequest(api, header.apiVersion, buffer[header.bodyOffset :])
         answer = saslapi.SERVED_BY[api.name](self.authenticator, entity)
-        self._parkUntil(answer, self.factory.gate.pool.charge(request.sizeBytes, PARKED).release)
+        self._parkUntil(answer, self.session.factory.gate.pool.charge(request.sizeBytes, PARKED).release)
         answer.addCallback(lambda answered: self._answerLogin(request, answered))
         answer.addErrback(self._parkedFailed)
-        if self.hasPeerGone:
+        if self.session.hasPeerGone:
             request.cancel()
 
     def _answerLogin(self, request: KafkaRequest, answer: Mapping[str, Any]) -> None:
@@ -336,22 +313,25 @@ class BrokerSession(KafkaSession):
         """
         Refuse a request with an answer, the last one.
         """
+        session = self.session
         request.responseBytes = sum(map(len, body))
         request.reject(recorded)
-        self.request = None
-        self.send(frame(request.header, body))
-        self.requestAnswered(request, self.factory.clock.seconds())
+        session.request = None
+        session.send(frame(request.header, body))
+        session.requestAnswered(request, session.factory.clock.seconds())
+        if session.closeReason is None:
+            session.recordedReason = recorded
         # Nothing else that it has sent may be read.
-        self.close(reason)
-        self.finish()
+        session.close(reason)
+        session.finish()
 
     def _loggedIn(self, principal: str) -> None:
         self._stopLoginCall()
-        self.principal = self.holder = principal
+        self.session.principal = self.session.holder = principal
 
     def _loginOverdue(self) -> None:
         self._loginCall = None
-        self.close("it has not logged in within login.timeout")
+        self.session.close("it has not logged in within login.timeout")
 
     def _stopLoginCall(self) -> None:
         if self._loginCall is not None:
@@ -366,12 +346,12 @@ class BrokerSession(KafkaSession):
         try:
             body = self._runInSlices(request, self._encode(request, answer))
         except AnswerTooLarge as tooLarge:
-            self.reject(request, str(tooLarge))
+            self.session.reject(request, str(tooLarge))
             return
         if not isinstance(body, Deferred):
             self._answerWith(request, answer, body)
             return
-        self._endTurn()
+        self.session.endTurn()
         request.step = body
         body.addBoth(self._stepOver, request)
         body.addCallback(lambda parts: self._answerWith(request, answer, parts))
@@ -381,6 +361,7 @@ class BrokerSession(KafkaSession):
         """
         Encode an answer of any size: a large one when it is its turn and there is memory, and charged from then on.
         """
+        session = self.session
         broker, header = self.broker, request.header
         steps = encodeInSteps(header.apiKey, header.apiVersion, answer)
         hasPlace = False
@@ -399,17 +380,17 @@ class BrokerSession(KafkaSession):
                     )
                 if not hasPlace and sizeBytes > LARGE_ANSWER_BYTES:
                     # Who has a place waits for nobody: others wait for the place, and hold memory meanwhile.
-                    room = self.factory.gate.answers.whenRoom(self.holder, sizeBytes, request.decodedBytes)
+                    room = session.factory.gate.answers.whenRoom(session.holder, sizeBytes, request.decodedBytes)
                     if room is not None:
                         yield room
-                    place = broker.largeAnswers.take(self.holder)
+                    place = broker.largeAnswers.take(session.holder)
                     if place is not None:
                         yield place
                     hasPlace = True
                 if hasPlace and (charge is None or sizeBytes > charge.sizeBytes + LARGE_ANSWER_BYTES):
                     if charge is not None:
                         charge.release()
-                    charge = self.factory.gate.pool.charge(sizeBytes, RESPONSES)
+                    charge = session.factory.gate.pool.charge(sizeBytes, RESPONSES)
                 yield None
         finally:
             if charge is not None:
@@ -418,13 +399,14 @@ class BrokerSession(KafkaSession):
                 broker.largeAnswers.give()
 
     def _answerWith(self, request: KafkaRequest, answer: Answer, body: list[bytes]) -> None:
+        session = self.session
         delaySeconds = 0.0
         if request.view is not None:
-            now = self.factory.clock.seconds()
+            now = session.factory.clock.seconds()
             responseBytes = request.responseBytes = sum(map(len, body))
-            usage = self.driver.usageOf(request, responseBytes, now)
+            usage = session.driver.usageOf(request, responseBytes, now)
             isCounted = not isinstance(answer, Body) or answer.isCounted
-            delaySeconds = self._charge(request, usage if isCounted else NOTHING, now)
+            delaySeconds = session.charge(request, usage if isCounted else NOTHING, now)
             if delaySeconds > 0:
                 header, delayMs = request.header, throttleTimeMs(delaySeconds)
                 throttled = (
@@ -436,13 +418,13 @@ class BrokerSession(KafkaSession):
         if isinstance(answer, Body) and answer.backOffSeconds > delaySeconds:
             body = answer.encode(throttleTimeMs(answer.backOffSeconds))
             # No policy has asked for it.
-            self.throttle(answer.backOffSeconds)
-        self.respond(frame(request.header, body), delaySeconds)
+            session.throttle(answer.backOffSeconds)
+        session.respond(frame(request.header, body), delaySeconds)
 
     def _respond(self, request: KafkaRequest, answer: Answer, delaySeconds: float) -> None:
         body = _encoded(request, answer, throttleTimeMs(delaySeconds))
         request.responseBytes = sum(map(len, body))
-        self.respond(frame(request.header, body), delaySeconds)
+        self.session.respond(frame(request.header, body), delaySeconds)
 
     def _stepOver(self, result: Any, request: KafkaRequest) -> Any:
         request.step = None
@@ -451,40 +433,43 @@ class BrokerSession(KafkaSession):
     def _chargeDecoded(self, request: KafkaRequest, elementCount: int) -> None:
         if request.decoded is None:
             sizeBytes = PARKED_REQUEST_BYTES + elementCount * DECODED_ELEMENT_BYTES
-            request.decoded = self.factory.gate.pool.charge(sizeBytes, PARKED)
+            request.decoded = self.session.factory.gate.pool.charge(sizeBytes, PARKED)
 
     def _parkUntil(self, answer: Deferred[Any], release: Callable[[], object]) -> None:
-        request = self.request
+        session = self.session
+        request = session.request
         assert request is not None
         request.step = answer
-        self.park()
+        session.park()
 
         def resume(result: Any) -> Any:
             request.step = None
             release()
-            request.resume(self.factory.clock.seconds())
+            request.resume(session.factory.clock.seconds())
             return result
 
         answer.addBoth(resume)
 
     def _parkedFailed(self, failure: Failure) -> None:
+        session = self.session
         if isinstance(failure.value, (AnswerTooLarge, MalformedRequest)):
-            assert self.request is not None
-            self.reject(self.request, whyRejected(failure.value))
+            assert session.request is not None
+            session.reject(session.request, whyRejected(failure.value))
             return
         if not isinstance(failure.value, CancelledError):
-            self.factory.log.failure("a request of {peer} failed", failure, peer=self.peer)
-            self.close(FAILED)
-        self.finish()
+            session.factory.log.failure("a request of {peer} failed", failure, peer=session.peer)
+            session.close(FAILED)
+        session.finish()
 
     def _produce(self, request: KafkaRequest, buffer: memoryview) -> None:
+        session = self.session
         header = request.header
         produced = parseProduce(buffer, header.bodyOffset, header.apiVersion)
         if produceapi.isLarge(produced):
-            self.factory.gate.turns.beginNoMore()
+            session.factory.gate.turns.beginNoMore()
         request.acks = produced.acks
         request.timeoutSeconds = max(produced.timeoutMs, 0) / 1000
-        decision = self._admitProduce(request, produced) if self.broker.control.wants.usage else ADMITTED
+        decision = session.admitProduce(request, produced) if self.broker.control.wants.usage else ADMITTED
         if not decision.admitted:
             self._acknowledge(
                 request,
@@ -498,7 +483,7 @@ class BrokerSession(KafkaSession):
         if isLarge:
             self._chargeDecoded(request, len(produced.partitions))
         goOver = partial(self.broker.goOver, request)
-        steps = produceapi.append(self.broker, produced, self.principal, self.holder, wantsFlush, goOver)
+        steps = produceapi.append(self.broker, produced, session.principal, session.holder, wantsFlush, goOver)
         # A slice that survives would keep the buffer from being reused.
         del produced
         if not isLarge:
@@ -518,11 +503,12 @@ class BrokerSession(KafkaSession):
     def _appended(
         self, request: KafkaRequest, results: list[PartitionResult], wantsFlush: bool, isCommitted: bool = False
     ) -> None:
+        session = self.session
         delaySeconds = 0.0
         if request.view is not None:
-            now = self.factory.clock.seconds()
+            now = session.factory.clock.seconds()
             # The response does not exist yet.
-            delaySeconds = self._charge(request, self.driver.usageOf(request, 0, now), now)
+            delaySeconds = session.charge(request, session.driver.usageOf(request, 0, now), now)
         self._acknowledge(request, results, wantsFlush, delaySeconds, isCommitted)
 
     def _acknowledge(
@@ -534,43 +520,34 @@ class BrokerSession(KafkaSession):
         isCommitted: bool = False,
     ) -> None:
         request.results = results
-        self.request = None
         if request.acks == 0:
             self._produceUnacknowledged(request, delaySeconds)
         else:
             # The next request may be read: records that are appended together are committed together.
             self._produced.add(request, wantsFlush, delaySeconds, isCommitted)
-            self.finish(delaySeconds)
+            self.session.finish(delaySeconds)
 
     def _produceUnacknowledged(self, request: KafkaRequest, delaySeconds: float) -> None:
-        self.requestAnswered(request, self.factory.clock.seconds())
-        self.finish(delaySeconds)
+        session = self.session
+        session.request = None
+        session.requestAnswered(request, session.factory.clock.seconds())
+        session.finish(delaySeconds)
         refused = next((result for result in request.results if result.errorCode), None)
         if refused is not None:
             # There is no response to carry the error; after a close, the client looks again.
-            self.close(
+            session.close(
                 f"a batch for partition {refused.partitionIndex} of topic {refused.topicName!r:.300} was refused, "
                 f"and it wants no response: {refused.errorMessage}"
             )
 
-    def _produceFailed(self) -> None:
-        """
-        Close the connection, since there is no answer to a Produce request: the
-        client would take the next response for it.
-        """
-        self.factory.refused(self, FAILED)
-        super().closeGracefully()
-
     def _produceAnswered(self) -> None:
         """
-        Every Produce request read so far has been answered, or the client is
-        gone.
+        Every Produce request read so far has been answered, or the client is gone.
         """
-        if self.pauses.reasons and Pause.CLOSING in self.pauses.reasons and not self.isLost:
-            self.closeGracefully()
+        session = self.session
         if self._isPutOff:
             self._isPutOff = False
-            if self.isLost or self.isClosing:
-                self.finish()
+            if session.isLost or session.isClosing:
+                session.finish()
             else:
-                self.workAgain()
+                session.workAgain()

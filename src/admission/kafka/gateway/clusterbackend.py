@@ -1,13 +1,12 @@
-# -*- test-case-name: tests.unit.kafka.gateway.test_relaysession -*-
+# -*- test-case-name: tests.unit.kafka.gateway.test_clusterbackend -*-
 """
-A session that a node of the cluster answers: requests are passed on once they are admitted, and the responses that come
-back have the gateway's addresses in place of the nodes'.
+Has a node of the cluster answer the requests of a session: they are passed on once they are admitted, and the responses
+that come back have the gateway's addresses in place of the nodes'.
 """
 
 from __future__ import annotations
 
 import struct
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from math import inf
@@ -15,17 +14,16 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred
-from zope.interface import implementer
 
-from admission.connection.pauses import UNANSWERED, Pause
-from admission.interfaces import ADMITTED, CONNECTIONS, PARKED, RESPONSES, Decision, ILease, Refusal, Usage
+from admission.connection.pauses import Pause
+from admission.interfaces import ADMITTED, CONNECTIONS, PARKED, RESPONSES, Decision, Refusal
 
 from ..broker.api import quotaapi
 from ..broker.api.authorization import quotasForbidden
 from ..broker.api.produceapi import refusedProducerId
 from ..kafkarequest import KafkaRequest
 from ..security.login import SERVED_BEFORE_LOGIN
-from ..session import KafkaSession
+from ..session import Backend, KafkaSession
 from ..wire.addresses import metadataHead, withAddresses
 from ..wire.codec import decodeRequest, encodeResponse
 from ..wire.headers import frame, hasResponseTags
@@ -60,11 +58,8 @@ from ..wire.versions import (
 )
 from .gateway import Gateway
 from .nodelink import NodeLink, ResponseRefused
-from .nodes import IShareWaiter, Node, NodePorts
+from .nodes import Node, NodePorts
 from .observedlogin import MECHANISMS, LoginRefused, ObservedLogin
-
-MAX_UNANSWERED: Final = 128
-"""How many requests of one client a node may have to answer."""
 
 UNANSWERED_BYTES: Final = 1 << 10
 """What one of them is charged for."""
@@ -108,8 +103,7 @@ _CORRELATION_BYTES: Final = 4
 _WITHOUT_ACKS: Final = "a batch was refused, and it wants no response: "
 
 
-@implementer(IShareWaiter)
-class RelaySession(KafkaSession):
+class ClusterBackend(Backend):
     """
     Passes the requests of one client to one node.
 
@@ -117,7 +111,6 @@ class RelaySession(KafkaSession):
 
     @ivar nodeId: the node that the client's port is for; L{None} at the port to begin with.
     @ivar ports: which ports there are beside it.
-    @ivar longestDelaySeconds: how long the client may be kept waiting, or its group would miss it.
     """
 
     apis = RELAYED_BY_KEY
@@ -125,22 +118,13 @@ class RelaySession(KafkaSession):
 
     nodeId: int | None = None
     ports: NodePorts
-    longestDelaySeconds = inf
 
-    def __init__(self, gateway: Gateway) -> None:
-        super().__init__(gateway)
+    def __init__(self, session: KafkaSession, gateway: Gateway) -> None:
         self.gateway = gateway
-        self._unanswered: deque[KafkaRequest] = deque()
+        self.session = session
         self._login = ObservedLogin(gateway.mayHide)
         self._nodeLink: NodeLink | None = None
-        # Whose share the request that is read is charged to, and how much.
-        self._holder: Node | None = None
-        self._heldBytes = 0
         self._connecting: Deferred[None] | None = None
-
-    @property
-    def mayBeStranger(self) -> bool:
-        return True
 
     @property
     def node(self) -> Node:
@@ -153,7 +137,8 @@ class RelaySession(KafkaSession):
 
     # Requests
 
-    def headerRead(self, request: KafkaRequest, buffer: memoryview) -> None:
+    def received(self, request: KafkaRequest, buffer: memoryview) -> None:
+        session = self.session
         header = request.header
         api = relayed(header.apiKey, header.apiVersion)
         if api is None:
@@ -163,37 +148,42 @@ class RelaySession(KafkaSession):
                 self._answer(request, encodeResponse(API_VERSIONS, header.apiVersion, _OWN_VERSIONS))
                 return
             name = RELAYED_BY_KEY[header.apiKey].name
-            self.reject(request, f"it sent {name} in version {header.apiVersion}, which the gateway does not know")
+            session.reject(request, f"it sent {name} in version {header.apiVersion}, which the gateway does not know")
             return
         # Whoever is in a group is not held back: it would be missed there.
-        if not self.driver.owesNothing and self.longestDelaySeconds == inf and self.holdBackFirst(api.name, request):
+        if (
+            not session.driver.owesNothing
+            and session.longestDelaySeconds == inf
+            and session.holdBackFirst(api.name, request)
+        ):
             return
         if api.apiKey == PRODUCE:
             self._produce(request, buffer)
             return
         if api.apiKey == JOIN_GROUP:
             sessionSeconds = sessionTimeoutMs(header.apiVersion, buffer[header.bodyOffset :]) / 1000
-            self.longestDelaySeconds = max(sessionSeconds, 0.0) / 3
+            session.longestDelaySeconds = max(sessionSeconds, 0.0) / 3
         elif api.name in _IN_GROUPS:
-            self.longestDelaySeconds = min(self.longestDelaySeconds, GROUP_SESSION_SECONDS / 3)
+            session.longestDelaySeconds = min(session.longestDelaySeconds, GROUP_SESSION_SECONDS / 3)
         elif api.apiKey in _LIMITS and self.gateway.hasLimits:
             self._answerLimits(request, buffer)
             return
         elif api.apiKey in _LOGINS and not self._passLogin(request, buffer):
             return
-        if self._server.control.wants.usage:
-            decision = self.driver.admit(request, _refusalOf(api))
+        if self.gateway.control.wants.usage:
+            decision = session.driver.admit(request, _refusalOf(api))
             if not decision.admitted:
                 self._refuseProducerId(request, decision)
                 return
-            self.driver.begin(request)
+            session.driver.begin(request)
         self._relay(request)
 
     def _produce(self, request: KafkaRequest, buffer: memoryview) -> None:
+        session = self.session
         header = request.header
         produced = parseProduce(buffer, header.bodyOffset, header.apiVersion)
         request.acks = produced.acks
-        decision = self._admitProduce(request, produced) if self._server.control.wants.usage else ADMITTED
+        decision = session.admitProduce(request, produced) if self.gateway.control.wants.usage else ADMITTED
         if not decision.admitted:
             results = refuseAll(produced, ErrorCode.throttling_quota_exceeded, decision.message)
             del produced
@@ -202,17 +192,17 @@ class RelaySession(KafkaSession):
                 self._answerHere(request, decision.delaySeconds)
                 self._answer(request, [encodeProduceResponse(header.apiVersion, results, delayMs)])
             else:
-                self.reject(request, _WITHOUT_ACKS + decision.message)
+                session.reject(request, _WITHOUT_ACKS + decision.message)
             return
         # A slice that survives would keep the buffer from being reused.
         del produced
         if request.identities and self.gateway.known is not None:
-            self.gateway.known.note(self.principal, request.identities)
+            self.gateway.known.note(session.principal, request.identities)
         delaySeconds = 0.0
         if request.view is not None:
-            now = self.factory.clock.seconds()
+            now = session.factory.clock.seconds()
             # The response does not exist yet, and what has been sent cannot be taken back.
-            delaySeconds = request.delaySeconds = self._charge(request, self.driver.usageOf(request, 0, now), now)
+            delaySeconds = request.delaySeconds = session.charge(request, session.driver.usageOf(request, 0, now), now)
             request.throttledUntilSeconds = now + delaySeconds
         self._relay(request, delaySeconds)
 
@@ -227,10 +217,11 @@ class RelaySession(KafkaSession):
 
         @return: whether it may be passed on.
         """
+        session = self.session
         header = request.header
-        if any(each.header.apiKey in _LOGINS for each in self._unanswered):
+        if any(each.header.apiKey in _LOGINS for each in session.unanswered):
             # Or the answer to one would be taken for that to another.
-            self.reject(request, "it went on with its login before it was answered")
+            session.reject(request, "it went on with its login before it was answered")
             return False
         body = buffer[header.bodyOffset :]
         try:
@@ -245,17 +236,17 @@ class RelaySession(KafkaSession):
         finally:
             del body
         if header.apiKey != SASL_HANDSHAKE:
-            self.reject(request, reason)
+            session.reject(request, reason)
             return False
         request.reject(reason)
-        self.factory.refused(self, reason)
+        session.factory.refused(session, reason)
         fields = {"error_code": ErrorCode.unsupported_sasl_mechanism.value, "mechanisms": MECHANISMS}
         self._answerHere(request)
         self._answer(request, encodeResponse(SASL_HANDSHAKE, header.apiVersion, fields))
         return False
 
     def refuseBeforeLogin(self, sizeBytes: int, head: bytes) -> str | None:
-        if not self.gateway.requiresLogin or self._login.principal is not None or len(head) < self.headBytes:
+        if not self.gateway.requiresLogin or self._login.principal is not None or len(head) < self.session.headBytes:
             return None
         apiKey = int.from_bytes(head, "big", signed=True)
         if apiKey in SERVED_BEFORE_LOGIN:
@@ -273,7 +264,7 @@ class RelaySession(KafkaSession):
         if header.apiKey == DESCRIBE_CLIENT_QUOTAS:
             self._answerFields(quotaapi.describeClientQuotas(self.gateway, request), request)
             return
-        reason = self.gateway.superUsers.refusal(self.principal)
+        reason = self.gateway.superUsers.refusal(self.session.principal)
         if reason is not None:
             request.reject(reason)
             self._answerFields(quotasForbidden(request, reason), request)
@@ -288,22 +279,29 @@ class RelaySession(KafkaSession):
         """
         Pass a request on, and read the next.
         """
+        session = self.session
         lease, request.lease = request.lease, None
         assert lease is not None
         if self.nodeId is not None:
             request.nodeId = self.nodeId
-        now = request.released = self.driver.park(request)
-        self.request = None
+        session.request = None
+        now = request.released = session.driver.park(request)
+        if session.isLost:
+            # Policies may do that when they are told that it waits.
+            lease.release()
+            session.setAside(request)
+            session.finish()
+            return
         # From here on the link says when the node's share has room again.
-        self._holder = None
+        request.node = None
         link = self._linked()
         if request.acks or request.header.apiKey != PRODUCE:
             self._await(request)
             link.send(lease)
         else:
             link.send(lease, isAwaited=False)
-            self.requestAnswered(request, now, delaySeconds)
-        self.finish(delaySeconds)
+            session.requestAnswered(request, now, delaySeconds)
+        session.finish(delaySeconds)
 
     def _answerHere(self, request: KafkaRequest, delaySeconds: float = 0.0) -> None:
         """
@@ -311,10 +309,10 @@ class RelaySession(KafkaSession):
         """
         request.isOwn = True
         request.delaySeconds = delaySeconds
-        self.releaseRequest()
-        self.request = None
+        self.session.releaseRequest()
+        request.leaveNode()
         self._await(request)
-        self.finish(delaySeconds)
+        self.session.finish(delaySeconds)
 
     def _answer(self, request: KafkaRequest, body: list[bytes]) -> None:
         """
@@ -323,27 +321,11 @@ class RelaySession(KafkaSession):
         request.parts = frame(request.header, body, RELAYED_FLEXIBLE_FROM)
         request.responseBytes = sum(map(len, body))
         self._answerOwn()
-        self._goOn()
+        self.session.readOn()
 
     def _await(self, request: KafkaRequest) -> None:
-        request.decoded = self.factory.gate.pool.charge(UNANSWERED_BYTES, PARKED)
-        self._unanswered.append(request)
-        self.node.unanswered += 1
-        if len(self._unanswered) >= MAX_UNANSWERED:
-            self.pauses.add(UNANSWERED)
-
-    def finish(self, delaySeconds: float = 0.0) -> None:
-        """
-        Also give back what a request that is rejected holds of its node's share.
-        """
-        self._releaseShare()
-        super().finish(delaySeconds)
-
-    def throttle(self, delaySeconds: float) -> None:
-        super().throttle(min(delaySeconds, self.longestDelaySeconds))
-
-    def _charge(self, request: KafkaRequest, usage: Usage, now: float) -> float:
-        return min(super()._charge(request, usage, now), self.longestDelaySeconds)
+        request.decoded = self.session.factory.gate.pool.charge(UNANSWERED_BYTES, PARKED)
+        self.session.setAside(request)
 
     def _linked(self) -> NodeLink:
         link = self._nodeLink
@@ -361,45 +343,23 @@ class RelaySession(KafkaSession):
 
     # Memory of one node
 
-    def _allocate(self, sizeBytes: int) -> ILease | None:
-        if self.node.hasRoom(sizeBytes):
-            return self._takeShare(sizeBytes)
-        request = self.request
+    def mayAllocate(self, sizeBytes: int) -> bool:
+        session, node = self.session, self.node
+        request = session.request
         assert request is not None
+        if node.hasRoom(sizeBytes):
+            request.node = node
+            node.hold(sizeBytes)
+            return True
         request.asked = request.arrived if request.asked is None else request.asked
-        self.pauses.add(Pause.UPSTREAM)
-        self.node.wait(self)
-        return None
-
-    def _takeShare(self, sizeBytes: int) -> ILease | None:
-        self._holder = self.node
-        self._heldBytes = sizeBytes
-        self._holder.hold(sizeBytes)
-        return super()._allocate(sizeBytes)
-
-    def _releaseShare(self) -> None:
-        """
-        The request that is read, or has been, does not go to the node.
-        """
-        holder, self._holder = self._holder, None
-        if holder is not None:
-            holder.release(self._heldBytes)
-
-    def shareHasRoom(self) -> None:
-        """
-        The node takes requests again.
-        """
-        if self.isClosing:
-            return
-        self.pauses.discard(Pause.UPSTREAM)
-        lease = self._takeShare(self.wantedBytes)
-        if lease is not None:
-            self.leaseGranted(lease)
+        session.pauses.add(Pause.UPSTREAM)
+        node.wait(session)
+        return False
 
     # Responses
 
     def responseBegun(self, sizeBytes: int, correlationId: int) -> Callable[[bytes, bool], None]:
-        request = self._unanswered[0] if self._unanswered else None
+        request = next(iter(self.session.unanswered), None)
         if request is None or request.isOwn or request.header.correlationId != correlationId:
             raise ResponseRefused(f"it has sent a response with the number {correlationId}, which is not the next")
         if sizeBytes <= COLLECTED_BYTES or not _isPassable(request):
@@ -418,9 +378,10 @@ class RelaySession(KafkaSession):
         So much of a response is kept until more of it comes.
         """
         request.releaseDecoded()
-        request.decoded = self.factory.gate.pool.charge(UNANSWERED_BYTES + sizeBytes, RESPONSES)
+        request.decoded = self.session.factory.gate.pool.charge(UNANSWERED_BYTES + sizeBytes, RESPONSES)
 
     def _respondWhole(self, request: KafkaRequest, response: bytes) -> None:
+        session = self.session
         header = request.header
         try:
             body = self.readdressed(request, response)
@@ -432,8 +393,8 @@ class RelaySession(KafkaSession):
             raise ResponseRefused(str(malformed)) from malformed
         if header.apiKey == SASL_AUTHENTICATE and self._login.answered(body):
             assert self._login.principal is not None
-            self.principal = self.holder = self._login.principal
-        self.send(frame(header, [body], RELAYED_FLEXIBLE_FROM))
+            session.principal = session.holder = self._login.principal
+        session.send(frame(header, [body], RELAYED_FLEXIBLE_FROM))
         self.responseOver(request, delaySeconds)
 
     def readdressed(self, request: KafkaRequest, response: bytes) -> bytes:
@@ -453,7 +414,7 @@ class RelaySession(KafkaSession):
         Where clients reach a node.
         """
         self.gateway.nodes.learn(nodeId, host, port)
-        return self.ports.addressOf(nodeId, self.transport.getHost().host)
+        return self.ports.addressOf(nodeId, self.session.transport.getHost().host)
 
     def charged(self, request: KafkaRequest, responseBytes: int) -> float:
         """
@@ -461,49 +422,40 @@ class RelaySession(KafkaSession):
 
         @return: the delay to tell the client, in seconds.
         """
-        now = self.factory.clock.seconds()
+        session = self.session
+        now = session.factory.clock.seconds()
         request.responseBytes = responseBytes
         if request.view is None:
             return 0.0
         if request.header.apiKey == PRODUCE:
             return max(request.throttledUntilSeconds - now, 0.0) if request.delaySeconds else 0.0
-        delaySeconds = self._charge(request, self.driver.usageOf(request, responseBytes, now), now)
+        delaySeconds = session.charge(request, session.driver.usageOf(request, responseBytes, now), now)
         return 0.0 if request.refusal is Refusal.NEVER else delaySeconds
 
     def responseOver(self, request: KafkaRequest, delaySeconds: float) -> None:
         """
         The whole answer to the first request has been handed over.
         """
+        session = self.session
         if request.released is not None:
-            request.upstreamSeconds = self.factory.clock.seconds() - request.released
+            request.upstreamSeconds = session.factory.clock.seconds() - request.released
         self.node.throttles.add(delaySeconds > 0, request.upstreamThrottleMs > 0)
         self._answered(request, delaySeconds)
         if delaySeconds and request.header.apiKey != PRODUCE:
-            self.throttle(delaySeconds)
+            session.throttle(delaySeconds)
         self._answerOwn()
-        self._goOn()
+        session.readOn()
 
     def _answered(self, request: KafkaRequest, delaySeconds: float) -> None:
-        assert self._unanswered[0] is request
-        self._unanswered.popleft()
-        self.node.unanswered -= 1
-        self.requestAnswered(request, self.factory.clock.seconds(), delaySeconds)
+        self.session.requestAnswered(request, self.session.factory.clock.seconds(), delaySeconds)
 
     def _answerOwn(self) -> None:
         """
         Send the answers that waited for those before them.
         """
-        while self._unanswered and self._unanswered[0].parts is not None:
-            request = self._unanswered[0]
-            assert request.parts is not None
-            self.send(request.parts)
+        while (request := next(iter(self.session.unanswered), None)) is not None and request.parts is not None:
+            self.session.send(request.parts)
             self._answered(request, request.delaySeconds)
-
-    def _goOn(self) -> None:
-        if UNANSWERED in self.pauses.reasons and len(self._unanswered) < MAX_UNANSWERED:
-            self.resume(UNANSWERED)
-        if not self._unanswered and Pause.CLOSING in self.pauses.reasons and not self.isLost:
-            self.closeGracefully()
 
     def sendingBlocked(self, isBlocked: bool) -> None:
         """
@@ -515,7 +467,6 @@ class RelaySession(KafkaSession):
                 link.pauseReading()
             else:
                 link.resumeReading()
-        super().sendingBlocked(isBlocked)
 
     # Ending
 
@@ -523,44 +474,28 @@ class RelaySession(KafkaSession):
         """
         Answer what can be, and close.
         """
-        if self._unanswered:
-            self.node.failed(reason, self.factory.clock.seconds())
+        session = self.session
+        if session.unanswered:
+            self.node.failed(reason, session.factory.clock.seconds())
+        session.link.explain(reason)
+        session.abandonAll()
         self._nodeLink = None
-        self.link.explain(reason)
-        self._abandon()
-        self.closeGracefully()
-
-    def closeGracefully(self) -> None:
-        """
-        First pass on what the node answers to requests that it was given.
-        """
-        if self._unanswered and self._nodeLink is not None:
-            self.startGrace()
-            self.pause(Pause.CLOSING)
-        else:
-            super().closeGracefully()
+        session.closeGracefully()
 
     def closing(self) -> None:
-        self.node.forget(self)
-        super().closing()
-        self._releaseShare()
+        session = self.session
+        self.node.forget(session)
+        if session.request is not None:
+            session.request.leaveNode()
 
-    def requestsAbandoned(self) -> None:
-        self.node.forget(self)
-        self._releaseShare()
-        self._abandon()
+    def abandoned(self) -> None:
+        self.node.forget(self.session)
         connecting, self._connecting = self._connecting, None
         link, self._nodeLink = self._nodeLink, None
         if link is not None:
             link.close()
             if connecting is not None and link.isLost:
                 connecting.cancel()
-
-    def _abandon(self) -> None:
-        now = self.factory.clock.seconds()
-        while self._unanswered:
-            self.node.unanswered -= 1
-            self.driver.over(self._unanswered.popleft(), now)
 
 
 class CollectedResponse:
@@ -594,10 +529,19 @@ class PassedResponse:
     A response that is handed on as it comes, with only its beginning changed.
     """
 
-    __slots__ = ("_delaySeconds", "_eraser", "_head", "_isBegun", "_request", "_session", "_sizeBytes", "_wantedBytes")
+    __slots__ = (
+        "_backend",
+        "_delaySeconds",
+        "_eraser",
+        "_head",
+        "_isBegun",
+        "_request",
+        "_sizeBytes",
+        "_wantedBytes",
+    )
 
-    def __init__(self, session: RelaySession, request: KafkaRequest, sizeBytes: int) -> None:
-        self._session = session
+    def __init__(self, backend: ClusterBackend, request: KafkaRequest, sizeBytes: int) -> None:
+        self._backend = backend
         self._request = request
         self._sizeBytes = sizeBytes
         self._head = b""
@@ -607,10 +551,9 @@ class PassedResponse:
         self._delaySeconds = 0.0
 
     def take(self, part: bytes, isLast: bool) -> None:
-        session = self._session
         try:
             if self._isBegun:
-                session.send([part if self._eraser is None else self._eraser.feed(part)])
+                self._backend.session.send([part if self._eraser is None else self._eraser.feed(part)])
             else:
                 self._head += part
                 if len(self._head) >= self._wantedBytes:
@@ -621,7 +564,7 @@ class PassedResponse:
         if isLast and not self._isBegun:
             raise ResponseRefused(f"its answer to {self._request.kind} ends before its fields do")
         if isLast:
-            session.responseOver(self._request, self._delaySeconds)
+            self._backend.responseOver(self._request, self._delaySeconds)
         elif len(self._head) > LARGEST_COLLECTED_BYTES:
             raise ResponseRefused(f"its answer to {self._request.kind} does not say who its nodes are")
 
@@ -629,26 +572,26 @@ class PassedResponse:
         """
         Hand on what has come, once it is enough to be changed.
         """
-        session, header, head = self._session, self._request.header, self._head
+        backend, header, head = self._backend, self._request.header, self._head
         apiKey, apiVersion = header.apiKey, header.apiVersion
         begin = skipTags(head, 0) if hasResponseTags(apiKey, apiVersion, RELAYED_FLEXIBLE_FROM) else 0
         body = head[begin:]
         sizeBytes = self._sizeBytes - begin
         if apiKey == METADATA:
-            found = metadataHead(apiVersion, body, session.addressOf)
+            found = metadataHead(apiVersion, body, backend.addressOf)
             if found is None:
                 # As often as not the next piece would not be enough either, and all of it is looked through again.
                 self._wantedBytes = min(2 * len(head), self._sizeBytes, LARGEST_COLLECTED_BYTES)
-                session.chargeCollected(self._request, self._wantedBytes)
+                backend.chargeCollected(self._request, self._wantedBytes)
                 return
             end, replacement = found
             sizeBytes += len(replacement) - end
             body = replacement + body[end:]
             if self._wantedBytes > HEAD_BYTES:
-                session.chargeCollected(self._request, 0)
+                backend.chargeCollected(self._request, 0)
         self._isBegun = True
         self._head = b""
-        delaySeconds = self._delaySeconds = session.charged(self._request, sizeBytes)
+        delaySeconds = self._delaySeconds = backend.charged(self._request, sizeBytes)
         if throttleTimeOffset(apiKey, apiVersion) is not None:
             delayMs = throttleTimeMs(delaySeconds)
             body, self._request.upstreamThrottleMs = withLongerThrottle(apiKey, apiVersion, body, delayMs)
@@ -656,7 +599,9 @@ class PassedResponse:
             self._eraser = AddressEraser(apiKey, apiVersion)
             body = self._eraser.feed(body)
         tags = NO_TAGS if begin else b""
-        session.send([_HEAD.pack(_CORRELATION_BYTES + len(tags) + sizeBytes, header.correlationId) + tags, body])
+        backend.session.send(
+            [_HEAD.pack(_CORRELATION_BYTES + len(tags) + sizeBytes, header.correlationId) + tags, body]
+        )
 
 
 def _isPassable(request: KafkaRequest) -> bool:
