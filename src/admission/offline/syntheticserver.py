@@ -6,18 +6,21 @@ Recordings of synthetic servers: clients from a seed, the real policies in virtu
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 
 from attrs import evolve
 from twisted.internet.defer import execute
+from twisted.internet.interfaces import IReactorTime
 from zope.interface import implementer
 
+from ..connection.debts import Debts
+from ..connection.driver import RequestDriver
 from ..control import SWEEP_SECONDS, AdmissionControl
 from ..gate.gate import buildGate
 from ..interfaces import (
     CONNECTION,
-    CONNECTION_TRAITS,
     CONNECTIONS,
     ILease,
     IMemoryPool,
@@ -29,8 +32,6 @@ from ..interfaces import (
     IWaiter,
     PolicyContext,
     Refusal,
-    Request,
-    Usage,
 )
 from ..metrics.registry import SensorRegistry
 from ..plugins import PolicyError, buildPolicy, parseDescription
@@ -58,33 +59,19 @@ _TRAITS = {isWriting: traitsOfKind(kind) for isWriting, kind in _KINDS.items()}
 class SyntheticConnection:
     """
     Sends one request at a time, and continues when its answer has arrived and the server reads again.  It is the
-    L{IWaiter} that the gate knows.
+    L{IWaiter} that the gate knows, and what a L{RequestDriver} asks of a connection.
 
     @ivar stream: its requests.
     @ivar factory: the server.
     @ivar connectionId: its number in the recording; L{None} while it is closed.
     @ivar listener: the port that it was accepted on.
     @ivar host: its client's address.
-    @ivar principal: its user: all have logged in.
+    @ivar principal: its user, once it has logged in.
     """
 
     hasBoundedAnswers = True
-
-    __slots__ = (
-        "_charge",
-        "_draft",
-        "_freeUs",
-        "_openedUs",
-        "_request",
-        "_requestCount",
-        "_simulator",
-        "connectionId",
-        "factory",
-        "host",
-        "listener",
-        "principal",
-        "stream",
-    )
+    hasPeerGone = isLost = isClosing = False
+    makeRequest = ServerRequest
 
     _charge: ILease
     _draft: Draft
@@ -96,8 +83,11 @@ class SyntheticConnection:
         self.connectionId: int | None = None
         self.listener = "tcp:9092"
         self.host = stream.member.peer
-        self.principal = stream.member.principal
+        self.principal: str | None = _STRANGER
+        self.clientId = stream.member.clientId
+        self.whyClosed: str | None = None
         self._simulator = server.simulator
+        self._driver = RequestDriver(self)
         self._requestCount = 0
         self._freeUs = 0
         self._request: ServerRequest | None = None
@@ -109,25 +99,13 @@ class SyntheticConnection:
         server = self.factory
         self._freeUs = self._openedUs = self._simulator.nowUs
         self.connectionId = server.recorder.connectionOpened(self.listener, self.host)
-        self._charge = server.pool.charge(CONNECTION_BYTES, CONNECTIONS)
-        if server.control.wants.decision:
-            now = self._simulator.seconds()
-            opening = ServerRequest(self, 0, now, poolAvailableBytes=server.pool.availableBytes)
-            opening.begin(now)
-            opening.kind, opening.principal, opening.serviceSeconds = CONNECTION, _STRANGER, 0.0
-            opening.traits = CONNECTION_TRAITS
-            opening.view = Request(CONNECTION, _STRANGER, "", self.host, 0, traits=CONNECTION_TRAITS)
-            decision = server.control.admitRequest(opening, now, Refusal.ERROR)
-            delaySeconds = decision.delaySeconds
-            if decision.admitted:
-                delaySeconds = server.control.chargeRequest(opening, Usage(connections=1), now)
-            self._throttle(opening, delaySeconds)
-            opening.answer(now, delaySeconds)
-            self._over(opening)
-            if not decision.admitted:
-                self.leave(withoutNumbers(decision.reason))
-                return
-        self._think()
+        self._charge = server.gate.pool.charge(CONNECTION_BYTES, CONNECTIONS)
+        self._driver.opened()
+        self.principal = self.stream.member.principal
+        if self.whyClosed is None:
+            self._think()
+        else:
+            self.leave(withoutNumbers(self.whyClosed))
 
     def leave(self, reason: str | None) -> None:
         """
@@ -140,7 +118,8 @@ class SyntheticConnection:
         request, self._request = self._request, None
         if request is not None:
             request.expire(reason or "")
-            self._over(request)
+            self._driver.over(request, self._simulator.seconds())
+        self._driver.lost()
         self._charge.release()
         openSeconds = (self._simulator.nowUs - self._openedUs) / MICROSECONDS
         server.recorder.connectionClosed(
@@ -148,9 +127,11 @@ class SyntheticConnection:
         )
         self.connectionId = None
 
+    # What the gate asks
+
     @property
     def holder(self) -> str:
-        return self.principal
+        return self.principal or self.host
 
     @property
     def wantedBytes(self) -> int:
@@ -164,21 +145,33 @@ class SyntheticConnection:
         Never called: no waiter here waits for a turn.
         """
 
+    # What its driver tells it
+
+    def close(self, reason: str) -> None:
+        self.whyClosed = reason
+
+    def throttled(self, delaySeconds: float) -> None:
+        self._freeUs = self._simulator.nowUs + round(delaySeconds * MICROSECONDS)
+
+    def throttleOver(self) -> None:
+        """
+        It knows when it goes on.
+        """
+
+    # The way of one request
+
     def _think(self) -> None:
         self._draft = draft = self.stream.next()
         self._simulator.at(self._freeUs + draft.thinkUs, self._arrive)
 
     def _arrive(self) -> None:
-        draft, server = self._draft, self.factory
-        now = self._simulator.seconds()
+        draft = self._draft
         self._requestCount += 1
-        request = ServerRequest(self, draft.requestBytes, now, poolAvailableBytes=server.pool.availableBytes)
-        request.kind = _KINDS[draft.isProduce]
-        request.traits = _TRAITS[draft.isProduce]
-        request.principal, request.clientId = self.principal, self.stream.member.clientId
-        request.asked = now
-        self._request = request
-        lease = server.gate.memory.tryAllocate(self, draft.requestBytes)
+        request = self._request = self._driver.arrived(draft.requestBytes)
+        request.kind, request.traits = _KINDS[draft.isProduce], _TRAITS[draft.isProduce]
+        request.principal, request.clientId = self.principal, self.clientId
+        request.asked = request.arrived
+        lease = self.factory.gate.memory.tryAllocate(self, draft.requestBytes)
         if lease is not None:
             self._receive(lease)
 
@@ -190,76 +183,56 @@ class SyntheticConnection:
 
     def _work(self) -> None:
         request, draft, control = self._request, self._draft, self.factory.control
-        assert request is not None and request.kind is not None and request.clientId is not None
+        assert request is not None
         request.complete = now = self._simulator.seconds()
         request.begin(now)
         if not draft.isProduce:
             # A decoded Fetch no longer needs its memory.
             request.release(now)
         if control.wants.decision:
-            request.view = Request(
-                request.kind,
-                self.principal,
-                request.clientId,
-                self.host,
-                request.sizeBytes,
-                self._identities,
-                request.traits,
-            )
-            decision = control.admitRequest(request, now, Refusal.ERROR)
+            decision = self._driver.admit(request, Refusal.ERROR, self.identities)
             if not decision.admitted:
-                self._throttle(request, decision.delaySeconds)
+                self.throttled(decision.delaySeconds)
                 request.release(now)
-                self._send()
+                self._send(decision.delaySeconds)
                 return
-            control.beginRequest(request, now)
+            self._driver.begin(request)
         self._simulator.at(self._simulator.nowUs + draft.serviceUs, self._answer)
 
     def _answer(self) -> None:
-        request, draft = self._request, self._draft
+        request, draft, driver = self._request, self._draft, self._driver
         assert request is not None
         now = self._simulator.seconds()
-        serviceSeconds = request.serviceSeconds = draft.serviceUs / MICROSECONDS
         request.responseBytes = draft.responseBytes
-        control = self.factory.control
+        usage = driver.usageOf(request, draft.responseBytes, now)
+        delaySeconds = 0.0
         if request.view is not None:
-            usage = Usage(draft.requestBytes, draft.responseBytes, serviceSeconds)
-            self._throttle(request, control.chargeRequest(request, usage, now))
+            delaySeconds = driver.charge(request, usage, now)
+            self.throttled(delaySeconds)
         if not draft.isProduce:
-            self._send()
+            self._send(delaySeconds)
             return
-        control.parkRequest(request, now)
-        self._simulator.at(self._simulator.nowUs + draft.commitUs, self._send)
+        driver.park(request)
+        self._simulator.at(self._simulator.nowUs + draft.commitUs, partial(self._send, delaySeconds))
 
-    def _send(self) -> None:
+    def _send(self, delaySeconds: float) -> None:
         request, self._request = self._request, None
-        assert request is not None
+        if request is None:
+            # It has left meanwhile.
+            return
         now = self._simulator.seconds()
         if request.parked is not None:
             request.resume(now)
-        request.answer(now, request.delaySeconds)
         self._freeUs = max(self._freeUs, self._simulator.nowUs)
-        self._over(request)
+        self._driver.answered(request, now, delaySeconds)
         self._think()
 
     @property
-    def _identities(self) -> tuple[int, ...]:
+    def identities(self) -> tuple[int, ...]:
+        """
+        Those of its request.
+        """
         return (self._draft.producerId,) if self._draft.isProduce else ()
-
-    def _throttle(self, request: ServerRequest, delaySeconds: float) -> None:
-        request.delaySeconds = delaySeconds
-        self._freeUs = self._simulator.nowUs + round(delaySeconds * MICROSECONDS)
-
-    def _over(self, request: ServerRequest) -> None:
-        """
-        Notify the request's observers; the connection has released it.
-        """
-        server, now = self.factory, self._simulator.seconds()
-        server.control.endRequest(request, now)
-        event = eventOf(request, RequestEvent)
-        if request.kind != CONNECTION:
-            event.identities = self._identities
-        server.answered(event)
 
 
 BROKER_ID = "synthetic"
@@ -350,6 +323,10 @@ class SyntheticServer:
             MAX_DELAY_SECONDS,
             poolDescription,
         )
+        # What the drivers of connections ask of their factory.
+        self.clock: IReactorTime = simulator
+        self.debts = Debts()
+        self.observers = (self,)
         self._progress: Callable[[int, float], None] | None = None
         self._nextProgress = PROGRESS_ROWS
 
@@ -391,10 +368,13 @@ class SyntheticServer:
         if exporter.droppedEvents:
             raise RecordingFailed(f"there was no room for {exporter.droppedEvents} events; see that the disk has more")
 
-    def answered(self, event: RequestEvent) -> None:
+    def requestOver(self, request: ServerRequest) -> None:
         """
-        Called by connections: a request is over.
+        Called by the drivers of connections, which it observes.
         """
+        event = eventOf(request, RequestEvent)
+        if request.kind != CONNECTION:
+            event.identities = request.connection.identities
         self.decisions[event.decision] += 1
         self.recorder.requestAnswered(event)
         if self._progress is not None and event.seq >= self._nextProgress:
