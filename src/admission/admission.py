@@ -14,10 +14,11 @@ from random import Random, SystemRandom
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakSet
 
-from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.defer import Deferred, TimeoutError, gatherResults, succeed
 from twisted.internet.interfaces import IProtocolFactory, IReactorCore, IReactorTime
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 from zope.interface import Interface
 
 from .clock import MonotonicClock, wallSeconds, wholeMicroseconds
@@ -86,8 +87,8 @@ class Admission:
     as it is, L{frames} makes one for requests in frames.  C{statusSite()} shows all of them.
 
     It begins with the first port that listens for one of its factories, and rests when the last port is closed and the
-    last connection gone.  When the reactor stops, requests in frames that have been read are answered, and what was
-    recorded is stored.  All methods are for the reactor's thread.
+    last connection gone.  When the reactor stops, requests in frames that have been read are answered, what is inside
+    of L{work} is waited for, and what was recorded is stored.  All methods are for the reactor's thread.
 
     @ivar gate: who waits for memory and for a turn, and how much is held.
     @ivar control: the quota policies.
@@ -165,6 +166,9 @@ class Admission:
         self.sensors = SensorRegistry(self.clock.seconds)
         self._factories: list[AdmittedFactory] = []
         self._atWork: set[AdmittedFactory] = set()
+        self._underWay: set[UnitOfWork] = set()
+        self._isStopping = False
+        self._workEnded: list[Deferred[None]] = []
         self._times = RequestTimes(self.clock.seconds)
         self._hasPage = False
         self._recorder = EventRecorder([(name, exporter) for name, exporter, _ in exporters], self.clock, self.sensors)
@@ -264,7 +268,7 @@ class Admission:
         @param receivedBytes: how much was received for it.
         @param traits: whether its bytes count, and whether it waits for other clients.
         @return: a context; to enter it raises L{WorkRefused <admission.connection.unitofwork.WorkRefused>} if the work
-            is not admitted, or its client still has to wait.
+            is not admitted, its client still has to wait, or the server stops.
         """
         now = self.clock.seconds()
         if not self._atWork:
@@ -273,6 +277,30 @@ class Admission:
                 self._sweepSeconds = now + SWEEP_SECONDS
                 self.control.sweep(now)
         return UnitOfWork(self, kind, principal, clientId or principal or peer, peer, receivedBytes, traits)
+
+    def workBegun(self, work: UnitOfWork) -> None:
+        """
+        Called by a piece of work.
+        """
+        self._underWay.add(work)
+
+    def workOver(self, work: UnitOfWork) -> None:
+        """
+        Called by a piece of work that had begun.
+        """
+        self._underWay.discard(work)
+        if self._workEnded and not self._underWay:
+            # In a turn of its own: the answer is written once the context has been left.
+            ended, self._workEnded = self._workEnded, []
+            for each in ended:
+                self.clock.callLater(0, each.callback, None)
+
+    @property
+    def isStopping(self) -> bool:
+        """
+        Whether no work may begin any more.
+        """
+        return self._isStopping
 
     @property
     def observers(self) -> Sequence[Observer]:
@@ -329,13 +357,33 @@ class Admission:
 
     def stop(self) -> Deferred[Any]:
         """
-        Have every connection of requests in frames answer the request that it has read, and close; then store what was
-        recorded.  The reactor calls this when it stops.
+        Have every connection of requests in frames answer the request that it has read, and close.  Wait for what is
+        inside of L{work}, for C{limits.closeGraceSeconds} at most, and then close the connections of wrapped servers,
+        so that what was written leaves.  Then store what was recorded.  The reactor calls this when it stops.
 
         @return: fires when that is done; does not fail.
         """
-        draining = [factory.closeAll() for factory in self._atWork if not isinstance(factory, WrappedFactory)]
-        return gatherResults(draining).addCallback(lambda _: self._store())
+        self._isStopping = True
+        return gatherResults([self._closeAll(isWrapped=False), self._endWork()]).addCallback(lambda _: self._store())
+
+    def _closeAll(self, isWrapped: bool) -> Deferred[Any]:
+        return gatherResults(
+            [each.closeAll() for each in self._atWork if isinstance(each, WrappedFactory) is isWrapped]
+        )
+
+    def _endWork(self) -> Deferred[Any]:
+        if not self._underWay:
+            return succeed(None)
+
+        def overdue(failure: Failure) -> None:
+            failure.trap(TimeoutError)  # type: ignore[no-untyped-call]
+
+        ended: Deferred[None] = Deferred()
+        self._workEnded.append(ended)
+        ended.addTimeout(self.limits.closeGraceSeconds, self.clock)
+        ended.addErrback(overdue)
+        # Nobody knows which of the connections the work was for.
+        return ended.addCallback(lambda _: self._closeAll(isWrapped=True))
 
     # What the status page asks, as of a factory
 
@@ -394,6 +442,7 @@ class Admission:
     def _serve(self) -> None:
         if self in _serving:
             return
+        self._isStopping = False
         if self._exports:
             self._record()
         if _serving:

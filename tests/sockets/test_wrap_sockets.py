@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from twisted.internet.defer import DeferredList, maybeDeferred
+from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IHandshakeListener, ISSLTransport
@@ -25,7 +25,7 @@ from twisted.web.server import NOT_DONE_YET, Site
 from twisted.web.static import File
 from zope.interface import implementer
 
-from admission.admission import wrapFactory
+from admission.admission import Admission, wrapFactory
 from admission.connection.factory import ConnectionLimits
 from admission.connection.hangup import HangUpWatch
 from admission.connection.pauses import Pause
@@ -310,6 +310,34 @@ class PassingTests(WrapSocketTestCase):
         while not head.endswith(b"\r\n\r\n"):
             head += await self.do(peer.receive, 1)
         return head
+
+
+class StopTests(WrapSocketTestCase):
+    """A server that stops."""
+
+    async def test_work(self) -> None:
+        """Pieces of work inside of a wrapped server are done, and their answers leave before its connections end."""
+        admission = Admission(pool="bounded:1MiB", reactor=self.reactor)
+        work: list[Deferred[None]] = []
+
+        async def report(protocol: Foreign) -> None:
+            with admission.work("report"):
+                work.append(Deferred())
+                await work[0]
+            protocol.transport.write(b"done")
+
+        self.behave = lambda protocol, data: Deferred.fromCoroutine(report(protocol))
+        factory = admission.wrap(Factory.forProtocol(self.make))  # type: ignore[arg-type]
+        self.factories.append(factory)
+        peer = await self.connect("tcp", self.listen("tcp", factory))
+        await self.do(peer.send, b"go")
+        await self.until(lambda: bool(work))
+        stopped = admission.stop()
+        await self.turns()
+        self.assertFalse(stopped.called)
+        work[0].callback(None)
+        self.assertEqual(await self.do(peer.receive, 5), b"done")
+        await stopped
 
 
 class BalancedTests(WrapSocketTestCase):

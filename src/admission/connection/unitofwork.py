@@ -6,8 +6,9 @@ One piece of work inside of any protocol, put to the quota policies as a request
 from __future__ import annotations
 
 from types import TracebackType
+from typing import Protocol
 
-from ..interfaces import ORDINARY, Decision, Refusal, Traits
+from ..interfaces import ADMITTED, ORDINARY, Decision, Refusal, Traits
 from ..names import nameIn
 from ..request import ServerRequest
 from .driver import FAILED, DrivenFactory, RequestDriver
@@ -23,6 +24,19 @@ class WorkRefused(Exception):
     def __init__(self, decision: Decision) -> None:
         super().__init__(decision.message)
         self.decision = decision
+
+
+class WorkFactory(DrivenFactory, Protocol):
+    """
+    What a piece of work asks of what it is part of, and tells it.
+    """
+
+    @property
+    def isStopping(self) -> bool: ...
+
+    def workBegun(self, work: UnitOfWork) -> None: ...
+
+    def workOver(self, work: UnitOfWork) -> None: ...
 
 
 class UnitOfWork:
@@ -43,7 +57,7 @@ class UnitOfWork:
 
     def __init__(
         self,
-        factory: DrivenFactory,
+        factory: WorkFactory,
         kind: str,
         principal: str = "",
         clientId: str = "",
@@ -76,10 +90,14 @@ class UnitOfWork:
         request.traits = self._traits
         request.complete = now
         request.begin(now)
+        decision = ADMITTED
         waitSeconds = self.factory.debts.heldSeconds(self.principal or "", self.clientId, now)
         if waitSeconds > 0:
             words = f"the client was told to wait, and that is over in {waitSeconds:.3g} s"
             decision = Decision(False, waitSeconds, words)
+        elif self.factory.isStopping:
+            decision = Decision(False, reason="the server stops")
+        if not decision.admitted:
             request.reject(decision.reason)
         else:
             decision = driver.admit(request, Refusal.ERROR)
@@ -87,6 +105,7 @@ class UnitOfWork:
             driver.over(request, now)
             raise WorkRefused(decision)
         driver.begin(request)
+        self.factory.workBegun(self)
         return self
 
     def __exit__(
@@ -100,6 +119,7 @@ class UnitOfWork:
         else:
             request.expire(FAILED)
         driver.over(request, now)
+        self.factory.workOver(self)
 
     # What its driver would tell a connection
 

@@ -99,3 +99,20 @@ class WorkTests(SynchronousTestCase):
         with admission.work("put", clientId="alice"):
             pass
         self.assertLess(admission.control.sizeBytes, heldBytes / 10)
+
+    def test_stopping(self) -> None:
+        """A server that stops waits for work, for the grace period at most, and none may begin any more."""
+        admission = self.make()
+        for isAwaited in (True, False):
+            admission._isStopping = False
+            with admission.work("call", clientId="alice"):
+                stopped: list[Any] = []
+                admission.stop().addCallback(stopped.append)
+                refusal = self.assertRaises(WorkRefused, admission.work("call", clientId="bob").__enter__)
+                self.assertEqual(str(refusal), "the server stops")
+                self.assertEqual(stopped, [])
+                if not isAwaited:
+                    self.reactor.advance(admission.limits.closeGraceSeconds)
+                    self.assertEqual(len(stopped), 1)
+            self.reactor.advance(0)
+            self.assertEqual(len(stopped), 1)
