@@ -7,7 +7,7 @@ time; responses out.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol as TypingProtocol
 
 from twisted.internet.interfaces import IHandshakeListener, ITCPTransport
 from twisted.internet.protocol import Protocol, connectionDone
@@ -29,6 +29,18 @@ from .pauses import BUSY, UNANSWERED, Pause
 
 _BODY_SHARE = 16
 """Which part of a body has to come in a while."""
+
+
+class Budget(TypingProtocol):
+    """
+    What the memory of a request also counts against, besides the pool.
+    """
+
+    def take(self, request: Any, sizeBytes: int) -> bool:
+        """
+        Count C{sizeBytes} for C{request}, if there is room.  If not, the connection is paused, and told later to ask
+        again.
+        """
 
 
 @implementer(IWaiter, IHandshakeListener)
@@ -62,6 +74,7 @@ class FrameProtocol(Linked, Protocol):
     @ivar peer: the peer's address, for messages; set once connected.
     @ivar host: the peer's address without its port.
     @ivar pauses: the reasons not to read.
+    @ivar budget: what is asked before the pool is, if there is anything.
     """
 
     factory: AdmittedFactory
@@ -71,6 +84,7 @@ class FrameProtocol(Linked, Protocol):
     hasBoundedAnswers = False
     makeRequest: Callable[..., ServerRequest] = ServerRequest
     maxInFlight = 1
+    budget: Budget | None = None
 
     peer = host = holder = clientId = ""
     request: ServerRequest | None = None
@@ -639,6 +653,8 @@ class FrameProtocol(Linked, Protocol):
         assert request is not None
         if request.asked is None:
             request.asked = request.arrived
+        if self.budget is not None and not self.budget.take(request, sizeBytes):
+            return None
         lease = self.factory.gate.memory.tryAllocate(self, sizeBytes)
         if lease is None:
             self.pauses.add(Pause.MEMORY)

@@ -110,6 +110,7 @@ class BrokerService(KafkaService):
 
     def arrivedBy(self, listener: Listener, session: KafkaSession) -> None:
         super().arrivedBy(listener, session)
+        assert isinstance(session.backend, BrokerBackend)
         session.backend.authenticator.logins = self._logins[listener.description]
 
     def drainServer(self) -> None:

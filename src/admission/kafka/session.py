@@ -16,7 +16,7 @@ from zope.interface import implementer
 from ..connection.factory import AdmittedFactory
 from ..connection.pauses import Pause
 from ..connection.protocol import FrameProtocol
-from ..interfaces import Decision, ILease, IWaiter, Refusal, Usage
+from ..interfaces import Decision, IWaiter, Refusal, Usage
 from ..recording.events import UNKNOWN
 from .kafkarequest import Address, KafkaRequest
 from .refusedsequences import RefusedSequences
@@ -159,12 +159,6 @@ class Backend:
         """
         return None
 
-    def mayAllocate(self, sizeBytes: int) -> bool:
-        """
-        Whether so much memory may be asked for now; if not, L{KafkaSession.allocateAgain} is called later.
-        """
-        return True
-
     def connected(self) -> None:
         """
         The client is connected.
@@ -230,15 +224,15 @@ class KafkaSession(FrameProtocol):
         self._server = server
         self._requestLimitBytes = min(server.settings.socketRequestMaxBytes, server.gate.pool.largestBytes)
         self._refusedSequences: RefusedSequences | None = None
-        self.backend: Any = makeBackend(self, server)
+        self.backend: Backend = makeBackend(self, server)
 
     @property
     def mayBeStranger(self) -> bool:
-        return self.backend.mayBeStranger  # type: ignore[no-any-return]
+        return self.backend.mayBeStranger
 
     @property
     def needsLogin(self) -> bool:
-        return self.backend.needsLogin  # type: ignore[no-any-return]
+        return self.backend.needsLogin
 
     @property
     def whyClosed(self) -> str | None:
@@ -307,7 +301,7 @@ class KafkaSession(FrameProtocol):
                 f"a request of {sizeBytes} bytes was announced, and {self._requestLimitBytes} are allowed "
                 f"(socket.request.max.bytes){describeLength(sizeBytes)}"
             )
-        reason: str | None = self.backend.refuseBeforeLogin(sizeBytes, head)
+        reason = self.backend.refuseBeforeLogin(sizeBytes, head)
         if reason is not None:
             return reason
         if isHeaded:
@@ -317,9 +311,6 @@ class KafkaSession(FrameProtocol):
             if limitBytes is not None and sizeBytes > limitBytes:
                 return f"a {api.name} request of {sizeBytes} bytes was announced, and {limitBytes} are allowed"
         return None
-
-    def allocate(self, sizeBytes: int) -> ILease | None:
-        return super().allocate(sizeBytes) if self.backend.mayAllocate(sizeBytes) else None
 
     def allocateAgain(self) -> None:
         if self.isClosing:

@@ -122,6 +122,7 @@ class ClusterBackend(Backend):
     def __init__(self, session: KafkaSession, gateway: Gateway) -> None:
         self.gateway = gateway
         self.session = session
+        session.budget = self
         self._login = ObservedLogin(gateway.mayHide)
         self._nodeLink: NodeLink | None = None
         self._connecting: Deferred[None] | None = None
@@ -343,15 +344,12 @@ class ClusterBackend(Backend):
 
     # Memory of one node
 
-    def mayAllocate(self, sizeBytes: int) -> bool:
+    def take(self, request: KafkaRequest, sizeBytes: int) -> bool:
         session, node = self.session, self.node
-        request = session.request
-        assert request is not None
         if node.hasRoom(sizeBytes):
             request.node = node
             node.hold(sizeBytes)
             return True
-        request.asked = request.arrived if request.asked is None else request.asked
         session.pauses.add(Pause.UPSTREAM)
         node.wait(session)
         return False

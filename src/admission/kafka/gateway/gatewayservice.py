@@ -178,8 +178,9 @@ class GatewayService(KafkaService):
 
     def arrivedBy(self, listener: Listener, session: KafkaSession) -> None:
         super().arrivedBy(listener, session)
-        assert isinstance(listener, GatewayListener)
-        session.backend.ports, session.backend.nodeId = listener.ports, listener.nodeId
+        backend = session.backend
+        assert isinstance(backend, ClusterBackend) and isinstance(listener, GatewayListener)
+        backend.ports, backend.nodeId = listener.ports, listener.nodeId
 
     def makeStatus(self) -> GatewayStatus:
         return GatewayStatus(
