@@ -53,8 +53,8 @@ class Refusing(Telling):
         return decision.message.encode()
 
 
-class AdmittedTests(SynchronousTestCase):
-    """Requests that policies admit."""
+class AdmittedTestCase(SynchronousTestCase):
+    """A connection whose requests policies admit."""
 
     def begin(self, protocol: type[Telling] = Telling, behave: Callable[[ServerRequest], Any] | None = None) -> Any:
         """A connection, with a policy that follows a script."""
@@ -78,6 +78,10 @@ class AdmittedTests(SynchronousTestCase):
             for request, usage in self.policy.recorded
             if request.kind != CONNECTION and usage is not NOTHING
         ]
+
+
+class AdmittedTests(AdmittedTestCase):
+    """Requests that policies admit."""
 
     def test_asked(self) -> None:
         """A policy is told what each request is and what it used, and its delay comes before the next request."""
@@ -258,6 +262,24 @@ class Multiplexed(Refusing):
     """Has several requests wait at once."""
 
     maxInFlight = 3
+
+
+class MultiplexedTests(AdmittedTestCase):
+    """Several requests of a connection at once."""
+
+    def test_othersAreAnswered(self) -> None:
+        """A connection that is closed because a request failed has the others answered, and reads no more."""
+        waiting: list[Deferred[bytes]] = []
+        self.begin(Multiplexed, lambda request: waiting.append(Deferred()) or waiting[-1])
+        self.assertEqual(self.send(b"a", b"b"), b"")
+        waiting[0].errback(ZeroDivisionError())
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertEqual((self.send(b"c"), len(waiting), self.transport.isLost), (b"", 2, False))
+        waiting[1].callback(b"x")
+        self.server.settle()
+        self.assertEqual(bytes(self.transport.received), b"1:x,")
+        self.assertTrue(self.transport.isLost)
+        self.assertEqual((self.server.used(), self.server.factory.connections), ({}, {}))
 
 
 KINDS = ("send", "wait", "fail", "hand")
