@@ -34,6 +34,11 @@ class DrivenFactory(Protocol):
     @property
     def observers(self) -> Sequence[Any]: ...
 
+    def clientIdAt(self, host: str) -> str:
+        """
+        The client id of whoever connects from an address without saying who it is.
+        """
+
 
 class DrivenConnection(Protocol):
     """
@@ -41,7 +46,6 @@ class DrivenConnection(Protocol):
     """
 
     host: str
-    clientId: str
     hasPeerGone: bool
 
     @property
@@ -138,7 +142,8 @@ class RequestDriver:
         connection = self._connection
         opening = self.arrived(0)
         opening.begin(opening.arrived)
-        opening.kind, opening.principal, opening.clientId = CONNECTION, connection.principal or "", ""
+        opening.kind, opening.principal = CONNECTION, connection.principal or ""
+        opening.clientId = self._factory.clientIdAt(connection.host)
         opening.traits = CONNECTION_TRAITS
         opening.serviceSeconds = 0.0
         isAdmitted = self.admit(opening, Refusal.ERROR).admitted

@@ -16,10 +16,7 @@ from twisted.protocols.policies import ProtocolWrapper
 from twisted.python.failure import Failure
 from zope.interface import alsoProvides, directlyProvides, implementer, providedBy
 
-from ..clock import wholeMicroseconds
 from ..interfaces import (
-    CONNECTION,
-    CONNECTION_TRAITS,
     RECEIVED,
     RECEIVED_TRAITS,
     SENT,
@@ -30,9 +27,10 @@ from ..interfaces import (
 )
 from ..names import boundedName
 from ..policyfailure import FAILURES
+from ..request import ServerRequest
 from ..units import formatBytes
 from .bytequota import ByteQuota
-from .deadline import Deadline
+from .driver import RequestDriver
 from .factory import AdmittedFactory
 from .inbound import InboundBuffer
 from .link import CLOSED, CLOSING, Link, Linked
@@ -84,6 +82,11 @@ class WrappedConnection(Linked, ProtocolWrapper):
     requestBytes = 0
     """Nobody can tell requests apart."""
 
+    makeRequest = ServerRequest
+    """The opening of the connection is one for the policies."""
+
+    hasPeerGone = False
+
     isWaiting = False
     """Nor what the protocol waits for while it has paused its transport."""
 
@@ -100,6 +103,10 @@ class WrappedConnection(Linked, ProtocolWrapper):
         What the client calls itself; its address as long as nobody knows.
         """
         return (self._name() or ("", self.factory.clientIdAt(self.host)))[1]
+
+    @property
+    def whyClosed(self) -> str | None:
+        return self.closeReason
 
     @property
     def holder(self) -> str:
@@ -143,7 +150,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
             )
         )
         self._incoming = InboundBuffer(link, factory.gate, clock, self._deliver, self._received.askAgain, self._holder)
-        self._opening = Deadline(clock, partial(link.resume, Pause.OPENING))
+        self._driver = RequestDriver(self)
         isKnown = link.proxyHeader is None
         factory.connected(self, isStranger=link.handshake is not None or not isKnown)
         if not isKnown or self._mayOpen():
@@ -198,8 +205,9 @@ class WrappedConnection(Linked, ProtocolWrapper):
         wasClosing = self.isClosing
         self.link.lost()
         self.connected = 0
-        for timer in (self._received, self._sent, self._opening):
-            timer.close()
+        self._received.close()
+        self._sent.close()
+        self._driver.lost()
         if self._isIntroduced and not wasClosing:
             self._incoming.handOver()
         self._incoming.close()
@@ -391,6 +399,23 @@ class WrappedConnection(Linked, ProtocolWrapper):
         """
         self.link.cutOff(reason)
 
+    # What its driver tells it
+
+    def close(self, reason: str) -> None:
+        """
+        The policies refuse the connection.
+        """
+        self.cutOff(reason)
+
+    def throttled(self, delaySeconds: float) -> None:
+        """
+        Its address opens connections too fast.
+        """
+        self.link.pause(Pause.OPENING)
+
+    def throttleOver(self) -> None:
+        self.link.resume(Pause.OPENING)
+
     # Deciding
 
     def _namePeer(self) -> None:
@@ -421,19 +446,11 @@ class WrappedConnection(Linked, ProtocolWrapper):
         wrapped.makeConnection(self)
 
     def _mayOpen(self) -> bool:
-        control = self.factory.control
-        if not control.isLimiting:
+        if not self.factory.control.isLimiting:
             return True
-        request = self._asked(CONNECTION, CONNECTION_TRAITS, 0)
-        now = wholeMicroseconds(self.factory.clock.seconds())
-        decision = control.admit(request, now)
-        if not decision.admitted:
-            self.cutOff(decision.message)
+        self._driver.opened()
+        if self.isClosing:
             return False
-        delaySeconds = control.charge(request, Usage(connections=1), now).delaySeconds
-        if delaySeconds > 0:
-            self._opening.start(delaySeconds)
-            self.link.pause(Pause.OPENING)
         # Who is over a quota does not get round it by another connection.
         self._received.ask()
         self._sent.ask()

@@ -368,6 +368,9 @@ class SyntheticServer:
         if exporter.droppedEvents:
             raise RecordingFailed(f"there was no room for {exporter.droppedEvents} events; see that the disk has more")
 
+    def clientIdAt(self, host: str) -> str:
+        return ""
+
     def requestOver(self, request: ServerRequest) -> None:
         """
         Called by the drivers of connections, which it observes.

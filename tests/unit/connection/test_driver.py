@@ -87,6 +87,7 @@ class Server:
         self.gate: Any = SimpleNamespace(pool=SimpleNamespace(availableBytes=1000))
         self.over: list[ServerRequest] = []
         self.observers = (SimpleNamespace(requestOver=self.over.append),)
+        self.clientIdAt = str
 
 
 class Connection:

@@ -479,6 +479,21 @@ class ConnectionTests(SynchronousTestCase):
             self.assertEqual([len(protocol.received) for protocol, _ in pairs], [1] * expected + [0] * (4 - expected))
             server.clock.advance(1.0)
 
+    def test_rateChanged(self) -> None:
+        """It is read when its address may open more, as clients of every server are when limits change."""
+        server = wrapped(self, quota="connections:perSecond=0.01")
+        server.connect()
+        protocol, transport = server.connect()
+        transport.peerSends(b"x")
+        server.settle()
+        self.assertEqual(protocol.received, b"")
+        server.factory.control.configure(
+            QuotaEntity(ip=DEFAULT), {"connection_creation_rate": 1000.0}, server.clock.seconds()
+        )
+        server.clock.advance(0.01)
+        server.settle()
+        self.assertEqual(protocol.received, b"x")
+
     def test_refusedByPolicy(self) -> None:
         """A connection that a policy refuses is closed, the log says why, and the protocol never hears of it."""
         policy = limiting(decision=Decision(False, 1.0, "not today"))
