@@ -160,3 +160,18 @@ class WaitingTests(RecordedTestCase):
     ) -> None:
         """So it is for limits that are lowered, raised, removed, or read again, whatever manners clients have."""
         assertAsRecorded(self, self.serve(policies, manners, seed, changes, isDrained, beginSeconds))
+
+    def test_rounded(self) -> None:
+        """
+        So it is when rounding makes a delay end a microsecond after what was read then, however many requests come at
+        that moment: none of them is late, and the last one not behind the end of the recording.
+        """
+        changes = [
+            (4.2058215787361855, DEFAULT, 1e6, True),
+            (4.177001008039139, "client-0", 1e4, True),
+            (4.418043011977474, "client-0", 8e4, False),
+            (5.43977653578494, "client-0", None, False),
+        ]
+        policies = ["client-bytes:produce=40k", "request-time:percent=50"]
+        for beginSeconds in (449.49106478873813, 651.592972722763, 242.73997354306763):
+            assertAsRecorded(self, self.serve(policies, [PIPELINES], 451, changes, beginSeconds=beginSeconds))
