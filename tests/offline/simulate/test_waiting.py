@@ -175,3 +175,9 @@ class WaitingTests(RecordedTestCase):
         policies = ["client-bytes:produce=40k", "request-time:percent=50"]
         for beginSeconds in (449.49106478873813, 651.592972722763, 242.73997354306763):
             assertAsRecorded(self, self.serve(policies, [PIPELINES], 451, changes, beginSeconds=beginSeconds))
+
+    def test_otherLimits(self) -> None:
+        """Limits that a policy does not know let clients go that it keeps waiting, as any change does."""
+        policies = ["client-bytes:produce=40k", "request-time:percent=50"]
+        changes = [(2.2, DEFAULT, 1e4, False), (12.0, DEFAULT, None, True)]
+        assertAsRecorded(self, self.serve(policies, [IGNORES], 81, changes))
