@@ -95,6 +95,9 @@ class TokenBucket:
         """
         if not rate > 0:
             raise ValueError(f"rate must be positive, not {rate}")
+        if rate == self.rate:
+            # To fill it up now would only round its tokens once more, and a replay knows of no such moment.
+            return
         tokens = self.tokens(now)
         self.rate = rate
         self.burst = max(rate * self.burstSeconds, 1.0)

@@ -199,6 +199,14 @@ class ClosedLoopTests(SynchronousTestCase):
         rows = [{"mono_us": 1000, "delayUs": 50_000}, {"mono_us": 51_090}]
         self.assertEqual(self.times(rows, "client-bytes:produce=1T"), [(1100, 0), (1150 - 10 + 100, 0)])
 
+    def test_earlyTogether(self) -> None:
+        """Nor do those behind it wait for the rest of that delay, which other policies have imposed."""
+        moments = (1000, 50_400, 50_400, 50_400, 90_000)
+        rows = [{"mono_us": each, "decided_mono_us": each, "sent_mono_us": each} for each in moments]
+        rows[0]["delayUs"] = 50_000
+        found = self.times(rows, "connections:perSecond=1000")
+        self.assertEqual(found, [(1000, 50_000), *((each, 0) for each in moments[1:])])
+
     def test_pipelined(self) -> None:
         """
         A request may be decided before the one before it, if the server works on several at a time.  A delay holds back

@@ -30,14 +30,25 @@ class WaitingTests(RecordedTestCase):
     """Each replay of the policies in force says what the server said."""
 
     def serve(
-        self, policies: Sequence[str], manners: Sequence[str], seed: int, changes: Changes, isDrained: bool = False
+        self,
+        policies: Sequence[str],
+        manners: Sequence[str],
+        seed: int,
+        changes: Changes,
+        isDrained: bool = False,
+        beginSeconds: float = 0.0,
     ) -> list[Fidelity]:
         """
-        Serve clients for twenty seconds, and replay that.
+        Have a server of its own serve clients for twenty seconds, and replay that.
 
         @param manners: of each client.
         @param isDrained: whether the server drains in the end, and answers who waits.
+        @param beginSeconds: when that is; its fraction decides how moments are rounded.
         """
+        # What examples leave behind must not decide about the next.
+        self.assertTrue(self.doCleanups())  # type: ignore[func-returns-value]
+        self.setUp()
+        self.clock.advance(beginSeconds)
         context = PolicyContext(self.clock, self.clock.seconds)
         names = [description.partition(":")[0] for description in policies]
         self.enforce(
@@ -53,8 +64,7 @@ class WaitingTests(RecordedTestCase):
             self.recorder.limitsChanged(entity, values, self.clock.seconds())
         limits = self.broker.limits = QuotaLimits(self.log, control, static, self.clock.seconds)
         limits.onEnforced = lambda entity, changed, by, now: self.recorder.limitsChanged(entity, changed, now, by)
-        if "events" not in self.log.topics:
-            self.topic()
+        self.topic()
         random, beginSeconds = Random(seed), self.clock.seconds()
         clients = [self.connect() for _ in manners]
         due: list[tuple[float, int]] = []
@@ -93,10 +103,6 @@ class WaitingTests(RecordedTestCase):
             client.disconnect()
         # What is let go only because the test ends is not recorded.
         recorded = list(self.exporter.events)
-        self.clock.advance(0.001)
-        for entity, values in list(limits._dynamic.items()):
-            limits.alter([Alteration(entity, dict.fromkeys(values))], False, "User:admin")
-        self.clock.advance(0)
         directory = self.mktemp()
         origin = Origin(
             "0",
@@ -141,9 +147,37 @@ class WaitingTests(RecordedTestCase):
             max_size=5,
         ),
         st.booleans(),
+        st.floats(0.0, 1000.0),
     )
     def test_anyChange(
-        self, policies: list[str], manners: list[str], seed: int, changes: Changes, isDrained: bool
+        self,
+        policies: list[str],
+        manners: list[str],
+        seed: int,
+        changes: Changes,
+        isDrained: bool,
+        beginSeconds: float,
     ) -> None:
         """So it is for limits that are lowered, raised, removed, or read again, whatever manners clients have."""
-        assertAsRecorded(self, self.serve(policies, manners, seed, changes, isDrained))
+        assertAsRecorded(self, self.serve(policies, manners, seed, changes, isDrained, beginSeconds))
+
+    def test_rounded(self) -> None:
+        """
+        So it is when rounding makes a delay end a microsecond after what was read then, however many requests come at
+        that moment: none of them is late, and the last one not behind the end of the recording.
+        """
+        changes = [
+            (4.2058215787361855, DEFAULT, 1e6, True),
+            (4.177001008039139, "client-0", 1e4, True),
+            (4.418043011977474, "client-0", 8e4, False),
+            (5.43977653578494, "client-0", None, False),
+        ]
+        policies = ["client-bytes:produce=40k", "request-time:percent=50"]
+        for beginSeconds in (449.49106478873813, 651.592972722763, 242.73997354306763):
+            assertAsRecorded(self, self.serve(policies, [PIPELINES], 451, changes, beginSeconds=beginSeconds))
+
+    def test_otherLimits(self) -> None:
+        """Limits that a policy does not know let clients go that it keeps waiting, as any change does."""
+        policies = ["client-bytes:produce=40k", "request-time:percent=50"]
+        changes = [(2.2, DEFAULT, 1e4, False), (12.0, DEFAULT, None, True)]
+        assertAsRecorded(self, self.serve(policies, [IGNORES], 81, changes))

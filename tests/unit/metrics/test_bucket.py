@@ -57,6 +57,14 @@ class TokenBucketTests(SynchronousTestCase):
         bucket.setRate(10.0, 9.0)
         self.assertEqual(bucket.tokens(9.0), 10.0)
 
+    def test_sameRate(self) -> None:
+        """To set the rate that it has changes nothing, not even how tokens are rounded."""
+        told, other = TokenBucket(10_000.0, 1.0, 0.0), TokenBucket(10_000.0, 1.0, 0.0)
+        for bucket in (told, other):
+            bucket.spend(47_728.0, 0.174816)
+        told.setRate(10_000.0, 0.3333333)
+        self.assertEqual(told.tokens(0.9), other.tokens(0.9))
+
     def test_slowRates(self) -> None:
         """However slow it is, it has room for one."""
         bucket = TokenBucket(0.1, 1.0, 0.0)

@@ -53,6 +53,12 @@ from .trials import Trial, TrialKey
 
 _ROWS_AT_A_TIME = 16_384
 
+_ROUNDING_US = 1
+"""
+A recorded moment and a delay are rounded, each for itself: their sum may be this much later than what came then was
+recorded.
+"""
+
 _COLUMNS = (
     "seq",
     "conn_id",
@@ -162,9 +168,11 @@ class _Connection:
     def arrive(self, heap: list[Any], atUs: int, row: tuple[Any, ...], nowUs: int) -> None:
         """
         Let a request arrive: plan its decision, and the arrival of the following one, if that does not wait for it.
+        The connection is read then, be it a little before its delay was over: what follows must not wait again.
 
         @param nowUs: it cannot be decided before that.
         """
+        self.heldUntilUs = min(self.heldUntilUs, atUs)
         following = next(self._rows, None)
         heappush(heap, (max(atUs + row[WORK], nowUs), row[SEQ], self, row, following, False))
         if following is not None and following[FLAGS] & AHEAD:
@@ -219,7 +227,7 @@ class _Replay:
                 # What waited was put there again when its connection was released earlier.
                 if following is None or connection.waiting is row:
                     connection.waiting = None
-                    if connection.heldUntilUs > atUs:
+                    if connection.heldUntilUs > atUs + _ROUNDING_US:
                         connection.awaitReading(heap, row)
                     else:
                         connection.arrive(heap, atUs, row, atUs)
@@ -289,12 +297,13 @@ class _Replay:
                 connection.isFirst = False
                 if len(told) >= self._maxTold:
                     yield from self.flush()
+            earliestUs = connection.heldUntilUs
+            if heldUs:
+                connection.heldUntilUs = max(earliestUs, atUs + heldUs)
+                held[connection] = None
             if following is not None and not following[FLAGS] & AHEAD:
                 nextUs = atUs + max(answerUs, heldUs) + following[WAIT]
-                connection.arrive(heap, max(nextUs, connection.heldUntilUs), following, atUs)
-            if heldUs:
-                connection.heldUntilUs = max(connection.heldUntilUs, atUs + heldUs)
-                held[connection] = None
+                connection.arrive(heap, max(nextUs, earliestUs), following, atUs)
         if live is not None:
             live.finish()
 

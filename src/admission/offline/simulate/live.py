@@ -110,7 +110,7 @@ class LivePolicy:
         """
         @param policy: a new policy, not asked before.
         @param beginUs: when the trace begins.
-        @param changes: the limit changes, in time order.
+        @param changes: the limit changes, in time order; also of limits that the policy does not know.
         @param maxDelayUs: the longest delay to give at a time.
         @param hasSay: whether it can refuse; its delays are returned in any case.
         @param kept: what it knows from before a restart, if it is an L{IPersistent}.
@@ -229,8 +229,9 @@ class LivePolicy:
             self._control.end(begun, request, outcome, endUs / 1e6)
 
     def _change(self, change: LimitChange, atUs: int) -> None:
-        self._control.configure(change.entity, {change.name: change.value}, atUs / 1e6)
-        self._isLimiting = self._control.isLimiting
+        if change.name in self.policy.limitNames:
+            self._control.configure(change.entity, {change.name: change.value}, atUs / 1e6)
+            self._isLimiting = self._control.isLimiting
 
     def _findNext(self) -> None:
         changes = self._changes

@@ -53,6 +53,8 @@ class Trial:
     @ivar candidate: the policy to try.
     @ivar run: the run to try it on.
     @ivar changes: of the limits that the candidate knows.
+    @ivar otherChanges: of limits that it does not know, while the server ran.  With any change a server asks again for
+        how long clients wait.
     @ivar replaced: which of the run's policies it replaces.
     @ivar retained: which other policies decide.
     @ivar hasSay: whether its decisions apply.
@@ -72,6 +74,7 @@ class Trial:
     isRecorded: bool = False
     horizonSeconds: float | None = None
     isFollowing: bool = False
+    otherChanges: Sequence[LimitChange] = ()
 
     @property
     def key(self) -> TrialKey:
@@ -107,7 +110,8 @@ class Trial:
         @raise PolicyError: see L{Candidate.build}.
         """
         policy = _build(self.candidate, self.run, atUs / 1e6)
-        return LivePolicy(policy, atUs, self.changes, self.run.maxDelayUs, self.hasSay, self._kept())
+        changes = sorted([*self.changes, *self.otherChanges], key=lambda each: each.atUs)
+        return LivePolicy(policy, atUs, changes, self.run.maxDelayUs, self.hasSay, self._kept())
 
     def _kept(self) -> Mapping[str, float]:
         """
@@ -265,4 +269,5 @@ def _checked(trial: Trial) -> Trial:
     isFollowing = IRequestLifecycle.providedBy(policy)
     forgets = IReplayable.providedBy(policy) and not isFollowing
     horizonSeconds = policy.horizonSeconds if forgets else None
-    return evolve(trial, changes=known, horizonSeconds=horizonSeconds, isFollowing=isFollowing)
+    others = [each for each in run.changes if not (each.isStart or each.name in policy.limitNames)]
+    return evolve(trial, changes=known, horizonSeconds=horizonSeconds, isFollowing=isFollowing, otherChanges=others)
