@@ -207,7 +207,7 @@ class _Replay:
             atUs, seq, connection, row, following, isArrival = heap[0]
             if atUs > horizonUs:
                 break
-            if live is not None and live.changeUs <= atUs:
+            if live is not None and live.changeUs <= atUs and live.isChangeDue(atUs, seq):
                 changeUs = int(live.changeUs)
                 live.applyChange()
                 held = {each: None for each in held if each.heldUntilUs > changeUs}
@@ -260,7 +260,7 @@ class _Replay:
                 if flags & COUNTED:
                     usage = newUsage((requestBytes, responseBytes, serviceUs / 1e6, int(traits.isConnection)))
                 request = newRequest((kind, principal, clientId, peer, requestBytes, identities, traits))
-                delayUs, isRefused = live.answer(atUs, request, usage, refusal, serviceUs, answerUs)
+                delayUs, isRefused = live.answer(atUs, seq, request, usage, refusal, serviceUs, answerUs)
                 connection.debtor = request if live.isDebt else None
                 if hasSay and (isRefused or delayUs > heldUs):
                     heldUs = min(delayUs, longestUs)

@@ -35,6 +35,9 @@ REFUSALS: Sequence[Refusal] = (Refusal.ERROR, Refusal.DELAY, Refusal.NEVER)
 ADMITTED_AT_ONCE = (0, False)
 """The result of L{LivePolicy.answer} for most requests."""
 
+LAST = 2**63
+"""More than the number of any event."""
+
 EVERYTHING = "everything"
 """The key of all requests, for a policy without L{IReplayable}."""
 
@@ -147,17 +150,26 @@ class LivePolicy:
         request = newRequest((*names, 0, (), traitsOf(traits)))
         return policy.replayKey(request) if IReplayable.providedBy(policy) else EVERYTHING
 
-    def advance(self, atUs: int) -> None:
+    def advance(self, atUs: int, seq: int = LAST) -> None:
         """
         Advance the time, applying limit changes, sweeps and ends of requests on the way.
+
+        @param seq: of the event that comes next; limits that changed at C{atUs}, and later than that, are left.
         """
-        while self.changeUs <= atUs:
+        while self.isChangeDue(atUs, seq):
             self.applyChange()
         self._endUntil(atUs)
         if atUs >= self._sweepUs:
             self._sweepUs = atUs + _SWEEP_US
             self._control.sweep(atUs / 1e6)
         self._findNext()
+
+    def isChangeDue(self, atUs: int, seq: int) -> bool:
+        """
+        Whether the next limit change comes before the event number C{seq}, which is at C{atUs}.
+        """
+        changeUs = self.changeUs
+        return changeUs < atUs or (changeUs == atUs and self._changes[self._changed].seq < seq)
 
     def applyChange(self) -> None:
         """
@@ -170,12 +182,13 @@ class LivePolicy:
         self._findNext()
 
     def answer(
-        self, atUs: int, request: Request, usage: Usage, refusal: int, serviceUs: int = 0, answerUs: int = 0
+        self, atUs: int, seq: int, request: Request, usage: Usage, refusal: int, serviceUs: int = 0, answerUs: int = 0
     ) -> tuple[int, bool]:
         """
         Ask the policy about a request and charge it, as the server does when it has served it.
 
         @param atUs: when, not before the last one.
+        @param seq: the number of its event.
         @param usage: what the policy is charged; L{NOTHING} where the server charged nothing.
         @param refusal: how it can be refused: an index into L{REFUSALS}.
         @param serviceUs: how long the work took; this and the next for policies that follow requests.
@@ -183,7 +196,7 @@ class LivePolicy:
         @return: the delay in microseconds, and whether it was refused.
         """
         if atUs >= self._nextUs:
-            self.advance(atUs)
+            self.advance(atUs, seq)
         if not self._isLimiting:
             return ADMITTED_AT_ONCE
         now = atUs / 1e6

@@ -188,7 +188,7 @@ def _tried(candidate: Candidate, run: Run, recorded: _Policies) -> Trial:
                 continue
             # Removed again, and the description sets no such limit.
             value = None
-        changes.append(LimitChange(change.atUs, change.entity, change.name, value, change.isStart))
+        changes.append(evolve(change, value=value))
     decisive = [index for index, (_, policy) in enumerate(recorded) if not policy.isShadow]
     sameNamed = _sameNamed(run.policyNames, candidate)
     replaced = [index for index in decisive if run.policyNames[index] in sameNamed]
