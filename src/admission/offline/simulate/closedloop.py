@@ -37,6 +37,7 @@ from .component import (
     COUNTED,
     FLAGS,
     IDENTITIES_FROM,
+    KNOWN,
     SEQ,
     SLACK_US,
     TOLD,
@@ -260,7 +261,9 @@ class _Replay:
                 if flags & COUNTED:
                     usage = newUsage((requestBytes, responseBytes, serviceUs / 1e6, int(traits.isConnection)))
                 request = newRequest((kind, principal, clientId, peer, requestBytes, identities, traits))
-                delayUs, isRefused = live.answer(atUs, seq, request, usage, refusal, serviceUs, answerUs)
+                delayUs, isRefused = live.answer(
+                    atUs, seq, request, usage, refusal, bool(flags & KNOWN), serviceUs, answerUs
+                )
                 connection.debtor = request if live.isDebt else None
                 if hasSay and (isRefused or delayUs > heldUs):
                     heldUs = min(delayUs, longestUs)
