@@ -55,7 +55,7 @@ _TYPES: Mapping[str, pa.DataType] = {
     **dict.fromkeys(("policy", "user", "ip", "limit_name", "changed_by"), pa.string()),
     **dict.fromkeys(("policy_names", "policy_descriptions"), pa.list_(pa.string())),
     **dict.fromkeys(("producer_ids", "policy_delays_us"), pa.list_(pa.int64())),
-    "is_counted": pa.bool_(),
+    **dict.fromkeys(("is_counted", "bloom_seen"), pa.bool_()),
     "ts": pa.timestamp("us", "UTC"),
     "value": pa.float64(),
 }
@@ -191,6 +191,7 @@ def serve(
     quotaWindows: int = 11,
     maxDelaySeconds: float = 1e6,
     refusals: Mapping[str, Refusal] | None = None,
+    established: Iterable[tuple[str, int]] = (),
 ) -> Recording:
     """
     Let clients send requests, each when it has the answer to the last one and
@@ -199,12 +200,14 @@ def serve(
     @param policies: names and descriptions.
     @param refusals: how requests of each kind can be refused; L{None} for a
         server that does not record it.
+    @param established: principals and producer ids, as they are known after a restart.
     @return: what an exporter would have recorded.
     """
     clock = Clock()
     context = PolicyContext(clock, lambda: clock.seconds() + WALL_OFFSET_US / 1e6, None, quotaWindows, 1.0)
     built = [(name, buildPolicy(IQuotaPolicyFactory, text, context)) for name, text in policies.items()]
     control = AdmissionControl(built, maxDelaySeconds)
+    control.restore(control.limitNames, established, 0.0)
     recording = Recording(horizonUs)
     run = {
         "broker_id": "1",
@@ -287,6 +290,7 @@ def serve(
             row["refusal"] = refusal.value
         if control.isLimiting:
             row["decided_mono_us"] = decidedUs
+            row["bloom_seen"] = control.isKnown(request, now)
             decision = control.admit(request, now, refusal)
             if not decision.admitted:
                 delayUs = round(decision.delaySeconds * 1e6)

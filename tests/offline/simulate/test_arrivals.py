@@ -94,6 +94,7 @@ class ArrivalsTests(OffersTestCase):
                 "at_us": 1500,
                 "is_asked": True,
                 "is_barred": False,
+                "is_known": False,
                 "refusal": 0,
                 "retained_us": 9000,
                 "longest_us": 2**62,

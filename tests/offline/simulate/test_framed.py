@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Any
 
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
 from twisted.internet.testing import MemoryReactorClock
@@ -61,8 +61,7 @@ class FramedTests(SynchronousTestCase):
         random = Random(seed)
         transports: list[FakeTransport] = []
         due: list[tuple[float, int]] = [(random.uniform(0.01, 0.5), index) for index in range(clients)]
-        # Whom a change lets go is served at that moment, and no other change comes then.
-        due += [(atSeconds + index / 1000, clients + index) for index, (atSeconds, _) in enumerate(changes)]
+        due += [(atSeconds, clients + index) for index, (atSeconds, _) in enumerate(changes)]
         due.sort()
         for index in range(clients):
             address = IPv4Address("TCP", f"192.0.2.{index}", 50_000)
@@ -80,6 +79,7 @@ class FramedTests(SynchronousTestCase):
             heappush(due, (atSeconds + random.uniform(0.05, 0.7), index))
         for transport in transports:
             transport.abortConnection()
+        reactor.advance(0)
         # The recording goes on for a moment, or rounding might put the last request behind its end.
         reactor.advance(1.0)
         last = FakeTransport(reactor, factory.buildProtocol(IPv4Address("TCP", "192.0.2.9", 50_000)))
@@ -114,6 +114,8 @@ class FramedTests(SynchronousTestCase):
         st.integers(0, 1000),
         st.lists(st.tuples(st.floats(0.5, 18.0), st.sampled_from([10_000.0, 80_000.0, 1e6])), max_size=3),
     )
+    # Those whom the first change lets go are served before the second one, which comes at the same moment.
+    @example(["client-bytes:produce=20k", "request-time:percent=5"], 3, 499, [(12.5, 1e6), (12.5, 10_000.0)])
     def test_any(self, policies: list[str], clients: int, seed: int, changes: list[tuple[float, float]]) -> None:
         """So it is for all policies, clients that do not wait for answers, and limits that change."""
         assertAsRecorded(self, self.serve(policies, clients, seed, changes))

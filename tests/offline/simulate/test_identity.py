@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from itertools import count
 from random import Random
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -15,7 +16,7 @@ from admission.offline.simulate.candidates import resolveCandidates
 from admission.offline.simulate.identity import DECIDED, FIDELITY, Fidelity, countMatches, doubts, findDisagreements
 from admission.offline.simulate.runs import Gap, Run
 from admission.offline.simulate.trials import planRecorded, planTrials
-from tests.kit.identitygate import gate
+from tests.kit.identitygate import assertAsRecorded, gate
 from tests.kit.replaymodel import (
     Change,
     Client,
@@ -56,6 +57,24 @@ class GateTests(SynchronousTestCase):
             self.assertTrue(each.isTrusted)
             self.assertIn("agrees with the recording in 100.000%", each.inWords())
             self.assertNotIn("cannot be trusted", each.inWords())
+
+    def test_restored(self) -> None:
+        """Identities that the policy was told of when the server started are known to the replay, and no others."""
+
+        def steps(client: Client) -> Iterator[Step]:
+            random = Random(client.number)
+            for number in count():
+                # The first two are from before; then there is a new one now and then.
+                identity = random.randrange(2 + number // 8) + 1000 * client.number
+                yield Step(random.randrange(1, 300_000), 1000, 500, 500, identities=(identity,))
+
+        clients = [Client(number, f"user {number}", "app") for number in range(1, 5)]
+        established = [(each.principal, 1000 * each.number + index) for each in clients for index in range(2)]
+        for description in ("producer-ids:rate=2:window=4s", "producer-ids:rate=2:window=4s:mode=throttle"):
+            judged = gate(serve({"ids": description}, clients, steps, 40 * SECOND, established=established))
+            for each in judged:
+                self.assertGreater(each.refused + each.throttled, 20)
+            assertAsRecorded(self, judged)
 
     def test_otherWindows(self) -> None:
         """One window less than the server had, and nothing can be trusted."""

@@ -215,7 +215,7 @@ class LiveTests(SynchronousTestCase):
     def ask(self, live: LivePolicy, atUs: int, answerUs: int, kind: str = "Produce") -> None:
         """Put one request to it."""
         request, usage = Request(kind, "alice", "app", "peer", 100, (), traitsOfKind(kind)), Usage(100, 20, 0.0015)
-        live.answer(atUs, request, usage, 0, 1500, answerUs)
+        live.answer(atUs, 1, request, usage, 0, False, 1500, answerUs)
 
     def test_outcome(self) -> None:
         """It is told of service, and takes the rest for being parked."""

@@ -68,9 +68,9 @@ class RunTests(SynchronousTestCase):
         self.assertEqual(
             run.changes,
             [
-                LimitChange(1, CLIENTS, RATE, 1.0, isStart=True),
-                LimitChange(9, ALICE, RATE, 2.0),
-                LimitChange(9, ALICE, RATE, None),
+                LimitChange(1, CLIENTS, RATE, 1.0, isStart=True, seq=1),
+                LimitChange(9, ALICE, RATE, 2.0, seq=4),
+                LimitChange(9, ALICE, RATE, None, seq=5),
             ],
         )
 
@@ -251,7 +251,7 @@ class LiveTests(SynchronousTestCase):
         """Put one request to it."""
         usage = Usage(100, 20, 0.0015) if isCounted else NOTHING
         request = Request(kind, "alice", "app", "peer", 100, (7,))
-        return live.answer(atUs, request, usage, REFUSALS.index(refusal), 1500, 2500)
+        return live.answer(atUs, 1, request, usage, REFUSALS.index(refusal), False, 1500, 2500)
 
     def test_record(self) -> None:
         """The policy is told what the server told it, at that time."""

@@ -37,6 +37,7 @@ from .component import (
     COUNTED,
     FLAGS,
     IDENTITIES_FROM,
+    KNOWN,
     SEQ,
     SLACK_US,
     TOLD,
@@ -215,7 +216,7 @@ class _Replay:
             atUs, seq, connection, row, following, isArrival = heap[0]
             if atUs > horizonUs:
                 break
-            if live is not None and live.changeUs <= atUs:
+            if live is not None and live.changeUs <= atUs and live.isChangeDue(atUs, seq):
                 changeUs = int(live.changeUs)
                 live.applyChange()
                 held = {each: None for each in held if each.heldUntilUs > changeUs}
@@ -268,7 +269,9 @@ class _Replay:
                 if flags & COUNTED:
                     usage = newUsage((requestBytes, responseBytes, serviceUs / 1e6, int(traits.isConnection)))
                 request = newRequest((kind, principal, clientId, peer, requestBytes, identities, traits))
-                delayUs, isRefused = live.answer(atUs, request, usage, refusal, serviceUs, answerUs)
+                delayUs, isRefused = live.answer(
+                    atUs, seq, request, usage, refusal, bool(flags & KNOWN), serviceUs, answerUs
+                )
                 connection.debtor = request if live.isDebt else None
                 if hasSay and (isRefused or delayUs > heldUs):
                     heldUs = min(delayUs, longestUs)

@@ -106,6 +106,9 @@ ASKED, COUNTED, AHEAD = 1, 2, 4
 TOLD = 8
 """The request is among the decisions."""
 
+KNOWN = 16
+"""The server knew its first producer."""
+
 PACKED = np.dtype(
     [
         ("seq", "i8"),
@@ -201,7 +204,8 @@ class Packer:
         keys, places = distinctRows([batch.column("replay_key")])
         rows["replayKey"] = self._texts.codesOf([key for (key,) in keys], self._texts.keys)[places]
         isTold = number["is_asked"] | number["is_barred"]
-        rows["flags"] = number["is_asked"] * ASKED + number["is_counted"] * COUNTED + isAhead * AHEAD + isTold * TOLD
+        flags = number["is_asked"] * ASKED + number["is_counted"] * COUNTED + isAhead * AHEAD + isTold * TOLD
+        rows["flags"] = flags + number["is_known"] * KNOWN
         identities = batch.column("producer_ids")
         counts = np.minimum(numbersOf(pc.list_value_length(identities)), MAX_IDENTITIES)
         rows["identityCount"] = counts
@@ -226,6 +230,7 @@ _NUMBERS = (
     "is_asked",
     "is_barred",
     "is_counted",
+    "is_known",
     "refusal",
 )
 

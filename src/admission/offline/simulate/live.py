@@ -20,6 +20,7 @@ from admission.interfaces import (
     IQuotaPolicy,
     IReplayable,
     IRequestLifecycle,
+    IRestorable,
     Outcome,
     Refusal,
     Request,
@@ -34,6 +35,9 @@ REFUSALS: Sequence[Refusal] = (Refusal.ERROR, Refusal.DELAY, Refusal.NEVER)
 
 ADMITTED_AT_ONCE = (0, False)
 """The result of L{LivePolicy.answer} for most requests."""
+
+LAST = 2**63
+"""More than the number of any event."""
 
 EVERYTHING = "everything"
 """The key of all requests, for a policy without L{IReplayable}."""
@@ -52,6 +56,9 @@ newUsage: Callable[[tuple[Any, ...]], Usage] = partial(tuple.__new__, Usage)
 """Makes a usage of all its fields."""
 
 _NOTHING_KEPT: Mapping[str, float] = {}
+
+_MAX_MET = 1_000_000
+"""More identities than this are not restored: they take memory."""
 
 _SWEEP_US = round(SWEEP_SECONDS * 1e6)
 
@@ -117,6 +124,9 @@ class LivePolicy:
         """
         self.policy = policy
         self._isFollowing = IRequestLifecycle.providedBy(policy)
+        self._isRestorable = IRestorable.providedBy(policy)
+        # The principals and identities that it was asked about.
+        self._met: set[tuple[str, int]] = set()
         withSay = _FollowingWithSay if self._isFollowing else _WithSay
         self._control = AdmissionControl([("", withSay(policy) if policy.isShadow else policy)], maxDelayUs / 1e6)
         # Looked up once, since this runs for every request.
@@ -147,17 +157,26 @@ class LivePolicy:
         request = newRequest((*names, 0, (), traitsOf(traits)))
         return policy.replayKey(request) if IReplayable.providedBy(policy) else EVERYTHING
 
-    def advance(self, atUs: int) -> None:
+    def advance(self, atUs: int, seq: int = LAST) -> None:
         """
         Advance the time, applying limit changes, sweeps and ends of requests on the way.
+
+        @param seq: of the event that comes next; limits that changed at C{atUs}, and later than that, are left.
         """
-        while self.changeUs <= atUs:
+        while self.isChangeDue(atUs, seq):
             self.applyChange()
         self._endUntil(atUs)
         if atUs >= self._sweepUs:
             self._sweepUs = atUs + _SWEEP_US
             self._control.sweep(atUs / 1e6)
         self._findNext()
+
+    def isChangeDue(self, atUs: int, seq: int) -> bool:
+        """
+        Whether the next limit change comes before the event number C{seq}, which is at C{atUs}.
+        """
+        changeUs = self.changeUs
+        return changeUs < atUs or (changeUs == atUs and self._changes[self._changed].seq < seq)
 
     def applyChange(self) -> None:
         """
@@ -170,23 +189,35 @@ class LivePolicy:
         self._findNext()
 
     def answer(
-        self, atUs: int, request: Request, usage: Usage, refusal: int, serviceUs: int = 0, answerUs: int = 0
+        self,
+        atUs: int,
+        seq: int,
+        request: Request,
+        usage: Usage,
+        refusal: int,
+        isKnown: bool = False,
+        serviceUs: int = 0,
+        answerUs: int = 0,
     ) -> tuple[int, bool]:
         """
         Ask the policy about a request and charge it, as the server does when it has served it.
 
         @param atUs: when, not before the last one.
+        @param seq: the number of its event.
         @param usage: what the policy is charged; L{NOTHING} where the server charged nothing.
         @param refusal: how it can be refused: an index into L{REFUSALS}.
+        @param isKnown: whether the server knew the first of its identities.
         @param serviceUs: how long the work took; this and the next for policies that follow requests.
         @param answerUs: how much later its answer is sent.
         @return: the delay in microseconds, and whether it was refused.
         """
         if atUs >= self._nextUs:
-            self.advance(atUs)
+            self.advance(atUs, seq)
         if not self._isLimiting:
             return ADMITTED_AT_ONCE
         now = atUs / 1e6
+        if self._isRestorable and request.identities:
+            self._meet(request, isKnown, now)
         decision = self._admit(request, now, self._refusals[refusal])
         self.isDebt = decision.admitted and not decision.delays
         if not decision.admitted:
@@ -207,6 +238,17 @@ class LivePolicy:
         End all requests that are under way; no more will come.
         """
         self._endUntil(inf)
+
+    def _meet(self, request: Request, isKnown: bool, now: float) -> None:
+        """
+        Restore an identity that the server knew when it was first asked about it: from before the recording, or from
+        when there was no limit.
+        """
+        principal, identity = request.principal, request.identities[0]
+        if (principal, identity) not in self._met and len(self._met) < _MAX_MET:
+            self._met.add((principal, identity))
+            if isKnown:
+                IRestorable(self.policy).restore(principal, [identity], now)
 
     def _begin(self, request: Request, atUs: int, serviceUs: int, answerUs: int) -> None:
         if not request.traits.isRequest:
@@ -232,6 +274,7 @@ class LivePolicy:
         if change.name in self.policy.limitNames:
             self._control.configure(change.entity, {change.name: change.value}, atUs / 1e6)
             self._isLimiting = self._control.isLimiting
+            self._met.clear()
 
     def _findNext(self) -> None:
         changes = self._changes

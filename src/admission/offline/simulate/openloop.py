@@ -97,7 +97,8 @@ def _told(batch: pa.RecordBatch, isFollowed: bool) -> list[list[Any]]:
     usages = list(map(newUsage, used))
     for index in np.flatnonzero(~numbersOf(batch.column("is_counted"))).tolist():
         usages[index] = NOTHING
-    told = [atUs.tolist(), list(map(newRequest, named)), usages, numbersOf(batch.column("refusal")).tolist()]
+    seqs, refusals, isKnown = (numbersOf(batch.column(name)).tolist() for name in ("seq", "refusal", "is_known"))
+    told = [atUs.tolist(), seqs, list(map(newRequest, named)), usages, refusals, isKnown]
     if isFollowed:
         told += [serviceUs.tolist(), (numbersOf(batch.column("sent_us")) - atUs).tolist()]
     return told

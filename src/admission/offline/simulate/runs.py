@@ -56,6 +56,7 @@ class LimitChange:
     @ivar name: the name of the limit.
     @ivar value: in its unit; L{None} if it was removed.
     @ivar isStart: whether the server was started with it.
+    @ivar seq: the number of the event: what was recorded before it at the same moment came before it.
     """
 
     atUs: int
@@ -63,6 +64,7 @@ class LimitChange:
     name: str
     value: float | None
     isStart: bool = False
+    seq: int = 0
 
 
 @frozen
@@ -189,4 +191,4 @@ def withHistory(runs: Iterable[Run], limits: pa.Table, gaps: pa.Table) -> list[R
 
 def _changeOf(row: dict[str, Any]) -> LimitChange:
     entity = QuotaEntity(row["user"], row["client_id"], row["ip"])
-    return LimitChange(row["mono_us"], entity, row["limit_name"], row["value"], row["changed_by"] is None)
+    return LimitChange(row["mono_us"], entity, row["limit_name"], row["value"], row["changed_by"] is None, row["seq"])

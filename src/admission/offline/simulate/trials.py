@@ -110,7 +110,7 @@ class Trial:
         @raise PolicyError: see L{Candidate.build}.
         """
         policy = _build(self.candidate, self.run, atUs / 1e6)
-        changes = sorted([*self.changes, *self.otherChanges], key=lambda each: each.atUs)
+        changes = sorted([*self.changes, *self.otherChanges], key=lambda each: (each.atUs, each.seq))
         return LivePolicy(policy, atUs, changes, self.run.maxDelayUs, self.hasSay, self._kept())
 
     def _kept(self) -> Mapping[str, float]:
@@ -192,7 +192,7 @@ def _tried(candidate: Candidate, run: Run, recorded: _Policies) -> Trial:
                 continue
             # Removed again, and the description sets no such limit.
             value = None
-        changes.append(LimitChange(change.atUs, change.entity, change.name, value, change.isStart))
+        changes.append(evolve(change, value=value))
     decisive = [index for index, (_, policy) in enumerate(recorded) if not policy.isShadow]
     sameNamed = _sameNamed(run.policyNames, candidate)
     replaced = [index for index in decisive if run.policyNames[index] in sameNamed]
