@@ -231,13 +231,16 @@ class ServerProcess:
         raise NotImplementedError
 
     def _spawn(self, options: list[str]) -> subprocess.Popen[str]:
+        return self._run([*self.command, self.plugin, *options], subprocess.DEVNULL, subprocess.STDOUT)
+
+    def _run(self, command: list[str], stdin: int, stderr: int) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [*self.command, self.plugin, *options],
+            command,
             cwd=self._directory,
             env=ENVIRONMENT,
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stderr=stderr,
             text=True,
             errors="backslashreplace",
         )
@@ -339,16 +342,7 @@ class MeasuredProcess(ServerProcess):
         return report
 
     def _spawn(self, options: list[str]) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", self.module, *options],
-            cwd=self._directory,
-            env=ENVIRONMENT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="backslashreplace",
-        )
+        return self._run([sys.executable, "-m", self.module, *options], subprocess.PIPE, subprocess.PIPE)
 
     def _logOf(self, process: subprocess.Popen[str]) -> IO[str]:
         assert process.stderr is not None

@@ -201,7 +201,6 @@ class SimulatedDisk:
     @ivar pause: called before each operation.
     @ivar countdown: how many more operations there are before power is lost; L{None} for any number.
     @ivar isDead: whether all operations raise L{PowerLost}.
-    @ivar operationCount: how many operations there were.
     """
 
     def __init__(self, root: str, random: Random) -> None:
@@ -214,7 +213,6 @@ class SimulatedDisk:
         self.pause: Callable[[], None] | None = None
         self.countdown: int | None = None
         self.isDead = False
-        self.operationCount = 0
         self._root = root
         self._random = random
         self._time = 0
@@ -315,7 +313,6 @@ class SimulatedDisk:
                 self.isDead = True
         if self.isDead:
             raise PowerLost(f"{operation} {path}")
-        self.operationCount += 1
         return None if self.fault is None else self.fault(operation, path)
 
     def tick(self) -> int:
