@@ -38,10 +38,7 @@ UNKNOWN: Mapping[str, Callable[[Sequence[str]], Any]] = {
     ),
     "FindCoordinator": lambda names: requestOf("FindCoordinator", 6, key_type=0, coordinator_keys=names),
     "ListOffsets": lambda names: requestOf(
-        "ListOffsets",
-        7,
-        replica_id=-1,
-        topics=[{"name": "t", "partitions": _partitioned(len(names), timestamp=-1)}],
+        "ListOffsets", 7, replica_id=-1, topics=[{"name": "t", "partitions": _partitioned(len(names), timestamp=-1)}]
     ),
     "OffsetForLeaderEpoch": lambda names: requestOf(
         "OffsetForLeaderEpoch",
@@ -50,9 +47,7 @@ UNKNOWN: Mapping[str, Callable[[Sequence[str]], Any]] = {
         topics=[{"topic": "t", "partitions": _partitioned(len(names), leader_epoch=0)}],
     ),
     "OffsetFetch": lambda names: requestOf(
-        "OffsetFetch",
-        8,
-        groups=[{"group_id": "g", "topics": [{"name": "t", "partition_indexes": range(len(names))}]}],
+        "OffsetFetch", 8, groups=[{"group_id": "g", "topics": [{"name": "t", "partition_indexes": range(len(names))}]}]
     ),
     "OffsetCommit": lambda names: requestOf(
         "OffsetCommit",

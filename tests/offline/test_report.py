@@ -831,11 +831,7 @@ class LinesTests(SynchronousTestCase):
         nobody that is throttled means no line.
         """
         histogram = pa.table(
-            {
-                "candidate": ["a", "a", "a", "a", "b"],
-                "bucket_us": [0, 2000, 1_000_000, None, 0],
-                "n": [5, 2, 2, 1, 7],
-            }
+            {"candidate": ["a", "a", "a", "a", "b"], "bucket_us": [0, 2000, 1_000_000, None, 0], "n": [5, 2, 2, 1, 7]}
         )
         first, second = delayLines(["a", "b", "c"], histogram)
         self.assertEqual(first.places.tolist(), [0.002, 1.0])

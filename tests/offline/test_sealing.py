@@ -238,8 +238,7 @@ class SealTests(SealingTestCase):
                 self.assertTrue(os.path.exists(path))
                 sealAll(self.root, CAP_BYTES)
                 self.assertEqual(
-                    self.files(),
-                    [f"{table}/{HOUR}/{function}.parquet" for table in ("connections", "requests")],
+                    self.files(), [f"{table}/{HOUR}/{function}.parquet" for table in ("connections", "requests")]
                 )
                 self.assertEqual((self.seqs(), self.seqs("connections")), ([1], [2]))
             for name in self.files():
@@ -373,8 +372,7 @@ class EvictionTests(SealingTestCase):
         self.assertFalse((self.root / "requests/dt=2024-04-30").exists())
         self.evict(300)
         self.assertEqual(
-            self.files(),
-            ["requests/dt=2024-05-01/hour=09/a.parquet", "requests/dt=2024-05-01/hour=10/a.parquet"],
+            self.files(), ["requests/dt=2024-05-01/hour=09/a.parquet", "requests/dt=2024-05-01/hour=10/a.parquet"]
         )
         self.assertFalse((self.root / "sensors/dt=2024-05-01").exists())
 

@@ -34,13 +34,7 @@ from admission.interfaces import (
     traitsOf,
 )
 from admission.offline import syntheticserver
-from admission.offline.population import (
-    RECORD_BYTES,
-    RECORD_SPREAD,
-    WRITE_SHARE,
-    ZIPF_EXPONENT,
-    Population,
-)
+from admission.offline.population import RECORD_BYTES, RECORD_SPREAD, WRITE_SHARE, ZIPF_EXPONENT, Population
 from admission.offline.simulator import MICROSECONDS, Simulator
 from admission.offline.syntheticserver import RecordingFailed, SyntheticServer, recordSynthetic
 from admission.plugins import buildPolicy
@@ -268,8 +262,7 @@ class ServerTests(SynchronousTestCase):
         """How requests could be refused is recorded where a policy was asked."""
         kept = ran(SMALL, POLICIES)
         self.assertEqual(
-            {(event.refusal, math.isnan(event.decidedSeconds)) for event in kept.of(RequestEvent)},
-            {("error", False)},
+            {(event.refusal, math.isnan(event.decidedSeconds)) for event in kept.of(RequestEvent)}, {("error", False)}
         )
         self.assertEqual({event.refusal for event in ran(SMALL).requests}, {None})
 

@@ -16,9 +16,7 @@ from tests.kit.documentation import Block, MisleadingDocument, Reader
 from tests.kit.sparksession import sharedSession
 from tests.system.test_documentation import DocumentTestCase, hasWord, pages, textOf
 
-_FOLLOWED_ELSEWHERE = {
-    "evaluate-offline.md": "tests.spark.test_jobs, on a smaller recording",
-}
+_FOLLOWED_ELSEWHERE = {"evaluate-offline.md": "tests.spark.test_jobs, on a smaller recording"}
 
 # Spark's own directory is another than the reader's.
 _PATHS = re.compile(r'"(recording|checkpoint|copy)\b')

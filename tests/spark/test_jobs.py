@@ -134,10 +134,7 @@ class CommandTests(SynchronousTestCase):
                 "replay here --out there --pool bounded:1M --mode ajar",
                 "--mode ajar: write closed, open, or closed,open",
             ),
-            (
-                "aggregate here --out there --stream --sample 10%",
-                "leave --sample out",
-            ),
+            ("aggregate here --out there --stream --sample 10%", "leave --sample out"),
             ("report", "name one directory with results"),
         ):
             error = self.assertRaises(UsageError, self.parse, line)

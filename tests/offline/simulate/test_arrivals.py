@@ -322,9 +322,6 @@ class ComponentTests(OffersTestCase):
             joined = [group for group in groups if connection in group[0] or key in group[1]]
             groups = [group for group in groups if group not in joined]
             groups.append(
-                (
-                    {connection}.union(*(group[0] for group in joined)),
-                    {key}.union(*(group[1] for group in joined)),
-                )
+                ({connection}.union(*(group[0] for group in joined)), {key}.union(*(group[1] for group in joined)))
             )
         self.assertEqual(found, {each: min(group) for group, _ in groups for each in group})

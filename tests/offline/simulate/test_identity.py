@@ -16,15 +16,7 @@ from admission.offline.simulate.identity import DECIDED, FIDELITY, Fidelity, cou
 from admission.offline.simulate.runs import Gap, Run
 from admission.offline.simulate.trials import planRecorded, planTrials
 from tests.kit.identitygate import gate
-from tests.kit.replaymodel import (
-    Change,
-    Client,
-    Recording,
-    Step,
-    population,
-    serve,
-    steadySteps,
-)
+from tests.kit.replaymodel import Change, Client, Recording, Step, population, serve, steadySteps
 
 SECOND = 1_000_000
 

@@ -15,9 +15,7 @@ from admission.commands import quotascommand
 from admission.commands.brokerconnection import ConnectionOptions, converse
 from admission.commands.console import CommandFailed
 from admission.interfaces import DEFAULT, QuotaEntity
-from admission.kafka.client.errors import (
-    BrokerRefused,
-)
+from admission.kafka.client.errors import BrokerRefused
 from tests.kit.commandcases import CommandTestCase, StandInConnection
 
 DEFAULT_CLIENT = QuotaEntity(clientId=DEFAULT)
@@ -212,10 +210,7 @@ class AlterTests(QuotasTestCase):
         self.assertTrue(fields["validate_only"])
         self.assertEqual(
             fields["entries"][0]["entity"],
-            [
-                {"entity_type": "user", "entity_name": "alice"},
-                {"entity_type": "client-id", "entity_name": "reports"},
-            ],
+            [{"entity_type": "user", "entity_name": "alice"}, {"entity_type": "client-id", "entity_name": "reports"}],
         )
         self.assertEqual(connection.limits, {})
 

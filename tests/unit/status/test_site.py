@@ -37,14 +37,7 @@ class SiteTests(StatusTestCase):
 
     def test_paths(self) -> None:
         """What is not there is not found, below a page neither."""
-        for path in (
-            "/none",
-            "/explain/more?user=a",
-            "/quotas/",
-            "/..",
-            "/%2e%2e/etc",
-            "http://localhost/quotas",
-        ):
+        for path in ("/none", "/explain/more?user=a", "/quotas/", "/..", "/%2e%2e/etc", "http://localhost/quotas"):
             self.assertRefused(self.get(path), 404, "/help lists all pages")
 
     def test_methods(self) -> None:
