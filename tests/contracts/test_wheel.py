@@ -461,7 +461,7 @@ class GarbageTests(WheelTestCase):
         clock = Clock()
         wheel = TimingWheel(clock)
         before = slots()
-        for round_ in range(3):
+        for round_ in range(2):
             calls = [wheel.callLater(0.37 * number, nothing) for number in range(1000)]
             self.assertGreater(slots(), before + 10)
             for call in calls[::2]:

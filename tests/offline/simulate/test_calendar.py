@@ -8,11 +8,10 @@ from zoneinfo import ZoneInfo
 from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.interfaces import PolicyContext, Request, Usage
+from admission.interfaces import PolicyContext, Request
 from admission.offline.simulate import trials
 from admission.offline.simulate.candidates import Candidate
 from admission.recording.events import KEPT
-from admission.testing.quotacontract import FixedQuotaPolicyContract
 from examples.daily_budget import DailyBudget
 from tests.kit import replaymodel
 from tests.kit.checkout import ROOT
@@ -29,21 +28,6 @@ FOUND = Candidate(
     ["1000000"],
     {"zone": "Europe/Berlin"},
 )
-
-
-class DailyBudgetTests(FixedQuotaPolicyContract, SynchronousTestCase):
-    """It passes the contract."""
-
-    forgetSeconds = 10 * 86_400.0  # at the same time of day as at first
-
-    def buildPolicy(self, isShadow: bool = False) -> Any:
-        return DailyBudget(1000, ZoneInfo("UTC"), 1_700_000_000.0, isShadow)
-
-    def request(self, client: int, number: int = 0) -> Request:
-        return Request("Produce", f"user-{client}", "app", "192.0.2.1", sizeBytes=100)
-
-    def usage(self, request: Request) -> Usage:
-        return Usage(requestBytes=100)
 
 
 class ManualTests(SynchronousTestCase):
