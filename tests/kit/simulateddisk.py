@@ -379,21 +379,21 @@ class SimulatedDisk:
 
     def remove(self, path: str) -> None:
         self._check("remove", path)
-        node = self._find(path)
-        if isinstance(node, _Directory):
+        if isinstance(self._find(path), _Directory):
             raise _error(errno.EISDIR)
-        if node is not None:
-            directory, name = self._parent(path)
-            directory.set(self.tick(), name, None)
+        self._unlink(path)
 
     def removeDirectory(self, path: str) -> None:
         self._check("removeDirectory", path)
         node = self._find(path)
         if isinstance(node, _Inode):
             raise _error(errno.ENOTDIR)
-        if node is not None:
-            if node.names:
-                raise _error(errno.ENOTEMPTY)
+        if node is not None and node.names:
+            raise _error(errno.ENOTEMPTY)
+        self._unlink(path)
+
+    def _unlink(self, path: str) -> None:
+        if self._find(path) is not None:
             directory, name = self._parent(path)
             directory.set(self.tick(), name, None)
 

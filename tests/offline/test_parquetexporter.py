@@ -41,6 +41,7 @@ from admission_plugins.parquetexporter import (
 from admission_plugins.sealing import sealAll
 from admission_plugins.sealreport import SealReport
 from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, ROOT
+from tests.kit.longform import longForm
 
 ORIGIN = Origin("3", "boot", 17)
 CAP_BYTES = SMALLEST_CAP_BYTES
@@ -520,6 +521,7 @@ class SealInProcessTests(SynchronousTestCase):
 class BenchmarkTests(SynchronousTestCase):
     """C{benchmarks.recording}."""
 
+    @longForm
     def test_quick(self) -> None:
         """It runs, measures all that it says, and accounts for every event.  Beside busy processes it may drop some."""
         result = subprocess.run(
