@@ -466,30 +466,22 @@ from twisted.internet import reactor
 from admission.clock import MonotonicClock
 from admission_plugins.wheel import TimingWheel
 
-DELAYS = [0.0, 0.002, 0.004, 0.0125, 0.03, 0.032, 0.1]
-
-
-def expect(holds, words):
-    if not holds:
-        print(words)
+DELAYS = [0.1, 0.032, 0.03, 0.0125, 0.004, 0.002, 0.0]
 
 
 def run(clock, following):
-    wheel = TimingWheel(clock)
-    made = []
+    wheel, made = TimingWheel(clock), []
 
-    def call(dueSeconds):
-        made.append(dueSeconds)
-        expect(wheel.seconds() >= dueSeconds, "early")
-        expect(len(reactor.getDelayedCalls()) <= 1, "more than one timer")
+    def call(delay, dueSeconds):
+        made.append(delay)
+        assert wheel.seconds() >= dueSeconds and len(reactor.getDelayedCalls()) <= 1
 
     def finish():
-        expect(len(made) == len(DELAYS) and made == sorted(made), made)
-        expect(not reactor.getDelayedCalls(), "a timer is left")
+        assert made == DELAYS[::-1] and not reactor.getDelayedCalls(), made
         following()
 
-    for delay in reversed(DELAYS):
-        wheel.callLater(delay, call, wheel.seconds() + delay)
+    for delay in DELAYS:
+        wheel.callLater(delay, call, delay, wheel.seconds() + delay)
         wheel.callLater(delay, print, "cancelled").cancel()
     wheel.callLater(0.12, finish)
 

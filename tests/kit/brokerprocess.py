@@ -20,6 +20,7 @@ from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
 from typing import IO, Any, ClassVar
+from urllib.request import urlopen
 
 from tests.kit.certificates import Certificates, makeCertificates
 from tests.kit.checkout import ROOT
@@ -308,6 +309,29 @@ class BrokerProcess(ServerProcess):
 
     def _waitUntilServing(self, begin: int) -> None:
         self.waitForLog("serving .* from ", begin)
+
+
+class ObservedBroker(BrokerProcess):
+    """
+    A broker with a status port.
+
+    @ivar status: the URL of the port.
+    """
+
+    def __init__(self, *options: str) -> None:
+        statusPort = freePort()
+        self.status = f"http://127.0.0.1:{statusPort}"
+        super().__init__("--status", endpoint(statusPort), *options)
+
+    def read(self, page: str) -> str:
+        """A page of the port."""
+        with urlopen(f"{self.status}/{page}", timeout=PATIENCE_SECONDS) as response:
+            text: str = response.read().decode()
+            return text
+
+    def ask(self, page: str) -> Any:
+        """What a page has in JSON."""
+        return json.loads(self.read(page))
 
 
 class MeasuredProcess(ServerProcess):

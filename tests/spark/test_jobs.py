@@ -288,6 +288,15 @@ def plans() -> list[str]:
 class EvaluateTests(SynchronousTestCase):
     """C{admission evaluate} on a recording, in Spark."""
 
+    def test_dropped(self) -> None:
+        """What servers counted as dropped is counted from their start, or since the selected time."""
+        directory = self.mktemp()
+        for boot, counts in (("one", (0.0, 3.0, 10.0)), ("two", (0.0, 0.0, 2.0))):
+            samples = [SensorSample(60.0 * minute, DROPPED, "counter", each) for minute, each in enumerate(counts)]
+            writeRecording(directory, samples, Origin("0", boot))
+        for since, expected in ((None, 12), (str(WALL_SECONDS + 30.0), 9), (str(WALL_SECONDS + 300.0), None)):
+            self.assertEqual(countDropped(Recording.open(sharedSession(), directory, since)), expected)
+
     def test_recordingThatGrows(self) -> None:
         """
         What a server has recorded since a job began is replayed or left out, alike by both loops,
@@ -551,15 +560,6 @@ class DamagedRecordingTests(SynchronousTestCase):
         error = self.assertRaises(running.JobFailed, runJob, jobs.audit, Selection(self.directory), self.out, SILENT)
         self.assertIn(f"can be read: {path.relative_to(self.directory)} cannot be read: ", str(error))
         self.assertNotIn("\n", str(error))
-
-    def test_dropped(self) -> None:
-        """What servers counted as dropped is counted from their start, or since the selected time."""
-        directory = self.mktemp()
-        for boot, counts in (("one", (0.0, 3.0, 10.0)), ("two", (0.0, 0.0, 2.0))):
-            samples = [SensorSample(60.0 * minute, DROPPED, "counter", each) for minute, each in enumerate(counts)]
-            writeRecording(directory, samples, Origin("0", boot))
-        for since, expected in ((None, 12), (str(WALL_SECONDS + 30.0), 9), (str(WALL_SECONDS + 300.0), None)):
-            self.assertEqual(countDropped(Recording.open(sharedSession(), directory, since)), expected)
 
 
 def _drop(directory: str) -> int:
