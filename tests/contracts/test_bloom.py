@@ -10,14 +10,7 @@ from random import Random
 from hypothesis import given, settings, strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission_plugins.bloom import (
-    EXACT_MEMBERS,
-    MAX_LAYERS_PER_TURN,
-    MIN_CAPACITY,
-    FilterMemory,
-    Layer,
-    LayeredBloom,
-)
+from admission_plugins.bloom import EXACT_MEMBERS, MAX_LAYERS_PER_TURN, MIN_CAPACITY, FilterMemory, Layer, LayeredBloom
 from benchmarks.bloom import idPatterns
 
 KEY = 0x1234_5678_9ABC_DEF
@@ -26,12 +19,7 @@ TURN_SECONDS = 15.0
 """With four layers."""
 
 
-def buildFilter(
-    capacity: int = MIN_CAPACITY,
-    *,
-    layers: int = 4,
-    memory: FilterMemory | None = None,
-) -> LayeredBloom:
+def buildFilter(capacity: int = MIN_CAPACITY, *, layers: int = 4, memory: FilterMemory | None = None) -> LayeredBloom:
     """Make a filter that behaves the same in every run."""
     return LayeredBloom(capacity, WINDOW_SECONDS, layers, memory=memory, key=KEY)
 

@@ -109,15 +109,6 @@ class FairPoolTests(SynchronousTestCase):
             lease.release()
         self.assertEqual(pool._heldBytes, {})
 
-    def test_outOfRange(self) -> None:
-        """A size out of range is a mistake, also of a holder that has its share."""
-        pool = FairPool(1000, 500)
-        self.filled(pool, 1)
-        for sizeBytes in (0, 501):
-            self.assertRaises(ValueError, pool.tryAllocate, sizeBytes, "holder 0")
-        for lease in self.leases:
-            lease.release()
-
     def test_built(self) -> None:
         """C{fair:SIZE:max=SIZE}; the largest request is the server's unless said."""
         context = PolicyContext(Clock(), lambda: 0.0, largestRequestBytes=2 << 20)
@@ -155,32 +146,25 @@ class BoundTests(SynchronousTestCase):
             lease.release()
         self.assertEqual((pool.availableBytes, pool.peakFrameBytes), (1000, 1299))
 
-    def test_strict(self) -> None:
-        """A strict pool hands out what it has and not a byte more."""
-        pool = BoundedPool(1000, strict=True)
-        first = take(pool, 600)
-        self.assertIs(pool.tryAllocate(401), None)
-        second = take(pool, 400)
-        self.assertEqual(pool.availableBytes, 0)
-        self.assertIs(pool.tryAllocate(1), None)
-        first.release()
-        second.release()
-
-    def test_rangeIsCheckedFirst(self) -> None:
-        """A size out of range raises L{ValueError} even when the pool is empty, rather than looking like a refusal."""
-        pool = BoundedPool(1000, 500)
-        leases = [take(pool, 500), take(pool, 500)]
-        self.assertIs(pool.tryAllocate(1), None)
-        for sizeBytes in (501, 0, -1):
-            self.assertRaises(ValueError, pool.tryAllocate, sizeBytes)
-        for lease in leases:
-            lease.release()
-
     def test_sizesMakeSense(self) -> None:
         """Sizes must be positive, and the largest request at most the pool; equal is fine."""
         for sizeBytes, largestBytes in [(0, None), (-1, None), (10, 0), (10, -1), (10, 11)]:
             self.assertRaises(ValueError, BoundedPool, sizeBytes, largestBytes)
         self.assertEqual(BoundedPool(10, 10).largestBytes, 10)
+
+    def test_rangeIsCheckedFirst(self) -> None:
+        """
+        A size out of range raises L{ValueError} even when the pool is empty, or the holder has its share, rather than
+        looking like a refusal.
+        """
+        for pool in (BoundedPool(1000, 500), FairPool(1000, 500)):
+            leases = []
+            while (lease := pool.tryAllocate(500, "holder")) is not None:
+                leases.append(lease)
+            for sizeBytes in (501, 0, -1):
+                self.assertRaises(ValueError, pool.tryAllocate, sizeBytes, "holder")
+            for lease in leases:
+                lease.release()
 
     @given(
         strict=st.booleans(),
@@ -257,9 +241,7 @@ class LeaseTests(SynchronousTestCase):
             holder = [take(pool, 100)]
             self.assertReclaimed(pool, holder.clear, pool.sizeBytes)
             self.assertEqual(told[0], 0)
-
-    def test_droppedInACycle(self) -> None:
-        """A lease that only the garbage collector finds is reclaimed as well."""
+        # One that only the garbage collector finds is reclaimed as well.
         pool = BoundedPool(1000)
         cycle: list[Any] = [take(pool, 100)]
         cycle.append(cycle)
@@ -324,26 +306,18 @@ class DepletionTests(SynchronousTestCase):
         lease.release()
 
     def test_anyReleaseEndsIt(self) -> None:
-        """A release ends the spell even if it leaves the pool empty."""
-        leases = [take(self.pool, 999), take(self.pool, 1000)]
-        self.pool.tryAllocate(1)
-        self.clock.advance(3)
-        leases.pop(0).release()
-        self.assertTrue(self.pool.isOutOfMemory())
-        self.clock.advance(30)
-        self.share()
-        self.assertEqual(self.pool.depleted.totalSeconds, 3.0)
-        leases.pop().release()
-
-    def test_reclaimingEndsIt(self) -> None:
-        """So does a lease that was dropped."""
-        holder = [take(self.pool, 1000)]
-        self.pool.tryAllocate(1)
-        self.clock.advance(3)
-        holder.clear()
-        self.clock.advance(30)
-        self.share()
-        self.assertEqual(self.pool.depleted.totalSeconds, 3.0)
+        """A release ends the spell even if it leaves the pool empty; so does a lease that was dropped."""
+        for end in (lambda leases: leases.pop(0).release(), list.clear):
+            pool = BoundedPool(1000, seconds=self.clock.seconds)
+            leases = [take(pool, 999), take(pool, 1000)]
+            pool.tryAllocate(1)
+            self.clock.advance(3)
+            end(leases)
+            self.clock.advance(30)
+            pool.depleted.share(self.clock.seconds())
+            self.assertEqual(pool.depleted.totalSeconds, 3.0)
+            for lease in leases:
+                lease.release()
 
     def test_successEndsIt(self) -> None:
         """So does a request that succeeds: in a strict pool a smaller one."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from twisted.internet.interfaces import IProtocol
 from twisted.internet.task import Clock
 
@@ -10,6 +12,20 @@ from admission.testing.mutabilitycontract import MutableTransport, TransportMuta
 from admission_plugins.transportadapters import PlainMutability
 from tests.kit.holding import HoldingMutability, HoldingTransport
 from tests.kit.seededfaults import SeededFaultsTestCase
+
+
+def builder(
+    adapter: type[PlainMutability], transportType: type[FakeTransport] = FakeTransport
+) -> Callable[[IProtocol], MutableTransport]:
+    """What makes transports with an adapter."""
+
+    def build(protocol: IProtocol) -> MutableTransport:
+        clock = Clock()
+        made = transportType(clock, protocol)
+        made.connect()
+        return MutableTransport(adapter(made), lambda: made.isReading, made.peerSends, lambda: clock.advance(0))
+
+    return build
 
 
 class Forgetful(HoldingMutability):
@@ -95,13 +111,7 @@ class TransportMutabilityContractTests(SeededFaultsTestCase):
 
     def check(self, adapter: type[PlainMutability], test: str | None, transport: type[FakeTransport]) -> None:
         """C{adapter} does not pass C{test}, or it passes all."""
-
-        def build(protocol: IProtocol) -> MutableTransport:
-            clock = Clock()
-            made = transport(clock, protocol)
-            made.connect()
-            return MutableTransport(adapter(made), lambda: made.isReading, made.peerSends, lambda: clock.advance(0))
-
+        build = builder(adapter, transport)
         if test is None:
             self.assertSound(TransportMutabilityContract, buildMutability=build)
         else:

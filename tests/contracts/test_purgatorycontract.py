@@ -12,7 +12,6 @@ from admission.interfaces import IDelayedOperation, IPurgatory
 from admission.metrics.registry import SensorRegistry
 from admission.testing.purgatorycontract import PurgatoryContract
 from admission_plugins.purgatory import CallLaterPurgatory
-from tests.contracts import test_timerscontract as timers
 from tests.kit.listpurgatory import ListPurgatory
 from tests.kit.seededfaults import SeededFaultsTestCase
 
@@ -163,10 +162,6 @@ class ListPurgatoryTests(PurgatoryContract, SynchronousTestCase):
 class PurgatoryContractTests(SeededFaultsTestCase):
     """L{PurgatoryContract}."""
 
-    def test_sound(self) -> None:
-        """A sound purgatory passes, on timers that are sound, too."""
-        self.assertSound(PurgatoryContract, buildPurgatory=lambda clock: CallLaterPurgatory(timers.Timers(clock)))
-
     def test_faults(self) -> None:
         """Each way in which a purgatory may be wrong is found by the test that is for it."""
         for purgatory, test in [
@@ -187,20 +182,3 @@ class PurgatoryContractTests(SeededFaultsTestCase):
             (Recursive, "test_longChain"),
         ]:
             self.assertBroken(PurgatoryContract, test, purgatory.__name__, buildPurgatory=purgatory)
-
-    def test_faultyWheels(self) -> None:
-        """So is what is wrong with the wheel underneath."""
-        for wheel, test in [
-            (timers.Early, "test_expiry"),
-            (timers.Late, "test_expiry"),
-            (timers.Twice, "test_parkedAgain"),
-            (timers.Losing, "test_parkedByExpiry"),
-            (timers.Jumping, "test_parkedByExpiry"),
-            (timers.Deaf, "test_parkedAgain"),
-            (timers.Eager, "test_noDelay"),
-        ]:
-
-            def build(clock: Clock, wheel: type[timers.Timers] = wheel) -> CallLaterPurgatory:
-                return CallLaterPurgatory(wheel(clock))
-
-            self.assertBroken(PurgatoryContract, test, wheel.__name__, buildPurgatory=build)

@@ -374,10 +374,7 @@ class QuotaPolicyContractTests(SeededFaultsTestCase):
     def hooks(self, policy: type[Policy]) -> dict[str, Any]:
         """What the contract wants to know, besides what it knows of clients."""
         sizeBytes = 1000 if isinstance(policy.algorithm, Windows) else 100
-        return {
-            "buildPolicy": lambda isShadow=False: policy(isShadow),
-            "usage": lambda request: produced(sizeBytes),
-        }
+        return {"buildPolicy": lambda isShadow=False: policy(isShadow), "usage": lambda request: produced(sizeBytes)}
 
     def test_sound(self) -> None:
         """A sound policy passes."""

@@ -17,19 +17,13 @@ from admission.testing.faketransport import FakeTLSTransport, FakeTransport
 from admission.testing.mutabilitycontract import MutableTransport, TransportMutabilityContract
 from admission_plugins import transportadapters
 from admission_plugins.transportadapters import PlainMutability, TLSMutability
+from tests.contracts.test_mutabilitycontract import builder
 
 
 class PlainContractTests(TransportMutabilityContract, SynchronousTestCase):
     """L{PlainMutability} is an L{ITransportMutability}."""
 
-    def buildMutability(self, protocol: IProtocol) -> MutableTransport:
-        """For a plain transport."""
-        clock = Clock()
-        transport = FakeTransport(clock, protocol)
-        transport.connect()
-        return MutableTransport(
-            PlainMutability(transport), lambda: transport.isReading, transport.peerSends, lambda: clock.advance(0)
-        )
+    buildMutability = staticmethod(builder(PlainMutability))
 
 
 class StringTransportContractTests(TransportMutabilityContract, SynchronousTestCase):

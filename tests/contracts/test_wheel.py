@@ -141,16 +141,6 @@ class TimerTests(WheelTestCase):
         self.assertLessEqual(self.clock.armed, 1)
         self.assertGreater(self.armedSeconds(), 90.0)
 
-    def test_emptySlotsGo(self) -> None:
-        """Slots whose calls are all cancelled do not pile up while other calls wait."""
-        self.later(YEAR_SECONDS)
-        for _ in range(2000):
-            call = self.later(5.0)
-            self.timers.advance(1.0)
-            call.cancel()
-        self.assertLess(len(self.wheel._slots), 50)
-        self.assertEqual(len(self.wheel._slots), len(self.wheel._begins))
-
     def test_shutdown(self) -> None:
         """Shutting down cancels all calls and leaves no timer, also within a callback; the wheel can be used again."""
         for delay in (0.0, 1.0):
@@ -408,26 +398,6 @@ class StepTests(WheelTestCase):
         self.timers.advance(1.0 + self.wheel.tickSeconds)
         self.assertEqual(self.called, ["called"])
 
-    def test_noDelayAfterBack(self) -> None:
-        """
-        After the clock was set back, a call without a delay is made in the
-        next turn, and one with a delay when that is over.
-        """
-        self.timers.advance(5000.0)
-        self.later(10.0, "waiting")
-        self.clock.skewSeconds = -3600.0
-        self.later(0.0, "zero")
-        self.later(-1.0, "negative")
-        self.later(2.0, "two")
-        self.timers.advance(0.0)
-        self.assertCountEqual(self.called, ["zero", "negative"])
-        self.timers.advance(2.0)
-        self.assertEqual(self.called[2:], ["two"])
-        self.timers.advance(3600.0)
-        self.assertEqual(self.called[2:], ["two"])
-        self.timers.advance(8.0)
-        self.assertEqual(self.called[3:], ["waiting"])
-
     def test_timersBack(self) -> None:
         """
         When it is the reactor's clock that is set back, its timer is late by as
@@ -461,7 +431,7 @@ class GarbageTests(WheelTestCase):
         clock = Clock()
         wheel = TimingWheel(clock)
         before = slots()
-        for round_ in range(3):
+        for round_ in range(2):
             calls = [wheel.callLater(0.37 * number, nothing) for number in range(1000)]
             self.assertGreater(slots(), before + 10)
             for call in calls[::2]:
@@ -496,30 +466,22 @@ from twisted.internet import reactor
 from admission.clock import MonotonicClock
 from admission_plugins.wheel import TimingWheel
 
-DELAYS = [0.0, 0.002, 0.004, 0.0125, 0.03, 0.032, 0.1]
-
-
-def expect(holds, words):
-    if not holds:
-        print(words)
+DELAYS = [0.1, 0.032, 0.03, 0.0125, 0.004, 0.002, 0.0]
 
 
 def run(clock, following):
-    wheel = TimingWheel(clock)
-    made = []
+    wheel, made = TimingWheel(clock), []
 
-    def call(dueSeconds):
-        made.append(dueSeconds)
-        expect(wheel.seconds() >= dueSeconds, "early")
-        expect(len(reactor.getDelayedCalls()) <= 1, "more than one timer")
+    def call(delay, dueSeconds):
+        made.append(delay)
+        assert wheel.seconds() >= dueSeconds and len(reactor.getDelayedCalls()) <= 1
 
     def finish():
-        expect(len(made) == len(DELAYS) and made == sorted(made), made)
-        expect(not reactor.getDelayedCalls(), "a timer is left")
+        assert made == DELAYS[::-1] and not reactor.getDelayedCalls(), made
         following()
 
-    for delay in reversed(DELAYS):
-        wheel.callLater(delay, call, wheel.seconds() + delay)
+    for delay in DELAYS:
+        wheel.callLater(delay, call, delay, wheel.seconds() + delay)
         wheel.callLater(delay, print, "cancelled").cancel()
     wheel.callLater(0.12, finish)
 

@@ -49,14 +49,7 @@ LARGEST_BYTES = 4 << 20
 
 API_KEYS = {api.name: api.apiKey for api in APIS}
 
-_ZEROS: Mapping[str, Any] = {
-    "string": "",
-    "bytes": b"",
-    "records": b"",
-    "bool": False,
-    "uuid": None,
-    "float64": 0.0,
-}
+_ZEROS: Mapping[str, Any] = {"string": "", "bytes": b"", "records": b"", "bool": False, "uuid": None, "float64": 0.0}
 
 
 def build(entityType: Any, values: Mapping[str, Any]) -> Any:
@@ -346,13 +339,7 @@ class BrokerTestCase(SynchronousTestCase):
         self.purgatory = PatchablePurgatory(TimingWheel(self.clock))
         self.control = AdmissionControl([], settings.quotaThrottleMaxSeconds)
         self.broker = Broker(
-            settings,
-            self.gate,
-            self.control,
-            self.clock,
-            lambda: self.wallSeconds,
-            self.log,
-            self.purgatory,
+            settings, self.gate, self.control, self.clock, lambda: self.wallSeconds, self.log, self.purgatory
         )
         self.broker.groups.start()
         self.factory = SessionFactory(

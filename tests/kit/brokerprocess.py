@@ -20,6 +20,7 @@ from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
 from typing import IO, Any, ClassVar
+from urllib.request import urlopen
 
 from tests.kit.certificates import Certificates, makeCertificates
 from tests.kit.checkout import ROOT
@@ -231,13 +232,16 @@ class ServerProcess:
         raise NotImplementedError
 
     def _spawn(self, options: list[str]) -> subprocess.Popen[str]:
+        return self._run([*self.command, self.plugin, *options], subprocess.DEVNULL, subprocess.STDOUT)
+
+    def _run(self, command: list[str], stdin: int, stderr: int) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [*self.command, self.plugin, *options],
+            command,
             cwd=self._directory,
             env=ENVIRONMENT,
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stderr=stderr,
             text=True,
             errors="backslashreplace",
         )
@@ -307,6 +311,29 @@ class BrokerProcess(ServerProcess):
         self.waitForLog("serving .* from ", begin)
 
 
+class ObservedBroker(BrokerProcess):
+    """
+    A broker with a status port.
+
+    @ivar status: the URL of the port.
+    """
+
+    def __init__(self, *options: str) -> None:
+        statusPort = freePort()
+        self.status = f"http://127.0.0.1:{statusPort}"
+        super().__init__("--status", endpoint(statusPort), *options)
+
+    def read(self, page: str) -> str:
+        """A page of the port."""
+        with urlopen(f"{self.status}/{page}", timeout=PATIENCE_SECONDS) as response:
+            text: str = response.read().decode()
+            return text
+
+    def ask(self, page: str) -> Any:
+        """What a page has in JSON."""
+        return json.loads(self.read(page))
+
+
 class MeasuredProcess(ServerProcess):
     """
     The same service, run by a module of ours, which tells what it holds.
@@ -339,16 +366,7 @@ class MeasuredProcess(ServerProcess):
         return report
 
     def _spawn(self, options: list[str]) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", self.module, *options],
-            cwd=self._directory,
-            env=ENVIRONMENT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="backslashreplace",
-        )
+        return self._run([sys.executable, "-m", self.module, *options], subprocess.PIPE, subprocess.PIPE)
 
     def _logOf(self, process: subprocess.Popen[str]) -> IO[str]:
         assert process.stderr is not None

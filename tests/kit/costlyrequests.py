@@ -17,6 +17,14 @@ def _partitioned(count: int, **partition: int) -> list[dict[str, int]]:
     return [{key: index, **partition} for index in range(count)]
 
 
+def _indexed(names: Sequence[str]) -> list[dict[str, Any]]:
+    return [{"name": "t", "partitions": [{"partition_index": each} for each in range(len(names))]}]
+
+
+def _resources(names: Sequence[str]) -> list[dict[str, Any]]:
+    return [{"resource_type": _TOPIC, "resource_name": name} for name in names]
+
+
 UNKNOWN: Mapping[str, Callable[[Sequence[str]], Any]] = {
     "Metadata": lambda names: requestOf(
         "Metadata", 12, topics=[{"topic_id": None, "name": name} for name in names], allow_auto_topic_creation=False
@@ -30,18 +38,11 @@ UNKNOWN: Mapping[str, Callable[[Sequence[str]], Any]] = {
         topics=[{"name": name, "count": 2, "assignments": None} for name in names],
         timeout=30_000,
     ),
-    "DescribeConfigs": lambda names: requestOf(
-        "DescribeConfigs", 4, resources=[{"resource_type": _TOPIC, "resource_name": name} for name in names]
-    ),
-    "IncrementalAlterConfigs": lambda names: requestOf(
-        "IncrementalAlterConfigs", 1, resources=[{"resource_type": _TOPIC, "resource_name": name} for name in names]
-    ),
+    "DescribeConfigs": lambda names: requestOf("DescribeConfigs", 4, resources=_resources(names)),
+    "IncrementalAlterConfigs": lambda names: requestOf("IncrementalAlterConfigs", 1, resources=_resources(names)),
     "FindCoordinator": lambda names: requestOf("FindCoordinator", 6, key_type=0, coordinator_keys=names),
     "ListOffsets": lambda names: requestOf(
-        "ListOffsets",
-        7,
-        replica_id=-1,
-        topics=[{"name": "t", "partitions": _partitioned(len(names), timestamp=-1)}],
+        "ListOffsets", 7, replica_id=-1, topics=[{"name": "t", "partitions": _partitioned(len(names), timestamp=-1)}]
     ),
     "OffsetForLeaderEpoch": lambda names: requestOf(
         "OffsetForLeaderEpoch",
@@ -50,23 +51,12 @@ UNKNOWN: Mapping[str, Callable[[Sequence[str]], Any]] = {
         topics=[{"topic": "t", "partitions": _partitioned(len(names), leader_epoch=0)}],
     ),
     "OffsetFetch": lambda names: requestOf(
-        "OffsetFetch",
-        8,
-        groups=[{"group_id": "g", "topics": [{"name": "t", "partition_indexes": range(len(names))}]}],
+        "OffsetFetch", 8, groups=[{"group_id": "g", "topics": [{"name": "t", "partition_indexes": range(len(names))}]}]
     ),
     "OffsetCommit": lambda names: requestOf(
-        "OffsetCommit",
-        8,
-        group_id="g",
-        generation_id_or_member_epoch=-1,
-        topics=[{"name": "t", "partitions": [{"partition_index": each} for each in range(len(names))]}],
+        "OffsetCommit", 8, group_id="g", generation_id_or_member_epoch=-1, topics=_indexed(names)
     ),
-    "OffsetDelete": lambda names: requestOf(
-        "OffsetDelete",
-        0,
-        group_id="g",
-        topics=[{"name": "t", "partitions": [{"partition_index": each} for each in range(len(names))]}],
-    ),
+    "OffsetDelete": lambda names: requestOf("OffsetDelete", 0, group_id="g", topics=_indexed(names)),
     "LeaveGroup": lambda names: requestOf(
         "LeaveGroup", 5, group_id="g", members=[{"member_id": name} for name in names]
     ),

@@ -196,14 +196,7 @@ def recordedTables() -> dict[str, pa.Table]:
                 "pool_wait_max_us": 9999,
             }
         )
-        pool.append(
-            {
-                **common,
-                "used_max": random.randrange(8 << 20, 30 << 20),
-                "depleted_pct": 2.5,
-                "covered_s": 60.0,
-            }
-        )
+        pool.append({**common, "used_max": random.randrange(8 << 20, 30 << 20), "depleted_pct": 2.5, "covered_s": 60.0})
     times = [{**boot, "begin": row["minute"], "used_max": row["used_max"]} for row in pool]
     tables = {
         "client_minute": clients,

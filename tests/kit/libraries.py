@@ -161,7 +161,7 @@ class _Outcomes:
             while True:
                 self._call(self._told.get_nowait())
 
-    def flush(self, seconds: float) -> int:
+    def flush(self, seconds: float = _PATIENCE_SECONDS) -> int:
         deadline = time.monotonic() + seconds
         while self.missing and (remaining := deadline - time.monotonic()) > 0:
             self.poll(remaining)
@@ -182,15 +182,26 @@ def confluentArguments(settings: Settings) -> dict[str, Any]:
     return common | {**settings.properties}
 
 
-class ConfluentProducer:
+class _Confluent:
+    """librdkafka, which tells of its delays."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._delays: list[float] = []
+        told = {"throttle_cb": lambda event: self._delays.append(event.throttle_time)}
+        self._arguments = confluentArguments(settings) | told
+
+    def throttles(self) -> Sequence[float]:
+        return [each for each in self._delays if each > 0]
+
+
+class ConfluentProducer(_Confluent):
     """librdkafka."""
 
     def __init__(self, settings: Settings) -> None:
         from confluent_kafka import Producer as Made
 
-        self._delays: list[float] = []
-        told = {"throttle_cb": lambda event: self._delays.append(event.throttle_time)}
-        self._producer = Made(confluentArguments(settings) | told)
+        super().__init__(settings)
+        self._producer = Made(self._arguments)
 
     def send(self, topic: str, message: Message, delivered: Delivered) -> None:
         def tell(error: Any, stored: Any) -> None:
@@ -212,24 +223,20 @@ class ConfluentProducer:
     def flush(self, seconds: float = _PATIENCE_SECONDS) -> int:
         return int(self._producer.flush(seconds))
 
-    def throttles(self) -> Sequence[float]:
-        return [each for each in self._delays if each > 0]
-
     def close(self) -> None:
         del self._producer
 
 
-class ConfluentConsumer:
+class ConfluentConsumer(_Confluent):
     """librdkafka."""
 
     def __init__(self, settings: Settings, topic: str, listener: Listener) -> None:
         from confluent_kafka import Consumer as Made, TopicPartition
 
+        super().__init__(settings)
         self._place, self._listener = partial(TopicPartition, topic), listener
-        self._delays: list[float] = []
         self._errors: list[str] = []
-        told = {"throttle_cb": lambda event: self._delays.append(event.throttle_time)}
-        self._consumer = Made(confluentArguments(settings) | {"enable.auto.commit": False} | told)
+        self._consumer = Made(self._arguments | {"enable.auto.commit": False})
         self._consumer.subscribe(
             [topic],
             # With KIP-848 it is told only what is new.
@@ -266,9 +273,6 @@ class ConfluentConsumer:
     def seek(self, partition: int, offset: int) -> None:
         self._consumer.seek(self._place(partition, offset))
 
-    def throttles(self) -> Sequence[float]:
-        return [each for each in self._delays if each > 0]
-
     def close(self) -> None:
         self._consumer.close()
 
@@ -287,34 +291,28 @@ def _longestDelay(metrics: Any, group: str) -> list[float]:
     return [milliseconds / 1000] if milliseconds > 0 else []
 
 
-class KafkaPythonProducer:
+class KafkaPythonProducer(_Outcomes):
     """kafka-python, whose thread calls back."""
 
     def __init__(self, settings: Settings) -> None:
         from kafka import KafkaProducer
 
-        self._outcomes = _Outcomes()
+        super().__init__()
         self._producer = KafkaProducer(**_kafkaPythonArguments(settings))
 
     def send(self, topic: str, message: Message, delivered: Delivered) -> None:
         from kafka.errors import KafkaError
 
-        self._outcomes.missing += 1
+        self.missing += 1
         try:
             future = self._producer.send(
                 topic, message.value, message.key, list(message.headers), message.partition, message.timestampMs
             )
         except KafkaError as error:
-            self._outcomes.tell(delivered, -1, error)
+            self.tell(delivered, -1, error)
         else:
-            future.add_callback(lambda metadata: self._outcomes.tell(delivered, metadata.offset, None))
-            future.add_errback(lambda error: self._outcomes.tell(delivered, -1, error))
-
-    def poll(self, seconds: float) -> None:
-        self._outcomes.poll(seconds)
-
-    def flush(self, seconds: float = _PATIENCE_SECONDS) -> int:
-        return self._outcomes.flush(seconds)
+            future.add_callback(lambda metadata: self.tell(delivered, metadata.offset, None))
+            future.add_errback(lambda error: self.tell(delivered, -1, error))
 
     def throttles(self) -> Sequence[float]:
         return _longestDelay(self._producer.metrics(), "producer-metrics")
@@ -391,11 +389,11 @@ class _Loop:
         self._loop.call_soon_threadsafe(self._loop.stop)
 
 
-class AiokafkaProducer:
+class AiokafkaProducer(_Outcomes):
     """aiokafka."""
 
     def __init__(self, settings: Settings) -> None:
-        self._outcomes = _Outcomes()
+        super().__init__()
         self._loop = _Loop()
         self._loop.run(self._start(settings))
 
@@ -406,7 +404,7 @@ class AiokafkaProducer:
         await self._producer.start()
 
     def send(self, topic: str, message: Message, delivered: Delivered) -> None:
-        self._outcomes.missing += 1
+        self.missing += 1
         self._loop.run(self._send(topic, message, delivered))
 
     async def _send(self, topic: str, message: Message, delivered: Delivered) -> None:
@@ -416,22 +414,16 @@ class AiokafkaProducer:
             error = "cancelled" if future.cancelled() else future.exception()
             # Nothing is known of what is not to be acknowledged.
             offset = -1 if error or future.result() is None else future.result().offset
-            self._outcomes.tell(delivered, offset, error)
+            self.tell(delivered, offset, error)
 
         try:
             future = await self._producer.send(
                 topic, message.value, message.key, message.partition, message.timestampMs, list(message.headers)
             )
         except KafkaError as error:
-            self._outcomes.tell(delivered, -1, error)
+            self.tell(delivered, -1, error)
         else:
             future.add_done_callback(tell)
-
-    def poll(self, seconds: float) -> None:
-        self._outcomes.poll(seconds)
-
-    def flush(self, seconds: float = _PATIENCE_SECONDS) -> int:
-        return self._outcomes.flush(seconds)
 
     def throttles(self) -> None:
         return None

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from typing import Any
-from urllib.request import urlopen
 
-from tests.kit.brokerprocess import PATIENCE_SECONDS, BrokerProcess, freePort, until
+from tests.kit.brokerprocess import ObservedBroker, until
 from tests.kit.rawclient import RawClient
 
 PASSWORD = "secret"
 
 
-class LimitingBroker(BrokerProcess):
-    """
-    A broker that wants its clients to log in.
-
-    @ivar status: where it tells how it is.
-    """
+class LimitingBroker(ObservedBroker):
+    """A broker that wants its clients to log in."""
 
     def __init__(self, limit: str, users: Sequence[str], *options: str) -> None:
         """
@@ -26,19 +19,11 @@ class LimitingBroker(BrokerProcess):
         @param users: who may log in.
         @param options: further options of C{twistd admission}.
         """
-        statusPort = freePort()
-        self.status = f"http://127.0.0.1:{statusPort}"
         super().__init__(
             *("--auth", f"memory:{':'.join(f'{user}:{PASSWORD}' for user in users)}"),
             *("--quota", f"producer-ids:{limit}"),
-            *("--status", f"tcp:{statusPort}:interface=127.0.0.1"),
             *options,
         )
-
-    def ask(self, question: str) -> Any:
-        """What it tells."""
-        with urlopen(f"{self.status}/{question}", timeout=PATIENCE_SECONDS) as response:
-            return json.load(response)
 
     def throttledMs(self, user: str) -> float:
         """For how long a user was throttled or refused lately, on average of those requests."""

@@ -45,12 +45,7 @@ class LineProcess:
         self.errors = ""
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._stderr,
-            text=True,
-            env=ENVIRONMENT,
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, text=True, env=ENVIRONMENT
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

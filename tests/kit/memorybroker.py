@@ -9,6 +9,7 @@ looks for garbage before.
 import ctypes
 import gc
 import json
+import re
 import sys
 import time
 from collections import Counter
@@ -123,18 +124,8 @@ def _counted(names: Iterable[str]) -> dict[str, int]:
 
 
 class _Mallinfo2(ctypes.Structure):
-    _fields_ = [
-        ("arena", ctypes.c_size_t),
-        ("ordblks", ctypes.c_size_t),
-        ("smblks", ctypes.c_size_t),
-        ("hblks", ctypes.c_size_t),
-        ("hblkhd", ctypes.c_size_t),
-        ("usmblks", ctypes.c_size_t),
-        ("fsmblks", ctypes.c_size_t),
-        ("uordblks", ctypes.c_size_t),
-        ("fordblks", ctypes.c_size_t),
-        ("keepcost", ctypes.c_size_t),
-    ]
+    _counts = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+    _fields_ = [(name, ctypes.c_size_t) for name in re.findall(r"\w+", _counts)]
 
 
 def heapBytes() -> int:
@@ -152,7 +143,7 @@ class Reporter(LineOnlyReceiver):
 
     delimiter = b"\n"
 
-    def __init__(self, service: BrokerService) -> None:
+    def __init__(self, service: Any) -> None:
         self.service = service
         self._watch: Watch | None = None
 

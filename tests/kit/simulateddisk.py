@@ -201,7 +201,6 @@ class SimulatedDisk:
     @ivar pause: called before each operation.
     @ivar countdown: how many more operations there are before power is lost; L{None} for any number.
     @ivar isDead: whether all operations raise L{PowerLost}.
-    @ivar operationCount: how many operations there were.
     """
 
     def __init__(self, root: str, random: Random) -> None:
@@ -214,7 +213,6 @@ class SimulatedDisk:
         self.pause: Callable[[], None] | None = None
         self.countdown: int | None = None
         self.isDead = False
-        self.operationCount = 0
         self._root = root
         self._random = random
         self._time = 0
@@ -315,7 +313,6 @@ class SimulatedDisk:
                 self.isDead = True
         if self.isDead:
             raise PowerLost(f"{operation} {path}")
-        self.operationCount += 1
         return None if self.fault is None else self.fault(operation, path)
 
     def tick(self) -> int:
@@ -382,21 +379,21 @@ class SimulatedDisk:
 
     def remove(self, path: str) -> None:
         self._check("remove", path)
-        node = self._find(path)
-        if isinstance(node, _Directory):
+        if isinstance(self._find(path), _Directory):
             raise _error(errno.EISDIR)
-        if node is not None:
-            directory, name = self._parent(path)
-            directory.set(self.tick(), name, None)
+        self._unlink(path)
 
     def removeDirectory(self, path: str) -> None:
         self._check("removeDirectory", path)
         node = self._find(path)
         if isinstance(node, _Inode):
             raise _error(errno.ENOTDIR)
-        if node is not None:
-            if node.names:
-                raise _error(errno.ENOTEMPTY)
+        if node is not None and node.names:
+            raise _error(errno.ENOTEMPTY)
+        self._unlink(path)
+
+    def _unlink(self, path: str) -> None:
+        if self._find(path) is not None:
             directory, name = self._parent(path)
             directory.set(self.tick(), name, None)
 

@@ -7,7 +7,6 @@ C{python -m tests.kit.statusload docs/images} takes the pictures of the manual.
 from __future__ import annotations
 
 import base64
-import json
 import sys
 import threading
 import time
@@ -15,9 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
-from tests.kit.brokerprocess import PATIENCE_SECONDS, BrokerProcess, endpoint, freePort
+from tests.kit.brokerprocess import PATIENCE_SECONDS, ObservedBroker
 from tests.kit.browser import openBrowser, resize
 
 LARGE, WIDE, NARROW = 1920, 1280, 400
@@ -37,27 +35,9 @@ _OPTIONS = (
 _PICTURED_SECONDS = 150.0
 
 
-class LoadedBroker(BrokerProcess):
-    """
-    A broker with a status port and limits.
-
-    @ivar status: the URL of the port.
-    """
-
-    def __init__(self) -> None:
-        statusPort = freePort()
-        self.status = f"http://127.0.0.1:{statusPort}"
-        super().__init__("--status", endpoint(statusPort), *_OPTIONS)
-
-    def read(self, page: str) -> str:
-        """A page of the port."""
-        with urlopen(f"{self.status}/{page}", timeout=PATIENCE_SECONDS) as response:
-            text: str = response.read().decode()
-            return text
-
-    def snapshot(self) -> Any:
-        """How it is now."""
-        return json.loads(self.read("status.json"))
+def loadedBroker() -> ObservedBroker:
+    """A broker with limits; not started."""
+    return ObservedBroker(*_OPTIONS)
 
 
 @contextmanager
@@ -104,7 +84,7 @@ def picture(browser: Any, width: int) -> bytes:
 
 def main(directory: Path) -> None:
     """Take the pictures."""
-    broker = LoadedBroker()
+    broker = loadedBroker()
     broker.start()
     try:
         with clients(broker.address), openBrowser(WIDE) as browser:

@@ -40,7 +40,8 @@ from admission_plugins.parquetexporter import (
 )
 from admission_plugins.sealing import sealAll
 from admission_plugins.sealreport import SealReport
-from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, ROOT, until
+from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, ROOT
+from tests.kit.longform import longForm
 
 ORIGIN = Origin("3", "boot", 17)
 CAP_BYTES = SMALLEST_CAP_BYTES
@@ -520,6 +521,7 @@ class SealInProcessTests(SynchronousTestCase):
 class BenchmarkTests(SynchronousTestCase):
     """C{benchmarks.recording}."""
 
+    @longForm
     def test_quick(self) -> None:
         """It runs, measures all that it says, and accounts for every event.  Beside busy processes it may drop some."""
         result = subprocess.run(
@@ -540,50 +542,3 @@ class BenchmarkTests(SynchronousTestCase):
         for name, row in ticks.items():
             sealedRows = row["events"] - row["droppedEvents"] if name.startswith("in a ") else 0
             self.assertEqual(row["sealedRows"], sealedRows, name)
-
-
-class KilledTests(SynchronousTestCase):
-    """A process that records, as an operator runs it, and C{kill -9}."""
-
-    def test_killed(self) -> None:
-        """
-        Killed while segments are written, made and sealed, it loses nothing
-        that had been recorded, and nothing is there twice in the end.
-        """
-        directory = os.path.abspath(self.mktemp())
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.kit.recordingprocess", f"spark:{directory}:rotate=1s:cap=1GiB"],
-            cwd=ROOT,
-            env=ENVIRONMENT,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.addCleanup(process.wait, PATIENCE_SECONDS)
-        self.addCleanup(process.kill)
-        assert process.stdout is not None
-        with process.stdout as lines:
-            sealings = recorded = 0
-            turnsLeft = 100
-            for line in lines:
-                if line == "sealing\n":
-                    sealings += 1
-                    continue
-                recorded = int(line)
-                turnsLeft -= sealings >= 2
-                if not turnsLeft:
-                    break
-            process.kill()
-            # What it said last may not have been read yet.
-            recorded = max([recorded, *(int(line) for line in lines if line[:-1].isdigit() and line[-1] == "\n")])
-        self.assertEqual(sealings, 2)
-        self.assertGreater(recorded, 1000)
-
-        def isSealed() -> bool:
-            # Sealing that was under way goes on without the process that wanted it.
-            sealAll(directory, 1 << 30)
-            return not segmentPaths(os.path.join(directory, "_segments"))
-
-        until(isSealed)
-        found = sealedSeqs(directory)
-        self.assertEqual(found, list(range(1, len(found) + 1)))
-        self.assertGreaterEqual(len(found), recorded)

@@ -28,7 +28,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.offline.failures import ReportError
 from admission.offline.outputtables import OUTPUTS
-from admission.offline.report.differences import AT_LEAST, differencesOf
+from admission.offline.report.differences import AT_LEAST, Differences, differencesOf
 from admission.offline.report.elements import markup
 from admission.offline.report.explanation import MAX_REASONS, reasonsOf, remediesOf
 from admission.offline.report.lines import (
@@ -641,14 +641,19 @@ class VerdictTests(SynchronousTestCase):
 class DifferenceTests(SynchronousTestCase):
     """Who gains and who loses."""
 
+    def differences(self, rows: Sequence[Row]) -> Differences:
+        """What the candidate C{tried} changes."""
+        found = differencesOf(resultsOf(self.mktemp(), rows), "tried")
+        assert found is not None
+        return found
+
     def test_order(self) -> None:
         """The largest difference is first, be it a gain or a loss, and whoever sees none is only counted."""
         recorded, tried = decisionsOf(BASELINE, 0.0), decisionsOf("tried", 0.0)
         recorded[0]["held_us"], tried[0]["held_us"] = 5_000_000, 4_000_000
         tried[MINUTE_COUNT * 4]["held_us"] = 3_000_000
         tried[2 * MINUTE_COUNT * 4]["is_refused"] = True
-        differences = differencesOf(resultsOf(self.mktemp(), recorded + tried), "tried")
-        assert differences is not None
+        differences = self.differences(recorded + tried)
         self.assertEqual(
             [(each.name.split()[-1], each.cells()[1:], each.gain) for each in differences.changed],
             [
@@ -670,16 +675,14 @@ class DifferenceTests(SynchronousTestCase):
         recorded[0]["held_us"], tried[0]["held_us"], tried[1]["is_refused"] = 5_000_000, 4_000_000, True
         other = MINUTE_COUNT * 4
         recorded[other]["held_us"], tried[other]["held_us"] = 5_000_000, 5_040_000
-        differences = differencesOf(resultsOf(self.mktemp(), recorded + tried), "tried")
-        assert differences is not None
+        differences = self.differences(recorded + tried)
         self.assertEqual((differences.changed, differences.losersInWords()), ([], "nobody is worse off"))
 
     def test_ranOut(self) -> None:
         """Of a client that ran out of recorded requests it is said that more is not known."""
         recorded, tried = decisionsOf(BASELINE, 0.0), decisionsOf("tried", 0.0)
         recorded[0]["held_us"], tried[0]["held_us"], tried[0]["is_exhausted"] = 5_000_000, 4_000_000, True
-        differences = differencesOf(resultsOf(self.mktemp(), recorded + tried), "tried")
-        assert differences is not None
+        differences = self.differences(recorded + tried)
         (difference,) = differences.changed
         self.assertEqual(difference.cells()[2:4], (f"{AT_LEAST}4 s", f"{AT_LEAST}\N{MINUS SIGN}1 s"))
         self.assertIn("ran out of recorded requests", differences.ranOut)
@@ -692,23 +695,25 @@ class DifferenceTests(SynchronousTestCase):
         rows[-1]["kind"] = rows[15]["kind"] = "connection"
         rows[15]["is_refused"] = rows[-1]["is_refused"] = False
         rows[-1]["held_us"] = 9_000_000
-        results = resultsOf(self.mktemp(), rows)
-        differences = differencesOf(results, "tried")
-        assert differences is not None
+        differences = self.differences(rows)
         self.assertEqual([each.name for each in differences.changed], ["before login"])
         self.assertEqual(differences.inWords(), "no client gains, no client loses, and for 3 nothing changes.")
-        self.assertEqual(starvedMinutes(Times.of(results)), {BASELINE: 0, "tried": 0})
+        self.assertEqual(starvedMinutes(Times.of(resultsOf(self.mktemp(), rows))), {BASELINE: 0, "tried": 0})
 
 
 class LinesTests(SynchronousTestCase):
     """What is plotted."""
 
+    def timeline(self, *arguments: Any) -> Timeline:
+        found = Timeline.over(*arguments)
+        assert found is not None
+        return found
+
     def test_steps(self) -> None:
         """Long times are taken in steps that begin with the hour, and nothing of sums is lost."""
         minutes = [7 + 13 * each for each in range(100)]
         table = pa.table({"begin": [at(each) for each in minutes], "n": [1.0] * 100})
-        timeline = Timeline.over([table, None])
-        assert timeline is not None
+        timeline = self.timeline([table, None])
         self.assertEqual(timeline.stepSeconds, 600)
         self.assertLessEqual(timeline.points, MAX_POINTS)
         self.assertEqual(str(timeline.moments[0]), "2024-01-01T12:00:00")
@@ -718,8 +723,7 @@ class LinesTests(SynchronousTestCase):
     def test_years(self) -> None:
         """However long it is, there are not too many points."""
         table = pa.table({"begin": [BEGIN, BEGIN + timedelta(days=4000)]})
-        timeline = Timeline.over([table])
-        assert timeline is not None
+        timeline = self.timeline([table])
         self.assertLessEqual(timeline.points, MAX_POINTS + 1)
         self.assertIsNone(Timeline.over([None, table.slice(0, 0)]))
 
@@ -730,12 +734,10 @@ class LinesTests(SynchronousTestCase):
         """
         table = pa.table({"begin": [at(0), at(2)], "n": [1.0, 1.0]})
         begin = BEGIN.timestamp()
-        timeline = Timeline.over([table], 5, (begin + 2, begin + 121))
-        assert timeline is not None
+        timeline = self.timeline([table], 5, (begin + 2, begin + 121))
         self.assertEqual((timeline.stepSeconds, timeline.points), (5, 25))
         self.assertEqual(np.flatnonzero(timeline.isPartial).tolist(), [0, 24])
-        timeline = Timeline.over([table], 5, (begin, begin + 124.8))
-        assert timeline is not None
+        timeline = self.timeline([table], 5, (begin, begin + 124.8))
         self.assertFalse(timeline.isPartial.any())
 
     def test_poolEnds(self) -> None:
@@ -802,8 +804,7 @@ class LinesTests(SynchronousTestCase):
     def test_gaps(self) -> None:
         """A minute without rows has no extremes, and a sum of zero."""
         table = pa.table({"begin": [at(0), at(2), at(2)], "n": [3.0, None, 5.0]})
-        timeline = Timeline.over([table])
-        assert timeline is not None
+        timeline = self.timeline([table])
         most, least = timeline.most(table, "n"), timeline.least(table, "n")
         self.assertEqual([np.isnan(most[1]), most[0], most[2], least[2]], [True, 3.0, 5.0, 5.0])
         self.assertEqual(timeline.sums(table.slice(0, 1), "n").tolist(), [3.0, 0.0, 0.0])
@@ -831,11 +832,7 @@ class LinesTests(SynchronousTestCase):
         nobody that is throttled means no line.
         """
         histogram = pa.table(
-            {
-                "candidate": ["a", "a", "a", "a", "b"],
-                "bucket_us": [0, 2000, 1_000_000, None, 0],
-                "n": [5, 2, 2, 1, 7],
-            }
+            {"candidate": ["a", "a", "a", "a", "b"], "bucket_us": [0, 2000, 1_000_000, None, 0], "n": [5, 2, 2, 1, 7]}
         )
         first, second = delayLines(["a", "b", "c"], histogram)
         self.assertEqual(first.places.tolist(), [0.002, 1.0])

@@ -141,12 +141,7 @@ class CleanTests(SynchronousTestCase):
         self.check(
             SENSORS,
             sensorRow(0, "Used", None, "counter"),
-            [
-                *common,
-                ("sensor", {"sensor": None}),
-                ("kind", {"kind": "guess"}),
-                ("counter", {"value": -1.0}),
-            ],
+            [*common, ("sensor", {"sensor": None}), ("kind", {"kind": "guess"}), ("counter", {"value": -1.0})],
         )
 
     def test_types(self) -> None:

@@ -389,8 +389,7 @@ class LedgerAuditTests(SynchronousTestCase):
         self.assertEqual(found, expected)
         summary = [tuple(row.values())[1:] for row in rowsOf(ledgerSummary(samples))]
         self.assertEqual(
-            summary,
-            [("boot", 4, 85, 0, 30, 10, 190, 15, 30, 0.333333333), ("next", 1, 999, 0, 0, 0, 1000, 1, 0, None)],
+            summary, [("boot", 4, 85, 0, 30, 10, 190, 15, 30, 0.333333333), ("next", 1, 999, 0, 0, 0, 1000, 1, 0, None)]
         )
 
     def test_leaks(self) -> None:

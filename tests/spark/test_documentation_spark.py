@@ -16,9 +16,14 @@ from tests.kit.documentation import Block, MisleadingDocument, Reader
 from tests.kit.sparksession import sharedSession
 from tests.system.test_documentation import DocumentTestCase, hasWord, pages, textOf
 
-_FOLLOWED_ELSEWHERE = {
-    "evaluate-offline.md": "tests.spark.test_jobs, on a smaller recording",
-}
+_FOLLOWED_ELSEWHERE = {"evaluate-offline.md": "tests.spark.test_jobs, on a smaller recording"}
+
+# For a few rows, to compile each query takes longer than to run it.
+_DEFAULTS = """\
+spark.sql.codegen.wholeStage false
+spark.sql.codegen.factoryMode NO_CODEGEN
+spark.sql.shuffle.partitions 2
+"""
 
 # Spark's own directory is another than the reader's.
 _PATHS = re.compile(r'"(recording|checkpoint|copy)\b')
@@ -47,10 +52,15 @@ class SparkDocumentsTests(DocumentTestCase):
     def reader(self) -> Reader:
         """Somebody in a directory of their own who has the checkout installed, and Spark."""
         directory = Path(self.mktemp()).absolute()
-        directory.mkdir()
+        configuration = directory.with_name(f"{directory.name}-conf")
+        for each in (directory, configuration):
+            each.mkdir()
+        configuration.joinpath("spark-defaults.conf").write_text(_DEFAULTS)
+        quick = {"SPARK_CONF_DIR": str(configuration), "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+        environment = {**self.environment(directory), **quick}
         ports = defaultdict(lambda: str(freePort()))
         # A replay begins with half a minute of Spark.
-        return SparkReader(directory, self.environment(directory), ports, commandSeconds=600.0, pageSeconds=1800.0)
+        return SparkReader(directory, environment, ports, commandSeconds=600.0, pageSeconds=1800.0)
 
     def test_pages(self) -> None:
         """Whoever does what a page says gets what it shows."""

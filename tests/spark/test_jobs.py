@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -134,10 +133,7 @@ class CommandTests(SynchronousTestCase):
                 "replay here --out there --pool bounded:1M --mode ajar",
                 "--mode ajar: write closed, open, or closed,open",
             ),
-            (
-                "aggregate here --out there --stream --sample 10%",
-                "leave --sample out",
-            ),
+            ("aggregate here --out there --stream --sample 10%", "leave --sample out"),
             ("report", "name one directory with results"),
         ):
             error = self.assertRaises(UsageError, self.parse, line)
@@ -291,6 +287,15 @@ def plans() -> list[str]:
 
 class EvaluateTests(SynchronousTestCase):
     """C{admission evaluate} on a recording, in Spark."""
+
+    def test_dropped(self) -> None:
+        """What servers counted as dropped is counted from their start, or since the selected time."""
+        directory = self.mktemp()
+        for boot, counts in (("one", (0.0, 3.0, 10.0)), ("two", (0.0, 0.0, 2.0))):
+            samples = [SensorSample(60.0 * minute, DROPPED, "counter", each) for minute, each in enumerate(counts)]
+            writeRecording(directory, samples, Origin("0", boot))
+        for since, expected in ((None, 12), (str(WALL_SECONDS + 30.0), 9), (str(WALL_SECONDS + 300.0), None)):
+            self.assertEqual(countDropped(Recording.open(sharedSession(), directory, since)), expected)
 
     def test_recordingThatGrows(self) -> None:
         """
@@ -462,13 +467,9 @@ class DisagreementTests(SynchronousTestCase):
 
         commands = [shlex.split(line)[1:] for line in said.splitlines() if line.startswith("  admission ")]
         self.assertEqual([("--from" in words, self.OWN in words) for words in commands], [(True, True), (False, False)])
-        for words in commands:
-            shutil.rmtree(f"{out}-part", ignore_errors=True)
-            again, _ = self.said(words, 0)
-            self.assertIn("can be trusted.", again)
-            self.assertNotIn("cannot be trusted", again)
-        # Without the candidate that depends on it the policy is told of all the same.
-        self.assertIn("No answer depends on unrecorded: the replay of unrecorded disagrees with the recording.", again)
+        again, _ = self.said(commands[0], 0)
+        self.assertIn("can be trusted.", again)
+        self.assertNotIn("cannot be trusted", again)
 
         self.said(["report", out], FAILED)
         page = Path(out, "report.html").read_text("utf-8")
@@ -559,15 +560,6 @@ class DamagedRecordingTests(SynchronousTestCase):
         error = self.assertRaises(running.JobFailed, runJob, jobs.audit, Selection(self.directory), self.out, SILENT)
         self.assertIn(f"can be read: {path.relative_to(self.directory)} cannot be read: ", str(error))
         self.assertNotIn("\n", str(error))
-
-    def test_dropped(self) -> None:
-        """What servers counted as dropped is counted from their start, or since the selected time."""
-        directory = self.mktemp()
-        for boot, counts in (("one", (0.0, 3.0, 10.0)), ("two", (0.0, 0.0, 2.0))):
-            samples = [SensorSample(60.0 * minute, DROPPED, "counter", each) for minute, each in enumerate(counts)]
-            writeRecording(directory, samples, Origin("0", boot))
-        for since, expected in ((None, 12), (str(WALL_SECONDS + 30.0), 9), (str(WALL_SECONDS + 300.0), None)):
-            self.assertEqual(countDropped(Recording.open(sharedSession(), directory, since)), expected)
 
 
 def _drop(directory: str) -> int:

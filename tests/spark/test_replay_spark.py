@@ -49,6 +49,7 @@ from tests.kit.replaymodel import (
     Client,
     Recording,
     Step,
+    Steps,
     closedLoop,
     openLoop,
     population,
@@ -83,6 +84,18 @@ def frameOf(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = REQUEST_
     return sharedSession().createDataFrame(tableOf(rows, columns)).repartition(3, "seq")
 
 
+def bursts(count: int, pauseSeconds: int) -> Steps:
+    """Clients that send so many requests, and then nothing for a while."""
+
+    def steps(client: Client) -> Iterator[Step]:
+        while True:
+            for _ in range(count):
+                yield Step(20_000, 60_000, 300, 500)
+            yield Step(pauseSeconds * SECOND, 60_000, 300, 500)
+
+    return steps
+
+
 class ReplayTests(SynchronousTestCase):
     """A replay in Spark."""
 
@@ -106,14 +119,7 @@ class ReplayTests(SynchronousTestCase):
         Where a policy has forgotten everything the requests of one client are
         cut, and the parts say what the whole does.
         """
-
-        def steps(client: Client) -> Iterator[Step]:
-            while True:
-                for _ in range(40):
-                    yield Step(20_000, 60_000, 300, 500)
-                yield Step(30 * SECOND, 60_000, 300, 500)
-
-        recording = serve({"client-bytes": "client-bytes"}, [Client(1, "user", "one")], steps, 200 * SECOND)
+        recording = serve({"client-bytes": "client-bytes"}, [Client(1, "user", "one")], bursts(40, 30), 200 * SECOND)
         trials = planTrials(resolveCandidates(["client-bytes:produce=1M:windows=2"]), recording.runs())
         requests, scale = frameOf(recording.rows), Scale(len(recording.rows), 2, 50)
         [plan] = plansOf(requests, trials, [OPEN], scale)
@@ -177,14 +183,7 @@ class ReplayTests(SynchronousTestCase):
         Events that were lost make the replay of a policy disagree from then on, about the client whose they were; the
         same is so at the beginning of a recording that lacks what came before it, until the policy has forgotten.
         """
-
-        def steps(client: Client) -> Iterator[Step]:
-            while True:
-                for _ in range(60):
-                    yield Step(20_000, 60_000, 300, 500)
-                yield Step(15 * SECOND, 60_000, 300, 500)
-
-        recording = serve({"client-bytes": "client-bytes:produce=200k"}, population(3, 1), steps, 120 * SECOND)
+        recording = serve({"client-bytes": "client-bytes:produce=200k"}, population(3, 1), bursts(60, 15), 120 * SECOND)
         middle = next(
             row["ts"] for row in recording.rows if row["mono_us"] > 40 * SECOND and row["policy_delays_us"][0] > 1000
         )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import shlex
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import venv
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from socket import gethostname
@@ -63,6 +66,27 @@ def makePython(requirements: list[str], directory: Path) -> Path:
     return directory / "bin" / "python"
 
 
+@cache
+def prepared() -> tuple[Path, list[str], Path, Path]:
+    """
+    What workers need, once for all tests.
+
+    @return: the package; what is to be installed besides; a Python with all of it, and one that lacks a part.
+    """
+    scratch = tempfile.TemporaryDirectory(prefix="admission-workers-")
+    atexit.register(scratch.cleanup)
+    root = Path(scratch.name)
+    package = root / "admission.zip"
+    packed = subprocess.run(
+        [sys.executable, ROOT / "examples" / "spark_package.py", package],
+        check=True, timeout=PATIENCE_SECONDS, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT,
+    )  # fmt: skip
+    pip, install, *requirements = shlex.split(packed.stdout)
+    assert (pip, install) == ("pip", "install"), packed.stdout
+    fewer = [each for each in requirements if nameOf(each) != "mypy-extensions"]
+    return package, requirements, makePython(requirements, root / "listed"), makePython(fewer, root / "lacking")
+
+
 class CheckTests(SynchronousTestCase):
     """L{checkWorkers}, with workers on this machine."""
 
@@ -87,17 +111,7 @@ class WorkersTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.root = Path(self.mktemp()).absolute()
         self.root.mkdir()
-        self.package = self.root / "admission.zip"
-        packed = subprocess.run(
-            [sys.executable, ROOT / "examples" / "spark_package.py", self.package],
-            check=True, timeout=PATIENCE_SECONDS, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT,
-        )  # fmt: skip
-        words = shlex.split(packed.stdout)
-        self.assertEqual(words[:2], ["pip", "install"])
-        self.requirements = words[2:]
-        self.python = makePython(self.requirements, self.root / "listed")
-        fewer = [each for each in self.requirements if nameOf(each) != "mypy-extensions"]
-        self.lackingPython = makePython(fewer, self.root / "lacking")
+        self.package, self.requirements, self.python, self.lackingPython = prepared()
 
     def test_listed(self) -> None:
         """The manual lists what is installed for workers."""

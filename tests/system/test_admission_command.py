@@ -20,8 +20,8 @@ from tests.kit.brokerprocess import (
     ENVIRONMENT,
     PATIENCE_SECONDS,
     BrokerProcess,
+    ObservedBroker,
     certificates,
-    endpoint,
     freePort,
     strangersAuthority,
 )
@@ -29,22 +29,6 @@ from tests.kit.rawclient import RawClient
 
 _TRACEBACK = "Traceback (most recent call last)"
 _PROCESSES = 3
-
-
-class ObservedBroker(BrokerProcess):
-    """
-    A broker with a status port.
-
-    @ivar statusPort: its number.
-    """
-
-    def __init__(self, *options: str) -> None:
-        self.statusPort = freePort()
-        super().__init__("--status", endpoint(self.statusPort), *options)
-
-    @property
-    def status(self) -> str:
-        return f"http://127.0.0.1:{self.statusPort}"
 
 
 @cache

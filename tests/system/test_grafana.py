@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.kit.brokerprocess import PATIENCE_SECONDS, ROOT
-from tests.kit.statusload import LoadedBroker, clients
+from tests.kit.statusload import clients, loadedBroker
 
 DIRECTORY = ROOT / "examples" / "grafana"
 
@@ -110,7 +110,7 @@ class Live:
 @cache
 def live() -> Live:
     """Ask a broker that real clients keep busy, once it has throttled some of them."""
-    broker = LoadedBroker()
+    broker = loadedBroker()
     broker.start()
     try:
         with clients(broker.address):

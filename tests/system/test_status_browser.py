@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -22,7 +21,7 @@ from admission.admission import wrapFactory
 from admission.status.site import statusSite
 from tests.kit.brokerprocess import PATIENCE_SECONDS, until
 from tests.kit.browser import consoleErrors, openBrowser, resize
-from tests.kit.statusload import GROUP, LARGE, NARROW, PRODUCERS, TOPIC, WIDE, LoadedBroker, clients
+from tests.kit.statusload import GROUP, LARGE, NARROW, PRODUCERS, TOPIC, WIDE, clients, loadedBroker
 
 reactor: Any = installedReactor
 
@@ -111,20 +110,22 @@ class Findings:
 def findings() -> Findings:
     """Look at the page; one browser and one broker for all tests here."""
     found = Findings()
-    broker = LoadedBroker()
+    broker = loadedBroker()
     broker.start()
     found.status = broker.status
     try:
         with openBrowser(WIDE) as browser:
             with clients(broker.address), _farOverQuota(broker.address, HOSTILE, BACKFILL):
-                until(lambda: broker.snapshot()["throttled"]["clients"] and broker.snapshot()["groups"]["lagRecords"])
+                until(
+                    lambda: (seen := broker.ask("status.json"))["throttled"]["clients"] and seen["groups"]["lagRecords"]
+                )
                 browser.get(broker.status)
                 _look(browser, found)
                 # A sample is taken every ten seconds.
-                until(lambda: len(json.loads(broker.read("history"))["samples"]) >= 2)
+                until(lambda: len(broker.ask("history")["samples"]) >= 2)
                 browser.refresh()
                 until(lambda: "resident" in _textOf(browser, "#plots") and browser.execute_script(_PATHS))
-                found.remembered = len(json.loads(broker.read("history"))["samples"]), browser.execute_script(_POINTS)
+                found.remembered = len(broker.ask("history")["samples"]), browser.execute_script(_POINTS)
             broker.kill()
             until(lambda: "has not answered" in _textOf(browser, "#message"))
             found.gone = f"{_textOf(browser, '#state')}: {_textOf(browser, '#message')}"

@@ -135,23 +135,17 @@ class ArrivalsTests(OffersTestCase):
         row = self.arrival(run, policy_delays_us=[0, 9000])
         self.assertEqual((row["retained_us"], row["released_us"]), (0, 1700))
 
-    def test_refusedByAnother(self) -> None:
-        """What another policy refused stays refused, and the candidate is not asked."""
+    def test_refused(self) -> None:
+        """What another policy refused stays refused, and the candidate is not asked; it is if it takes the place."""
         run = runWith("client-bytes:produce=1M", "producer-ids:rate=1")
         refused = {**REFUSED, "policy": "producer-ids", "policy_delays_us": [0, 40_000]}
-        row = self.arrival(run, **refused)
-        self.assertEqual(
-            (row["is_asked"], row["is_barred"], row["retained_us"], row["released_us"]), (False, True, 40_000, 41_500)
-        )
-
-    def test_refusedByReplaced(self) -> None:
-        """What the replaced policy refused is put to the candidate."""
-        run = runWith("client-bytes:produce=1M", "producer-ids:rate=1")
-        refused = {**REFUSED, "policy": "producer-ids", "policy_delays_us": [0, 40_000]}
-        row = self.arrival(run, "producer-ids:rate=9", **refused)
-        self.assertEqual(
-            (row["is_asked"], row["is_barred"], row["retained_us"], row["released_us"]), (True, False, 0, 41_500)
-        )
+        names = ("is_asked", "is_barred", "retained_us", "released_us")
+        for description, expected in (
+            ("client-bytes:produce=4M", (False, True, 40_000, 41_500)),
+            ("producer-ids:rate=9", (True, False, 0, 41_500)),
+        ):
+            row = self.arrival(run, description, **refused)
+            self.assertEqual(tuple(row[name] for name in names), expected)
 
     def test_neverAsked(self) -> None:
         """
@@ -323,9 +317,6 @@ class ComponentTests(OffersTestCase):
             joined = [group for group in groups if connection in group[0] or key in group[1]]
             groups = [group for group in groups if group not in joined]
             groups.append(
-                (
-                    {connection}.union(*(group[0] for group in joined)),
-                    {key}.union(*(group[1] for group in joined)),
-                )
+                ({connection}.union(*(group[0] for group in joined)), {key}.union(*(group[1] for group in joined)))
             )
         self.assertEqual(found, {each: min(group) for group, _ in groups for each in group})

@@ -8,16 +8,15 @@ from zoneinfo import ZoneInfo
 from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.interfaces import PolicyContext, Request, Usage
+from admission.interfaces import PolicyContext, Request
 from admission.offline.simulate import trials
 from admission.offline.simulate.candidates import Candidate
 from admission.recording.events import KEPT
-from admission.testing.quotacontract import FixedQuotaPolicyContract
 from examples.daily_budget import DailyBudget
 from tests.kit import replaymodel
 from tests.kit.checkout import ROOT
 from tests.kit.documentation import blocksOf
-from tests.kit.identitygate import gate
+from tests.kit.identitygate import assertAsRecorded, gate
 
 TEXT = "daily-budget:1000000:zone=Europe/Berlin"
 
@@ -29,21 +28,6 @@ FOUND = Candidate(
     ["1000000"],
     {"zone": "Europe/Berlin"},
 )
-
-
-class DailyBudgetTests(FixedQuotaPolicyContract, SynchronousTestCase):
-    """It passes the contract."""
-
-    forgetSeconds = 10 * 86_400.0  # at the same time of day as at first
-
-    def buildPolicy(self, isShadow: bool = False) -> Any:
-        return DailyBudget(1000, ZoneInfo("UTC"), 1_700_000_000.0, isShadow)
-
-    def request(self, client: int, number: int = 0) -> Request:
-        return Request("Produce", f"user-{client}", "app", "192.0.2.1", sizeBytes=100)
-
-    def usage(self, request: Request) -> Usage:
-        return Usage(requestBytes=100)
 
 
 class ManualTests(SynchronousTestCase):
@@ -77,8 +61,7 @@ class ReplayedTests(SynchronousTestCase):
         refused = [row["mono_us"] < midnightUs for row in recording.rows if row["decision"] == "reject"]
         self.assertIn(True, refused)
         self.assertTrue(any(row["mono_us"] > midnightUs and row["decision"] == "admit" for row in recording.rows))
-        for each in gate(recording):
-            self.assertEqual((each.matchShare, each.missing), (1.0, 0), each.inWords())
+        assertAsRecorded(self, gate(recording))
 
     def test_restart(self) -> None:
         """What was used before a restart is used in the replay of the run after it, if the recording says so."""
@@ -103,8 +86,7 @@ class ReplayedTests(SynchronousTestCase):
             row = {name: first[name] for name in ("broker_id", "boot_id")}
             row |= {"seq": seq, "mono_us": 0, "user": key, "limit_name": f"{KEPT}daily-budget", "value": number}
             recording.limits.append(row)
-        for each in gate(recording):
-            self.assertEqual((each.matchShare, each.missing), (1.0, 0), each.inWords())
+        assertAsRecorded(self, gate(recording))
         [run] = recording.runs()
         [tried] = trials.planTrials([evolve(FOUND, label="the same")], [run]).values()
         [status] = tried.begin(0).policy.explain(Request("Produce", "user", "", "", 0), 1.0)

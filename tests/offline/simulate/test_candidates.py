@@ -11,11 +11,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from admission.interfaces import (
-    IPurgatoryFactory,
-    IQuotaPolicyFactory,
-    PolicyContext,
-)
+from admission.interfaces import IPurgatoryFactory, IQuotaPolicyFactory, PolicyContext
 from admission.offline.simulate.candidates import Candidate, resolveCandidate, resolveCandidates
 from admission.plugins import PolicyError, PolicyFactory, implementationOf
 from admission.testing.scriptedquota import ScriptedQuota

@@ -173,11 +173,6 @@ class ClosedLoopTests(SynchronousTestCase):
         self.assertEqual(second, (3100, 98_000))
         self.assertEqual(third[0], 3100 + 98_000 + 850 + 100)
 
-    def test_shorterDelay(self) -> None:
-        """What the recorded delay kept from coming comes so much earlier."""
-        rows = [{"mono_us": 1000, "delayUs": 50_000}, {"mono_us": 53_000}]
-        self.assertEqual(self.times(rows, "client-bytes:produce=1T"), [(1100, 0), (1150 + 1900 + 100, 0)])
-
     def test_ahead(self) -> None:
         """
         What was sent before the last answer keeps its distance to the request

@@ -136,11 +136,7 @@ class ExplainTests(SynchronousTestCase):
     def test_limit(self) -> None:
         """A limit that was changed just before the first disagreement is the likely cause, and others are not."""
         for atSeconds, value, words in (
-            (
-                990,
-                5.0,
-                "limit producer_byte_rate of user team and client id job was set at 2024-03-01T12:16:30, and",
-            ),
+            (990, 5.0, "limit producer_byte_rate of user team and client id job was set at 2024-03-01T12:16:30, and"),
             (990, None, "was removed at 2024-03-01T12:16:30, and until then all decisions agree"),
             # The request was decided just before that was recorded.
             (1000.5, 5.0, "was set at 2024-03-01T12:16:40"),

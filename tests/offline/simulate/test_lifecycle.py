@@ -111,28 +111,23 @@ class LifecycleTests(SynchronousTestCase):
         AtMost.made.clear()
         return policy
 
-    def test_open(self) -> None:
-        """Open loop it counts the requests that were under way when each began."""
-        recording = recorded()
-        for most in (1, 2, 3):
-            decisions = openLoop(recording, self.trials(recording, f"at-most:{most}")).to_pylist()
-            said = {(row["seq"], row["is_refused"]) for row in decisions}
-            self.assertEqual(said, openTruth(recording, most))
-            admitted = sum(not row["is_refused"] for row in decisions)
-            self.assertGreater(len(decisions) - admitted, 20)
-            self.check(self.replayed(), admitted)
-
-    def test_closed(self) -> None:
-        """Closed loop those that are refused come later, and others meet them."""
+    def test_counted(self) -> None:
+        """
+        Open loop it counts the requests that were under way when each began; closed loop those that are refused come
+        later, and others meet them.
+        """
         recording = recorded()
         [run] = recording.runs()
         for most in (1, 2, 3):
-            decisions = closedLoop(recording, self.trials(recording, f"at-most:{most}")).to_pylist()
-            said = {(row["conn_id"], row["at_us"], row["is_refused"]) for row in decisions}
-            self.assertEqual(said, closedTruth(recording, most, run.horizonUs))
-            admitted = sum(not row["is_refused"] for row in decisions)
-            self.assertGreater(len(decisions) - admitted, 20)
-            self.check(self.replayed(), admitted)
+            for replay, names, truth in (
+                (openLoop, ("seq", "is_refused"), openTruth(recording, most)),
+                (closedLoop, ("conn_id", "at_us", "is_refused"), closedTruth(recording, most, run.horizonUs)),
+            ):
+                decisions = replay(recording, self.trials(recording, f"at-most:{most}")).to_pylist()
+                self.assertEqual({tuple(row[name] for name in names) for row in decisions}, truth)
+                admitted = sum(not row["is_refused"] for row in decisions)
+                self.assertGreater(len(decisions) - admitted, 20)
+                self.check(self.replayed(), admitted)
 
     def test_parked(self) -> None:
         """A policy that does not count parked requests is told that one has ended when the work on it was done."""

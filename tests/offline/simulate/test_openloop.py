@@ -12,16 +12,7 @@ from admission.offline.simulate.openloop import replayOpenLoop
 from admission.offline.simulate.ordered import Ordered, OutOfOrder
 from admission.offline.simulate.runs import Gap
 from admission.offline.simulate.trials import Trial, TrialKey, planRecorded, planTrials
-from tests.kit.replaymodel import (
-    Recording,
-    alone,
-    arrivalsOf,
-    openLoop,
-    population,
-    serve,
-    steadySteps,
-    summed,
-)
+from tests.kit.replaymodel import Recording, alone, arrivalsOf, openLoop, population, serve, steadySteps, summed
 
 SECOND = 1_000_000
 IN_FORCE = {"client-bytes": "client-bytes:produce=100k"}
@@ -129,8 +120,7 @@ class OrderedTests(SynchronousTestCase):
                 self.assertTrue(str(error).endswith("sort by group, at, seq"), str(error))
 
     @given(
-        st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 3), st.integers(0, 3)), max_size=12),
-        st.integers(1, 5),
+        st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 3), st.integers(0, 3)), max_size=12), st.integers(1, 5)
     )
     def test_anyRows(self, rows: list[tuple[str | None, int, int]], cut: int) -> None:
         """Sorted rows pass, all others do not."""

@@ -336,19 +336,6 @@ class SyntheticTests(SynchronousTestCase):
         self.assertEqual(found, {clientId: (len(each), sum(each), max(each)) for clientId, each in waits.items()})
         self.assertEqual(replayed.total["exhausted_connections"], 0)
 
-    def test_otherPools(self) -> None:
-        """
-        Less of what was left makes more connections wait, more of it fewer, and then connections
-        run out of requests.
-        """
-        table = self.record("bounded:400KiB")
-        smaller, same, larger = (
-            replay(pool, *table.to_batches()).total for pool in ("bounded:340KiB", "bounded:400KiB", "bounded:600KiB")
-        )
-        self.assertGreater(smaller["waits"], 1.2 * same["waits"])
-        self.assertLess(larger["waits"], 0.8 * same["waits"])
-        self.assertGreater(larger["exhausted_connections"], 0)
-
 
 def _waitsIn(table: Iterable[Any] | pa.Table) -> Iterator[tuple[str, int]]:
     """Who had to wait, and for how long."""

@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from admission.interfaces import Refusal
 from admission.offline.simulate.trials import Trial, TrialKey, planTrials
 from tests.kit.identitygate import gate
-from tests.kit.replaymodel import Client, Recording, Step, closedLoop, openLoop, population, serve
+from tests.kit.replaymodel import Client, Recording, Step, closedLoop, population, serve
 from tests.kit.replaypolicies import candidate, install
 
 SECOND = 1_000_000
@@ -86,36 +86,3 @@ class RefusalTests(SynchronousTestCase):
                 self.assertTrue(fidelity.isTrusted, fidelity.inWords())
                 self.assertEqual((fidelity.matchShare, fidelity.missing), (1.0, 0))
                 self.assertGreater(fidelity.throttled, 50)
-
-    def test_unlimited(self) -> None:
-        """Candidates refuse as they could have, also where nobody was limited."""
-        recording = serve({}, population(2, 3), steps, 20 * SECOND, refusals=REFUSALS)
-        decisions = closedLoop(recording, self.trials(recording, "per-second:9")).to_pylist()
-        rejected = [row for row in decisions if row["is_refused"]]
-        delayed = [row for row in decisions if row["delay_us"] and not row["is_refused"]]
-        self.assertEqual({row["kind"] for row in rejected}, {"Produce"})
-        self.assertEqual({row["kind"] for row in delayed}, {"JoinGroup"})
-        self.assertGreater(min(len(rejected), len(delayed)), 50)
-
-    def test_notRecorded(self) -> None:
-        """
-        Where it is not recorded how requests can be refused, only the kinds
-        of before are, and nothing becomes a delay.
-        """
-        recording = served("per-second:12")
-        for row in recording.rows:
-            del row["refusal"]
-        for decisions in (
-            openLoop(recording, self.trials(recording, "per-second:2")),
-            closedLoop(recording, self.trials(recording, "per-second:2")),
-        ):
-            told = {(row["kind"], row["is_refused"], row["delay_us"] > 0) for row in decisions.to_pylist()}
-            self.assertEqual(
-                told,
-                {
-                    ("Produce", False, False),
-                    ("Produce", True, True),
-                    ("JoinGroup", False, False),
-                    ("Heartbeat", False, False),
-                },
-            )

@@ -81,11 +81,7 @@ class PortTests(FindingTestCase):
     """What is to be listened on."""
 
     def check(
-        self,
-        description: str,
-        reason: str | None = None,
-        isPrivileged: bool = False,
-        holder: str = "",
+        self, description: str, reason: str | None = None, isPrivileged: bool = False, holder: str = ""
     ) -> Finding:
         """Check an endpoint that cannot be listened on for C{reason}."""
         return checkPort(description, reason, isPrivileged, 1024, holder)

@@ -104,8 +104,7 @@ class ExplainTests(CommandTestCase):
     def test_nobody(self) -> None:
         """A client without limits is not throttled by any."""
         self.assertEqual(
-            self.explain("-c reports"),
-            "client id 'reports' of user 'alice' is not throttled\nno limit holds for it\n",
+            self.explain("-c reports"), "client id 'reports' of user 'alice' is not throttled\nno limit holds for it\n"
         )
 
     def test_neverSeen(self) -> None:
@@ -116,10 +115,7 @@ class ExplainTests(CommandTestCase):
         )
         lines = self.explain("-c reports", self.limit(used=0.0, usedFraction=0.0), clients=[]).splitlines()
         self.assertEqual((lines[0], len(lines)), (unknown, 4))
-        self.assertEqual(
-            self.explain("-c reports", clients=[]).splitlines(),
-            [unknown, "no limit holds for it"],
-        )
+        self.assertEqual(self.explain("-c reports", clients=[]).splitlines(), [unknown, "no limit holds for it"])
         self.assertNotIn("not known", self.explain("-c reports", self.limit(used=1.0), clients=[]))
 
     def test_noClientId(self) -> None:

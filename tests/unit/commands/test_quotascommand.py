@@ -15,9 +15,7 @@ from admission.commands import quotascommand
 from admission.commands.brokerconnection import ConnectionOptions, converse
 from admission.commands.console import CommandFailed
 from admission.interfaces import DEFAULT, QuotaEntity
-from admission.kafka.client.errors import (
-    BrokerRefused,
-)
+from admission.kafka.client.errors import BrokerRefused
 from tests.kit.commandcases import CommandTestCase, StandInConnection
 
 DEFAULT_CLIENT = QuotaEntity(clientId=DEFAULT)
@@ -157,22 +155,18 @@ class DescribeTests(QuotasTestCase):
         )
 
     def test_refused(self) -> None:
-        """A refusal is a failure."""
-        self.connection.refusal = ErrorCode.cluster_authorization_failed, "not you"
-        connecting: Deferred[Any] = succeed(self.connection)
-        asked = converse(
-            connecting, lambda connection: quotascommand.describe(connection, QuotaEntity(), isExact=False)
-        )
-        self.assertEqual(self.failureResultOf(asked, BrokerRefused).value.message, "not you")
-
-    def test_unknownEntity(self) -> None:
-        """A kind of entity that we do not know is not passed over."""
+        """A refusal is a failure, and a kind of entity that we do not know is not passed over."""
         self.connection.unknownKind = "planet"
-        connecting: Deferred[Any] = succeed(self.connection)
-        asked = converse(
-            connecting, lambda connection: quotascommand.describe(connection, QuotaEntity(), isExact=False)
-        )
-        self.assertIn("'planet'", str(self.failureResultOf(asked, CommandFailed).value))
+        for refusal, kind, words in (
+            (None, CommandFailed, "'planet'"),
+            ((ErrorCode.cluster_authorization_failed, "not you"), BrokerRefused, "not you"),
+        ):
+            self.connection.refusal = refusal
+            connecting: Deferred[Any] = succeed(self.connection)
+            asked = converse(
+                connecting, lambda connection: quotascommand.describe(connection, QuotaEntity(), isExact=False)
+            )
+            self.assertIn(words, str(self.failureResultOf(asked, kind).value))
 
 
 class AlterTests(QuotasTestCase):
@@ -212,10 +206,7 @@ class AlterTests(QuotasTestCase):
         self.assertTrue(fields["validate_only"])
         self.assertEqual(
             fields["entries"][0]["entity"],
-            [
-                {"entity_type": "user", "entity_name": "alice"},
-                {"entity_type": "client-id", "entity_name": "reports"},
-            ],
+            [{"entity_type": "user", "entity_name": "alice"}, {"entity_type": "client-id", "entity_name": "reports"}],
         )
         self.assertEqual(connection.limits, {})
 

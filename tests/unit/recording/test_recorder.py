@@ -6,19 +6,17 @@ from collections.abc import Callable, Sequence
 from math import isnan
 from typing import Any
 
-from attrs import define, field
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
-from zope.interface import implementer
 
-from admission.interfaces import IMetricsExporter, QuotaEntity
+from admission.interfaces import QuotaEntity
 from admission.kafka.recordedcolumns import KafkaRequestEvent
 from admission.metrics.histogram import Histogram
 from admission.metrics.registry import SensorRegistry
 from admission.recording.events import ConnectionEvent, LimitEvent, Origin, SensorSample
 from admission.recording.recorder import MAX_OF_FAMILY, MAX_SAMPLES, EventRecorder
-from tests.kit.brokenhistogram import BrokenHistogram
+from tests.kit.keptevents import Kept
 
 ORIGIN = Origin("0", "boot")
 
@@ -28,35 +26,21 @@ def deferToThread(function: Callable[..., Any], *args: Any) -> Deferred[Any]:
     return succeed(function(*args))
 
 
-@implementer(IMetricsExporter)
-@define(eq=False)
-class MemoryExporter:
-    """Keeps what it is given."""
+class MemoryExporter(Kept):
+    """Keeps samples as they come, and stops when the test says so."""
 
-    droppedEvents: int = 0
-    origin: Origin | None = None
-    events: list[Any] = field(factory=list)
-    samples: list[list[SensorSample]] = field(factory=list)
-    stopped: Deferred[None] | None = None
-
-    def start(self, origin: Origin, deferToThread: Callable[..., Any]) -> None:
-        """See L{IMetricsExporter}, like all others."""
-        self.origin = origin
-
-    def exportEvent(self, event: Any) -> None:
-        """Keep it."""
-        self.events.append(event)
+    def __init__(self) -> None:
+        super().__init__()
+        self.samples: list[list[SensorSample]] = []
+        self.stopped: Deferred[None] | None = None
 
     def exportSamples(self, samples: Sequence[SensorSample]) -> None:
-        """Keep them."""
         self.samples.append(list(samples))
 
     def addSensors(self, registry: SensorRegistry, name: str) -> None:
-        """One."""
         registry.addGauge(f"{name}.kept", lambda now: len(self.events))
 
     def stop(self) -> Deferred[None]:
-        """When the test says."""
         self.stopped = Deferred()
         return self.stopped
 
@@ -216,7 +200,7 @@ class RecorderTests(SynchronousTestCase):
 
     def test_brokenHistogram(self) -> None:
         """A histogram that cannot be read is left out of the samples and logged, as other sensors are."""
-        self.registry.addHistogram("Waits", BrokenHistogram())
+        self.registry.addHistogram("Waits", Histogram.__new__(Histogram))
         self.registry.addFamily("Rate", ("client",), lambda now: [(("a",), 1.0)])
         self.clock.advance(10.0)
         self.assertEqual([sample.sensor for sample in self.exporter.samples[-1]], ["Rate"])

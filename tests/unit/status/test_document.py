@@ -166,8 +166,7 @@ class HealthTests(DocumentTestCase):
         self.clock.advance(FULL_SECONDS - 0.1)
         (reason,) = self.document.reasons
         self.assertEqual(
-            reason,
-            "newcomers are refused: of 2 connections that are allowed 2 are open (maxConnections, ulimit -n)",
+            reason, "newcomers are refused: of 2 connections that are allowed 2 are open (maxConnections, ulimit -n)"
         )
         self.clock.advance(0.1)
         self.assertEqual(self.document.reasons, [])

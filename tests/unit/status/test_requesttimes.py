@@ -37,10 +37,7 @@ class RequestTimesTests(SynchronousTestCase):
                 {"kind": "Fetch", "count": 1, "medianSeconds": 0.5, "percentile99Seconds": 0.5},
             ],
         )
-        self.assertEqual(
-            dict(self.times.read(self.clock.seconds()))[("Produce", "0.99")],
-            0.05,
-        )
+        self.assertEqual(dict(self.times.read(self.clock.seconds()))[("Produce", "0.99")], 0.05)
 
     def test_others(self) -> None:
         """What was not answered, and what is of no kind, has no time."""

