@@ -75,6 +75,7 @@ class FrameProtocol(Linked, Protocol):
     @ivar host: the peer's address without its port.
     @ivar pauses: the reasons not to read.
     @ivar budget: what is asked before the pool is, if there is anything.
+    @ivar whenServed: called when what was received has been served, as far as the pauses allow, if anybody wants that.
     """
 
     factory: AdmittedFactory
@@ -85,6 +86,7 @@ class FrameProtocol(Linked, Protocol):
     makeRequest: Callable[..., ServerRequest] = ServerRequest
     maxInFlight = 1
     budget: Budget | None = None
+    whenServed: Callable[[], None] | None = None
 
     peer = host = holder = clientId = ""
     request: ServerRequest | None = None
@@ -564,6 +566,8 @@ class FrameProtocol(Linked, Protocol):
             link.isServing = False
         if link.state >= CLOSING:
             return
+        if self.whenServed is not None:
+            self.whenServed()
         if link.heldCharge is not None and not self.framer.bufferedBytes:
             # Until the last of it is parsed it stays charged, since many small requests may share it.
             link.chargeHeld()

@@ -123,6 +123,7 @@ class ClusterBackend(Backend):
         self.gateway = gateway
         self.session = session
         session.budget = self
+        session.whenServed = self._sendRequests
         self._login = ObservedLogin(gateway.mayHide)
         self._nodeLink: NodeLink | None = None
         self._connecting: Deferred[None] | None = None
@@ -342,6 +343,14 @@ class ClusterBackend(Backend):
     def _connected(self, result: Any) -> None:
         self._connecting = None
 
+    @property
+    def isReading(self) -> bool:
+        return self.session.link.isServing
+
+    def _sendRequests(self) -> None:
+        if self._nodeLink is not None:
+            self._nodeLink.pump()
+
     # Memory of one node
 
     def take(self, request: KafkaRequest, sizeBytes: int) -> bool:
@@ -482,6 +491,7 @@ class ClusterBackend(Backend):
 
     def closing(self) -> None:
         session = self.session
+        self._sendRequests()
         self.node.forget(session)
         if session.request is not None:
             session.request.leaveNode()

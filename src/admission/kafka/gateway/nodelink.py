@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from typing import Any, Final, Protocol as TypingProtocol
 
 from twisted.internet import tcp
@@ -26,6 +27,9 @@ from .nodes import Node
 
 PIECE_BYTES: Final = 64 << 10
 """How much of a request is handed to the transport at a time."""
+
+MAX_SENT_AT_ONCE: Final = 64
+"""How many requests the kernel is given in one call."""
 
 CLOSE_SECONDS: Final = 10.0
 """How long requests may take to leave after their client has."""
@@ -53,6 +57,12 @@ class LinkUser(TypingProtocol):
         @param sizeBytes: how many bytes follow the correlation id.
         @return: given each part of these, and whether it is the last.
         @raise ResponseRefused: if there is no such request.
+        """
+
+    @property
+    def isReading(self) -> bool:
+        """
+        Whether it may send more in this turn, and calls L{NodeLink.pump} after that.
         """
 
     def linkLost(self, reason: str) -> None:
@@ -101,7 +111,8 @@ class NodeLink(Protocol):
 
     def send(self, lease: ILease, isAwaited: bool = True) -> None:
         """
-        Send a request, which the node holds already, and release it when it has been handed over.
+        Send a request, which the node holds already, and release it when it has been handed over.  While its user reads
+        more of them, it is sent with these, by L{pump}.
 
         @param isAwaited: whether its client waits for an answer; if not, it is sent even if the client has gone.
         """
@@ -112,39 +123,81 @@ class NodeLink(Protocol):
         if self.isLost:
             # Connecting has failed at once, or it has just been lost and its user is about to be told.
             self._discard()
-        self._pump()
+        elif not self._user.isReading:
+            self.pump()
 
-    def _pump(self) -> None:
+    def pump(self) -> None:
+        """
+        Hand over to the transport what it takes.
+        """
         while self._unsent and self._isTaking and not self.isLost:
+            handle = self._directHandle()
+            if handle is not None and self._sendDirectly(handle):
+                continue
             lease, _ = self._unsent[0]
             view = lease.buffer
             assert view is not None
-            if isinstance(self.transport, tcp.Connection) and isDirect(self.transport):
-                self._sendDirectly(view)
             sent = self._sentBytes
-            if sent < len(view):
-                prefix = _LENGTH.pack(len(view))[sent:] if sent < 0 else b""
-                begin = max(sent, 0)
-                with view[begin : begin + PIECE_BYTES] as piece:
-                    self._sentBytes = begin + len(piece)
-                    self.transport.write(prefix + bytes(piece))
+            prefix = _LENGTH.pack(len(view))[sent:] if sent < 0 else b""
+            begin = max(sent, 0)
+            with view[begin : begin + PIECE_BYTES] as piece:
+                self._sentBytes = begin + len(piece)
+                self.transport.write(prefix + bytes(piece))
             if self._sentBytes == len(view):
                 del view
-                self._handedOver()
+                self._unsent.popleft()
+                self._sentBytes = -_LENGTH.size
+                self._handedOver(lease)
 
-    def _sendDirectly(self, view: memoryview) -> None:
-        sent = self._sentBytes
-        with view[max(sent, 0) :] as rest:
-            parts = (_LENGTH.pack(len(view))[sent:], rest) if sent < 0 else (rest,)
-            try:
-                # The transport learns of any error when it writes the rest.
-                self._sentBytes += self.transport.getHandle().sendmsg(parts)
-            except OSError:
-                pass
+    def _directHandle(self) -> Any:
+        """
+        The socket, where nothing is between it and us that has to go first.
+        """
+        transport = self.transport
+        return transport.getHandle() if isinstance(transport, tcp.Connection) and isDirect(transport) else None
 
-    def _handedOver(self) -> None:
-        lease, _ = self._unsent.popleft()
-        self._sentBytes = -_LENGTH.size
+    def _sendDirectly(self, handle: Any) -> bool:
+        """
+        Give the kernel several requests in one call, without a copy.
+
+        @param handle: the socket.
+        @return: whether it has taken all of these.
+        """
+        parts: list[Any] = []
+        offeredBytes, takenBytes, sent = 0, 0, self._sentBytes
+        for lease, _ in islice(self._unsent, MAX_SENT_AT_ONCE):
+            view = lease.buffer
+            assert view is not None
+            if sent < 0:
+                parts.append(_LENGTH.pack(len(view))[sent:])
+            parts.append(view[max(sent, 0) :])
+            offeredBytes += len(view) - sent
+            sent = -_LENGTH.size
+            if offeredBytes >= PIECE_BYTES:
+                break
+        del view
+        try:
+            takenBytes = handle.sendmsg(parts)
+        except OSError:
+            # The transport learns of any error when it writes the rest.
+            pass
+        finally:
+            for part in parts:
+                if isinstance(part, memoryview):
+                    part.release()
+        sentBytes = self._sentBytes + takenBytes
+        handedOver: list[ILease] = []
+        while self._unsent and sentBytes >= self._unsent[0][0].sizeBytes:
+            lease, _ = self._unsent.popleft()
+            sentBytes -= _LENGTH.size + lease.sizeBytes
+            handedOver.append(lease)
+        # Before any is released: that may have its user send more.
+        self._sentBytes = sentBytes
+        for lease in handedOver:
+            self._handedOver(lease)
+        return takenBytes == offeredBytes
+
+    def _handedOver(self, lease: ILease) -> None:
         sizeBytes = lease.sizeBytes
         lease.release()
         self.node.tookSeconds = self._clock.seconds()
@@ -209,6 +262,9 @@ class NodeLink(Protocol):
         The session needs it no more: end when what wants no answer has been sent.
         """
         if self._isClosing or self.isLost:
+            return
+        self.pump()
+        if self.isLost:
             return
         self._isClosing = True
         if all(isAwaited for _, isAwaited in self._unsent):
@@ -295,7 +351,7 @@ class NodeLink(Protocol):
         self._isConnected = self._isTaking = True
         if self._isReadingPaused:
             transport.pauseProducing()
-        self._pump()
+        self.pump()
         if self._isClosing and not self._unsent:
             self._loseConnection()
 
@@ -323,7 +379,7 @@ class NodeLink(Protocol):
         self.node.tookSeconds = self._clock.seconds()
         self.node.stalledLinks.pop(self, None)
         self._sendDeadline.stop()
-        self._pump()
+        self.pump()
 
     def stopProducing(self) -> None:
         """

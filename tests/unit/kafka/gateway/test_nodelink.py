@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 from hypothesis import given, settings, strategies as st
 from twisted.internet.address import IPv4Address
@@ -36,6 +38,7 @@ class RecordingUser:
         self.sizes: list[int] = []
         self.reasons: list[str] = []
         self.refused: set[int] = set()
+        self.isReading = False
 
     def responseBegun(self, sizeBytes: int, correlationId: int) -> Callable[[bytes, bool], None]:
         """Take a response, or refuse it."""
@@ -54,6 +57,19 @@ class RecordingUser:
     def linkLost(self, reason: str) -> None:
         """Remember why."""
         self.reasons.append(reason)
+
+
+class More:
+    """Has more to send when the node has room again."""
+
+    wantedBytes, holder = 4, ""
+
+    def __init__(self, case: Any, sent: list[bytes]) -> None:
+        self._case, self._sent = case, sent
+
+    def allocateAgain(self) -> None:
+        self._sent.append(b"more")
+        self._case.send(b"more")
 
 
 def response(number: int, body: bytes) -> bytes:
@@ -147,6 +163,44 @@ class RequestTests(LinkTestCase):
         self.clock.advance(0)
         self.assertEqual(bytes(self.transport.received), b"".join(map(framed, bodies)))
         self.checkWhole()
+
+    @given(
+        st.lists(st.tuples(st.integers(1, 40_000), st.booleans()), max_size=100),
+        st.lists(st.none() | st.integers(0, 200_000), max_size=20),
+    )
+    @settings(max_examples=60, deadline=None)
+    def test_direct(self, requests: list[tuple[int, bool]], takes: list[int | None]) -> None:
+        """
+        So they do where the kernel is given several at once, and takes some of that or nothing; also if more is sent
+        when the memory of one is free.
+        """
+        self.setUp()
+        self.connect()
+        kernel = SimpleNamespace(sendmsg=lambda parts: self.taken(parts, takes))
+        self.patch(self.link, "_directHandle", lambda: None if self.transport.unsent else kernel)
+        sent: list[bytes] = []
+        more = More(self, sent)
+        for index, (size, self.user.isReading) in enumerate(requests):
+            if not index % 3:
+                self.node.wait(more)
+            sent.append(bytes((index + 1,)) * size)
+            self.send(sent[-1])
+        self.user.isReading = False
+        self.node.forget(more)
+        self.link.pump()
+        self.clock.advance(0)
+        self.assertEqual(bytes(self.transport.received), b"".join(map(framed, sent)))
+        self.checkWhole()
+
+    def taken(self, parts: list[Any], takes: list[int | None]) -> int:
+        """Take as much as is said of what a kernel is given; all of it when nothing is said any more."""
+        offered = b"".join(parts)
+        limitBytes = takes.pop(0) if takes else len(offered)
+        if limitBytes is None:
+            raise BlockingIOError
+        sizeBytes = min(limitBytes, len(offered))
+        self.transport.received += offered[:sizeBytes]
+        return sizeBytes
 
     def test_stopped(self) -> None:
         """A node that takes nothing for a time is given up, and why is said once."""
