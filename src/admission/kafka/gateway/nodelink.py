@@ -132,7 +132,8 @@ class NodeLink(Protocol):
         """
         while self._unsent and self._isTaking and not self.isLost:
             handle = self._directHandle()
-            if handle is not None and self._sendDirectly(handle):
+            # What it releases may have its user send the rest, or end it.
+            if handle is not None and (self._sendDirectly(handle) or not self._unsent or self.isLost):
                 continue
             lease, _ = self._unsent[0]
             view = lease.buffer
