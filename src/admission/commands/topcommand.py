@@ -143,7 +143,8 @@ def _linesOf(now: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iterat
         free = ""
         if disk["freeBytes"] is not None:
             free = f", {roundedBytes(disk['freeBytes'])} of {roundedBytes(disk['totalBytes'])} free"
-        yield f"disk         {roundedBytes(disk['usedBytes'])} in {disk['topicCount']} topics{free}"
+        topics = "1 topic" if disk["topicCount"] == 1 else f"{disk['topicCount']} topics"
+        yield f"disk         {roundedBytes(disk['usedBytes'])} in {topics}{free}"
     if purgatory is not None:
         slowest = purgatory["waitPercentile99Seconds"]
         wait = "" if slowest is None else f"; 99% wait {roundedSeconds(slowest)} or less"
@@ -151,7 +152,7 @@ def _linesOf(now: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iterat
         yield f"purgatory    {purgatory['watched']} wait, {expired} ran out of time{wait}"
     yield ""
     if throttled is not None:
-        yield f"clients over a quota: {throttled['count']}"
+        yield f"clients over a quota now or in the last ten seconds: {throttled['count']}"
         yield from _tableOf(
             ("Client", "Limit", "Used", "Of it", "Throttled"),
             [
