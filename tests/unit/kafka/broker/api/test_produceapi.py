@@ -58,10 +58,6 @@ class ProduceTests(BrokerTestCase):
         (record,) = decodeRecords(fetched.records)
         self.assertEqual((record.value, record.offset), (b"12", 9))
 
-    def test_logStartOffset(self) -> None:
-        """From version 5 on the start of the log is told."""
-        self.assertEqual(self.client.produce("events", batchOf(b"1"), apiVersion=5).log_start_offset, 0)
-
     def test_compressed(self) -> None:
         """Every compression that there is passes through as it is, and one that is not there is refused."""
         nowMs = int(self.wallSeconds * 1000)

@@ -509,13 +509,6 @@ class LimitsTests(GroupsTestCase):
         )
         self.assertEqual([group.groupId for group in self.rig.groups.all], ["readers"])
 
-    def test_bytesOfAll(self) -> None:
-        """So may all groups together."""
-        large = (("range", bytes(6000)),)
-        self.assertIsNone(self.consumer(protocols=large, holder="a").join())
-        refused = self.consumer(groupId="b", protocols=large, holder="b").join()
-        self.assertEqual(refused, ErrorCode.group_max_size_reached)
-
     def test_bytesOfHolder(self) -> None:
         """The members of one holder take no more of that than they leave, until they go."""
         self.rig = self.buildRig(maxGroups=4)

@@ -472,14 +472,6 @@ class SessionTests(GroupsTestCase):
         self.rig.wait(2.1)
         self.assertEqual(again.assignment, again.memberId.encode())
 
-    def test_pendingThrottled(self) -> None:
-        """Nor does a client that has yet to join with the id that it was told."""
-        first = self.consumer(mustKnowItsId=True)
-        self.assertEqual(first.join(), ErrorCode.member_id_required)
-        self.rig.groups.throttled(first, 15.0)
-        self.rig.wait(24.9)
-        self.assertIsNone(first.join())
-
 
 class FailingLogTests(GroupsTestCase):
     """What cannot be stored does not happen, and is tried again."""

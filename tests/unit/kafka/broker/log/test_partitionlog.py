@@ -287,12 +287,6 @@ class FlushTests(PartitionTestCase):
 class ReadTests(PartitionTestCase):
     """Reading over several segments."""
 
-    def test_bytesFrom(self) -> None:
-        """The size of all batches from an offset on, wherever they are."""
-        self.fill(*range(5))
-        for offset in range(5):
-            self.assertEqual(self.partition.bytesFrom(self.files, offset), (5 - offset) * BATCH_BYTES)
-
     def test_epochs(self) -> None:
         """
         An epoch ends where the next one begins, the last one at the high watermark; for an epoch without
