@@ -181,17 +181,6 @@ class ConfluentTests(SynchronousTestCase):
             self.assertEqual(consume(settings, self.topic, 2), [(0, largest), (1, b"small")])
             self.assertEqual(self.batches()[0].sizeBytes, LARGEST_BATCH_BYTES)
 
-    def test_topicsAreNotCreated(self) -> None:
-        """
-        Where automatic creation is off, producing to a topic that is not there fails with an error of the client's,
-        and makes none.
-        """
-        broker = sharedBroker("--set", "auto.create.topics.enable=false")
-        settings = settingsOf(broker, topic_metadata_propagation_max_ms=1, message_timeout_ms=30_000)
-        self.assertEqual(self.failure(settings, b"value").name(), "UNKNOWN_TOPIC_OR_PART")
-        with RawClient(broker.port) as raw:
-            self.assertRaisesRegex(AssertionError, "unknown_topic_or_partition", raw.createTopic, self.topic)
-
     def test_offsetsForTimes(self) -> None:
         """Offsets are found by time."""
         settings = settingsOf(self.broker)
@@ -211,17 +200,6 @@ class ConfluentTests(SynchronousTestCase):
                 asked = [TopicPartition(self.topic, 0, timestampMs)]
                 (found,) = consumer.offsets_for_times(asked, PATIENCE_SECONDS)
                 self.assertEqual((found.error, found.offset), (None, offset))
-
-    def test_start(self) -> None:
-        """
-        A consumer starts where it is told to; where there is nothing, it begins again at the earliest record if it is
-        told that.
-        """
-        settings = settingsOf(self.broker)
-        self.produce(settings, [b"%d" % number for number in range(50)])
-        for start, reset, first in ((0, "error", 0), (37, "error", 37), (10**9, "earliest", 0)):
-            received = consume(settings, self.topic, 50 - first, start, reset)
-            self.assertEqual([offset for offset, _ in received], list(range(first, 50)))
 
     def test_longPoll(self) -> None:
         """A consumer that waits at the end gets the next record when it arrives, long before its time is up."""

@@ -287,11 +287,6 @@ class ConfluentTests(SecurityTestCase):
         """What the broker has said during the test."""
         return self.broker.log(self.mark)
 
-    def test_noLogin(self) -> None:
-        """A client that does not log in is closed, and the log says what it wanted."""
-        self.errors(Door(self.broker.port), lambda: "before it had logged in" in self.log())
-        self.assertRegex(self.log(), r"it sent \w+ before it had logged in")
-
 
 class ListenerTests(SynchronousTestCase):
     """A broker with a port for which clients log in, beside ports for which they need not."""

@@ -403,17 +403,6 @@ class HealthTests(BrokerStatusTestCase):
         self.assertEqual(self.document.reasons, [])
         self.logged.clear()
 
-    def test_flushFailed(self) -> None:
-        """So is one whose flush has failed, for good: a later success proves nothing."""
-        self.disk.flushError = OSError("the disk is gone")
-        self.connect().produce("events", batchOf(b"1"))
-        self.clock.advance(1.0)
-        self.assertReason("a flush to the disk failed", "the disk is gone", "restart the broker")
-        self.disk.flushError = None
-        self.clock.advance(1.0)
-        self.assertReason("a flush to the disk failed", "the disk is gone", "restart the broker")
-        self.logged.clear()
-
 
 class OptionsTests(StatusTestCase):
     """C{--status} opens the port."""

@@ -413,15 +413,6 @@ class RefusalTests(GroupsTestCase):
         self.assertEqual(stale.heartbeat(), ErrorCode.illegal_generation)
         self.assertEqual(stale.sync(), ErrorCode.illegal_generation)
 
-    def test_unknownMember(self) -> None:
-        """Nor do strangers."""
-        first = self.consumer()
-        self.stable(first)
-        stranger = self.consumer(memberId="stranger")
-        self.assertEqual(stranger.heartbeat(), ErrorCode.unknown_member_id)
-        self.assertEqual(stranger.leave(), ErrorCode.unknown_member_id)
-        self.assertEqual(stranger.sync(), ErrorCode.unknown_member_id)
-
     def test_protocolOfSync(self) -> None:
         """Who says in a sync what the protocol is must know."""
         first = self.consumer()

@@ -311,12 +311,6 @@ class ReadTests(LogTestCase):
         self.clock.turn()
         self.assertEqual(self.offsets(self.read(self.events, 6, 10_000)), [6])
 
-    def test_copies(self) -> None:
-        """What was read stays as it is when the log is closed."""
-        (batch,) = self.read(self.events, 4, 10_000)
-        self.successResultOf(self.log.close())
-        self.assertEqual(self.offsets([batch]), [4, 5])
-
 
 class TimestampTests(LogTestCase):
     """Finding records by time through the log."""

@@ -83,15 +83,6 @@ class LocalFileTests(DiskTestCase):
         ):
             self.assertEqual(file.read(position, sizeBytes), expected)
 
-    def test_truncate(self) -> None:
-        """What is cut off is gone; what is written behind it begins there."""
-        file = self.open()
-        file.write([b"0123456789"], 0)
-        file.truncate(4)
-        self.assertEqual(file.size(), 4)
-        file.write([b"x"], 4)
-        self.assertEqual(file.read(0, 100), b"0123x")
-
     def test_nothing(self) -> None:
         """Nothing is written for no buffers, and for empty ones."""
         file = self.open()

@@ -80,12 +80,6 @@ class TopicTests(LogTestCase):
             self.log.deleteTopic(name)
         self.log.createTopic("team_orders_eu", 1, {})
 
-    def test_exists(self) -> None:
-        """A name is given once."""
-        topic = self.log.createTopic("events", 1, {})
-        self.assertRaises(TopicExists, self.log.createTopic, "events", 2, {})
-        self.assertIs(self.log.topic("events"), topic)
-
     def test_partitionCounts(self) -> None:
         """Counts that make no sense or exceed the limit of the log are refused."""
         for count in (0, -1, 11):
