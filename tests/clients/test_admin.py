@@ -6,14 +6,7 @@ import itertools
 from typing import Any
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ConfigSource,
-    NewTopic,
-)
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ConfigSource, NewTopic
 from kio.schema.errors import ErrorCode
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -59,8 +52,7 @@ class AdminTests(SynchronousTestCase):
         self.assertIsNone(self.create(num_partitions=5))
         self.assertEqual(self.partitionCount(self.topic), 5)
         self.assertEqual(
-            self.create(num_partitions=5),
-            (ErrorCode.topic_already_exists, f"there is a topic '{self.topic}' already"),
+            self.create(num_partitions=5), (ErrorCode.topic_already_exists, f"there is a topic '{self.topic}' already")
         )
         self.assertIsNone(self.answer(self.admin.delete_topics([self.topic])))
         self.assertEqual(self.partitionCount(self.topic), 0)

@@ -16,11 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from attrs import frozen
-from confluent_kafka import (
-    KafkaError,
-    KafkaException,
-    Producer,
-)
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic
 from kio.schema.errors import ErrorCode
 from twisted.trial.unittest import SynchronousTestCase

@@ -9,15 +9,7 @@ from attrs import define, field
 from admission.connection.pauses import Pause
 from admission.control import AdmissionControl
 from admission.gate.slowbodies import BODY_GRACE_SECONDS
-from admission.interfaces import (
-    ADMITTED,
-    NOTHING,
-    Decision,
-    QuotaEntity,
-    Request,
-    Traits,
-    Usage,
-)
+from admission.interfaces import ADMITTED, NOTHING, Decision, QuotaEntity, Request, Traits, Usage
 from admission.kafka.broker.produceresponses import throttleTimeMs
 from admission.quotas.policy import QuotaPolicy
 from tests.kit.brokerfixture import BrokerTestCase, batchOf, fetchFields, produceFields, requestOf

@@ -32,21 +32,10 @@ GROUP = "readers"
 
 API_NAMES = {
     clientApi(name).apiKey: name
-    for name in [
-        "ApiVersions",
-        "Fetch",
-        "FindCoordinator",
-        "Heartbeat",
-        "JoinGroup",
-        "LeaveGroup",
-        "ListOffsets",
-        "Metadata",
-        "OffsetCommit",
-        "OffsetFetch",
-        "SaslAuthenticate",
-        "SaslHandshake",
-        "SyncGroup",
-    ]
+    for name in (
+        *("ApiVersions", "Fetch", "FindCoordinator", "Heartbeat", "JoinGroup", "LeaveGroup", "ListOffsets"),
+        *("Metadata", "OffsetCommit", "OffsetFetch", "SaslAuthenticate", "SaslHandshake", "SyncGroup"),
+    )
 }
 """What the brokers speak, unless told otherwise."""
 
@@ -296,10 +285,7 @@ class FakeCluster:
                     "name": each.name,
                     "error_code": self.topicErrors.get(each.name, missing),
                     "partitions": [
-                        {
-                            "partition_index": index,
-                            "leader_id": self.leaders.get(TopicPartition(each.name, index), 1),
-                        }
+                        {"partition_index": index, "leader_id": self.leaders.get(TopicPartition(each.name, index), 1)}
                         for index in partitions
                     ],
                 }

@@ -12,11 +12,7 @@ from twisted.logger import LogLevel, formatEvent
 
 from admission.kafka.kafkarequest import Address
 from admission.kafka.wire.versions import API_VERSIONS, APIS
-from tests.kit.brokerfixture import (
-    BrokerTestCase,
-    codes,
-    requestOf,
-)
+from tests.kit.brokerfixture import BrokerTestCase, codes, requestOf
 
 
 class ApiVersionsTests(BrokerTestCase):

@@ -463,12 +463,7 @@ class LimitsTests(GroupsTestCase):
         """There are only so many groups, of which one holder has no more than it leaves; the log says so at times."""
         refused = ErrorCode.policy_violation
         with capturedLogs() as captured:
-            for name, holder, refusal in (
-                ("a", "x", None),
-                ("b", "x", refused),
-                ("c", "y", None),
-                ("d", "z", refused),
-            ):
+            for name, holder, refusal in (("a", "x", None), ("b", "x", refused), ("c", "y", None), ("d", "z", refused)):
                 self.assertEqual(self.consumer(groupId=name, holder=holder).join(), refusal)
             self.rig.wait(60.0)
             self.assertEqual(self.simple(holder="z"), refused)

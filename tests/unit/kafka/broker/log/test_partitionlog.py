@@ -120,11 +120,7 @@ class AppendTests(PartitionTestCase):
         self.fill(*range(5))
         self.assertEqual(
             self.names(),
-            {
-                segmentName(0): 2 * BATCH_BYTES,
-                segmentName(2): 2 * BATCH_BYTES,
-                segmentName(4): BATCH_BYTES,
-            },
+            {segmentName(0): 2 * BATCH_BYTES, segmentName(2): 2 * BATCH_BYTES, segmentName(4): BATCH_BYTES},
         )
         self.assertEqual((self.read(), self.read(3)), ([0, 1, 2, 3, 4], [3, 4]))
         self.assertEqual(self.partition.sizeBytes, 5 * BATCH_BYTES)

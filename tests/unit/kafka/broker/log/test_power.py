@@ -82,10 +82,7 @@ class SabotageTests(HistoriesTestCase):
     """The histories find faults that are seeded on purpose."""
 
     def assertFound(
-        self,
-        sabotage: Callable[[], Sabotage] = nullcontext,
-        ignores: Ignores | None = None,
-        maxSeeds: int = MAX_SEEDS,
+        self, sabotage: Callable[[], Sabotage] = nullcontext, ignores: Ignores | None = None, maxSeeds: int = MAX_SEEDS
     ) -> None:
         """
         Some history fails.
