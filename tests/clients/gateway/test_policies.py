@@ -176,7 +176,7 @@ class OtherThrottleTests(PolicyTestCase):
         limit = ("--broker", node, "--client-id", "test")
         self.admission("quotas", "set", *limit, "producer_byte_rate=10k")
         self.addCleanup(self.admission, "quotas", "remove", *limit, "producer_byte_rate")
-        batch = batchOf(bytes(300_000), timestampMs=int(time.time() * 1000))
+        batch = batchOf(bytes(150_000), timestampMs=int(time.time() * 1000))
         data = [{"name": self.topic, "partition_data": [{"index": 0, "records": batch}]}]
         request = requestOf("Produce", 9, acks=1, timeout=30_000, topic_data=data)
         with Connection(self.nodeAddress(self.cluster.leaders(self.topic)[0])) as connection:

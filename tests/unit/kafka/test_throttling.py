@@ -327,28 +327,18 @@ class OthersTests(ThrottlingTestCase):
         taken for as long as it takes.
         """
         client = self.connect()
-        client.send(
-            "JoinGroup",
-            5,
-            group_id="g",
-            session_timeout=9_000,
-            rebalance_timeout=9_000,
-            protocol_type="consumer",
-            protocols=[{"name": "range", "metadata": b""}],
-        )
+        times = {"session_timeout": 9_000, "rebalance_timeout": 9_000}
+        join = {
+            "group_id": "g",
+            "protocol_type": "consumer",
+            "protocols": [{"name": "range", "metadata": b""}],
+            **times,
+        }
+        client.send("JoinGroup", 5, **join)
         client.receive()
         [group] = self.broker.groups.all
         [memberId] = group.pending or group.members
-        client.send(
-            "JoinGroup",
-            5,
-            group_id="g",
-            member_id=memberId,
-            session_timeout=9_000,
-            rebalance_timeout=9_000,
-            protocol_type="consumer",
-            protocols=[{"name": "range", "metadata": b""}],
-        )
+        client.send("JoinGroup", 5, member_id=memberId, **join)
         self.clock.advance(4.0)
         joined = client.receive()
         stranger = self.connect()

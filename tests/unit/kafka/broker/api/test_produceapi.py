@@ -292,14 +292,10 @@ class IdempotenceTests(BrokerTestCase):
         self.assertEqual([self.produce(0), self.produce(1), self.produce(0)], [(0, 0), (0, 1), (0, 0)])
         self.assertEqual(self.log.topic("events").partitions[0].highWatermark, 2)
 
-    def test_gap(self) -> None:
-        """A batch that leaves others out is out of order."""
-        self.produce(0)
-        self.assertEqual(self.produce(2), (ErrorCode.out_of_order_sequence_number, -1))
-
-    def test_epoch(self) -> None:
-        """A producer that has been replaced is refused."""
+    def test_refused(self) -> None:
+        """A batch that leaves others out is out of order, and a producer that has been replaced is refused."""
         self.produce(0, producerEpoch=1)
+        self.assertEqual(self.produce(2, producerEpoch=1), (ErrorCode.out_of_order_sequence_number, -1))
         self.assertEqual(self.produce(1, producerEpoch=0), (ErrorCode.invalid_producer_epoch, -1))
 
 
