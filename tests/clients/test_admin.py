@@ -6,15 +6,7 @@ import itertools
 from typing import Any
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ConfigSource,
-    NewPartitions,
-    NewTopic,
-)
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ConfigSource, NewTopic
 from kio.schema.errors import ErrorCode
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -60,8 +52,7 @@ class AdminTests(SynchronousTestCase):
         self.assertIsNone(self.create(num_partitions=5))
         self.assertEqual(self.partitionCount(self.topic), 5)
         self.assertEqual(
-            self.create(num_partitions=5),
-            (ErrorCode.topic_already_exists, f"there is a topic '{self.topic}' already"),
+            self.create(num_partitions=5), (ErrorCode.topic_already_exists, f"there is a topic '{self.topic}' already")
         )
         self.assertIsNone(self.answer(self.admin.delete_topics([self.topic])))
         self.assertEqual(self.partitionCount(self.topic), 0)
@@ -69,47 +60,6 @@ class AdminTests(SynchronousTestCase):
         self.assertEqual(code, ErrorCode.unknown_topic_or_partition)
         self.assertIsNone(self.create())
         self.assertEqual(self.partitionCount(self.topic), PARTITIONS)
-
-    def test_refusals(self) -> None:
-        """What one broker cannot do is refused in words, and nothing is made."""
-        for settings, expectedCode, expectedWords in (
-            ({"replication_factor": 3}, ErrorCode.invalid_replication_factor, "can be 1 and not 3"),
-            (
-                {"num_partitions": 1, "replica_assignment": [[7]]},
-                ErrorCode.invalid_replica_assignment,
-                "on the one broker, 1, only",
-            ),
-            ({"config": {"retention.ms": "soon"}}, ErrorCode.invalid_config, "'soon' is not a whole number"),
-            ({"config": {"no.such": "1"}}, ErrorCode.invalid_config, "topics have no setting 'no.such' here"),
-            ({"topic": "a b"}, ErrorCode.invalid_topic_exception, "'a b' cannot be the name of a topic"),
-        ):
-            code, words = self.create(**settings)
-            self.assertEqual(code, expectedCode)
-            self.assertIn(expectedWords, words)
-        self.assertEqual(self.partitionCount(self.topic), 0)
-
-    def test_createPartitions(self) -> None:
-        """A topic can get more partitions, and never fewer."""
-        self.create(num_partitions=2)
-
-        def grow(count: int, **options: Any) -> Any:
-            wanted = NewPartitions(self.topic, count)
-            return self.answer(self.admin.create_partitions([wanted], **options))
-
-        self.assertIsNone(grow(4, validate_only=True))
-        self.assertEqual(self.partitionCount(self.topic), 2)
-        self.assertIsNone(grow(4))
-        self.assertEqual(self.partitionCount(self.topic), 4)
-        self.assertEqual(grow(4)[0], ErrorCode.invalid_partitions)
-
-    def test_describeCluster(self) -> None:
-        """The cluster is the one broker, at the address that the client used."""
-        described = self.admin.describe_cluster().result(PATIENCE_SECONDS)
-        self.assertEqual(
-            [(node.id, node.host, node.port) for node in described.nodes], [(1, "127.0.0.1", self.broker.port)]
-        )
-        self.assertEqual(described.controller.id, 1)
-        self.assertEqual(len(described.cluster_id), 22)
 
     def test_configs(self) -> None:
         """
@@ -139,16 +89,3 @@ class AdminTests(SynchronousTestCase):
         self.assertIsNone(alter("max.message.bytes", None, AlterConfigOpType.DELETE))
         self.assertEqual(described("max.message.bytes"), ("1048588", default))
         self.assertEqual(alter("cleanup.policy", "compact", AlterConfigOpType.SET)[0], ErrorCode.invalid_config)
-
-    def test_brokerConfigs(self) -> None:
-        """The broker describes its own settings; they cannot be changed while it runs."""
-        resource = ConfigResource("broker", "1")
-        described = self.answer(self.admin.describe_configs([resource]))
-        self.assertEqual(described["num.partitions"].value, str(PARTITIONS))
-        self.assertTrue(described["num.partitions"].is_read_only)
-        self.assertEqual(described["message.max.bytes"].value, "1048588")
-        entry = ConfigEntry("num.partitions", "5", incremental_operation=AlterConfigOpType.SET)
-        changed = ConfigResource("broker", "1", incremental_configs=[entry])
-        code, words = self.answer(self.admin.incremental_alter_configs([changed]))
-        self.assertEqual(code, ErrorCode.invalid_request)
-        self.assertIn("only the settings of topics can be changed", words)

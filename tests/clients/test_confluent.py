@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Any
 
 from attrs import evolve
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaException, Producer, TopicPartition
 from kio.schema.errors import ErrorCode
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -22,7 +22,6 @@ from tests.kit.brokerprocess import (
     certificates,
     sharedBroker,
     sharedMeasuredBroker,
-    strangersAuthority,
     until,
 )
 from tests.kit.libraries import ConfluentProducer, Message, Settings, confluentArguments, produceAll
@@ -124,32 +123,6 @@ class ConfluentTests(SynchronousTestCase):
         with RawClient(self.broker.port) as raw:
             return [batch for batch, _ in raw.batches(self.topic)]
 
-    def hasMetadata(self, settings: Settings) -> bool:
-        """
-        Whether the client can talk to the broker.
-
-        @return: L{False} if it does not trust it.
-        """
-        errors: list[KafkaError] = []
-        producer = Producer(confluentArguments(settings) | {"error_cb": errors.append})
-        deadline = monotonic() + PATIENCE_SECONDS
-        while monotonic() < deadline:
-            try:
-                producer.list_topics(self.topic, timeout=1.0)
-            except KafkaException:
-                producer.poll(0)
-                if any(error.code() == KafkaError._SSL for error in errors):
-                    return False
-            else:
-                return True
-        raise AssertionError(errors)
-
-    def test_wrongAuthority(self) -> None:
-        """A client that trusts somebody else does not talk to the broker."""
-        settings = settingsOf(self.broker, isTLS=True)
-        self.assertFalse(self.hasMetadata(evolve(settings, authority=strangersAuthority())))
-        self.assertTrue(self.hasMetadata(settings))
-
     def test_acks(self) -> None:
         """Records arrive, in order, whatever acknowledgement their producer wants."""
         for acks in (0, 1, -1):
@@ -171,16 +144,6 @@ class ConfluentTests(SynchronousTestCase):
             batches = self.batches()
             self.assertEqual({batch.compression for batch in batches}, {number})
             self.assertLess(sum(batch.sizeBytes for batch in batches), 25_000)
-
-    def test_idempotence(self) -> None:
-        """An idempotent producer's batches carry its id and an unbroken sequence."""
-        settings = settingsOf(self.broker, enable_idempotence=True, batch_size=1000)
-        self.produce(settings, [b"%d" % number for number in range(200)])
-        batches = self.batches()
-        self.assertEqual(len({batch.producerId for batch in batches}), 1)
-        self.assertGreaterEqual(batches[0].producerId, 0)
-        self.assertEqual([batch.baseSequence for batch in batches], [batch.baseOffset for batch in batches])
-        self.assertGreater(len(batches), 1)
 
     def test_lostResponses(self) -> None:
         """
@@ -218,17 +181,6 @@ class ConfluentTests(SynchronousTestCase):
             self.assertEqual(consume(settings, self.topic, 2), [(0, largest), (1, b"small")])
             self.assertEqual(self.batches()[0].sizeBytes, LARGEST_BATCH_BYTES)
 
-    def test_topicsAreNotCreated(self) -> None:
-        """
-        Where automatic creation is off, producing to a topic that is not there fails with an error of the client's,
-        and makes none.
-        """
-        broker = sharedBroker("--set", "auto.create.topics.enable=false")
-        settings = settingsOf(broker, topic_metadata_propagation_max_ms=1, message_timeout_ms=30_000)
-        self.assertEqual(self.failure(settings, b"value").name(), "UNKNOWN_TOPIC_OR_PART")
-        with RawClient(broker.port) as raw:
-            self.assertRaisesRegex(AssertionError, "unknown_topic_or_partition", raw.createTopic, self.topic)
-
     def test_offsetsForTimes(self) -> None:
         """Offsets are found by time."""
         settings = settingsOf(self.broker)
@@ -248,27 +200,6 @@ class ConfluentTests(SynchronousTestCase):
                 asked = [TopicPartition(self.topic, 0, timestampMs)]
                 (found,) = consumer.offsets_for_times(asked, PATIENCE_SECONDS)
                 self.assertEqual((found.error, found.offset), (None, offset))
-
-    def test_start(self) -> None:
-        """
-        A consumer starts where it is told to; where there is nothing, it begins again at the earliest record if it is
-        told that.
-        """
-        settings = settingsOf(self.broker)
-        self.produce(settings, [b"%d" % number for number in range(50)])
-        for start, reset, first in ((0, "error", 0), (37, "error", 37), (10**9, "earliest", 0)):
-            received = consume(settings, self.topic, 50 - first, start, reset)
-            self.assertEqual([offset for offset, _ in received], list(range(first, 50)))
-
-    def test_severalConsumers(self) -> None:
-        """Consumers of the same partition all get all of it at the same time."""
-        settings = settingsOf(self.broker)
-        values = [b"%d" % number * 100 for number in range(500)]
-        self.produce(evolve(settings, properties={**settings.properties, "batch.size": 5000}), values)
-        with ThreadPoolExecutor() as threads:
-            consuming = [threads.submit(consume, settings, self.topic, len(values)) for _ in range(4)]
-            for each in consuming:
-                self.assertEqual([value for _, value in each.result(PATIENCE_SECONDS)], values)
 
     def test_longPoll(self) -> None:
         """A consumer that waits at the end gets the next record when it arrives, long before its time is up."""

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections import Counter
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import confluent_kafka
 from twisted.internet.defer import Deferred, DeferredList, inlineCallbacks
 from twisted.internet.ssl import Certificate, optionsForClientTLS
 from twisted.internet.task import deferLater
-from twisted.internet.threads import deferToThread
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
@@ -22,7 +19,7 @@ from admission.clock import MonotonicClock
 from admission.kafka.client.clientconnection import ConnectionSettings, connect
 from admission.kafka.client.consumer import Consumer, makeConsumer
 from admission.kafka.client.consumersettings import consumerSettings
-from admission.kafka.client.errors import AuthenticationFailed, ClientError
+from admission.kafka.client.errors import AuthenticationFailed
 from admission.kafka.client.sasl import MECHANISMS, Credentials
 from admission.kafka.client.subscriptionstate import TopicPartition
 from tests.kit.brokerfixture import batchOf
@@ -84,107 +81,6 @@ class BrokerTestCase(TestCase):
 
         waiting: Deferred[None] = deferLater(self.reactor, 0).addCallback(look)
         return waiting
-
-
-class Reader:
-    """
-    Polls one of our consumers for as long as it lives.
-
-    @ivar seen: what it was given.
-    """
-
-    def __init__(self, consumer: Consumer, topic: str) -> None:
-        self.consumer = consumer
-        self.seen: Counter[tuple[int, int]] = Counter()
-        consumer.subscribe([topic])
-        self._poll()
-
-    def _poll(self) -> None:
-        self.consumer.poll().addCallbacks(self._polled, lambda failure: failure.trap(ClientError) and None)
-
-    def _polled(self, records: Sequence[Any]) -> None:
-        self.seen.update((record.partition, record.offset) for record in records)
-        self._poll()
-
-    def owns(self) -> set[TopicPartition]:
-        """The partitions that it has."""
-        return set(self.consumer.assignment)
-
-
-class GroupTests(BrokerTestCase):
-    """Several of our consumers share a topic."""
-
-    @inlineCallbacks
-    def test_share(self) -> Generator[Deferred[Any], Any, None]:
-        """Each partition has one owner; when one leaves, the other has them all, and nothing is read twice or lost."""
-        self.produce(b"1", b"2", b"3")
-        readers = [Reader(self.consumer(), self.topic) for _ in range(2)]
-        yield self.until(lambda: all(len(reader.owns()) == 2 for reader in readers))
-        self.assertEqual(readers[0].owns() | readers[1].owns(), self.places)
-        self.produce(b"4")
-        yield self.until(lambda: sum(len(reader.seen) for reader in readers) >= 4 * PARTITIONS)
-        yield readers[0].consumer.close()
-        yield self.until(lambda: readers[1].owns() == self.places)
-        self.produce(b"5")
-        yield self.until(lambda: sum(len(reader.seen) for reader in readers) >= 5 * PARTITIONS)
-        total = readers[0].seen + readers[1].seen
-        self.assertEqual(set(total.values()), {1})
-        self.assertEqual(len(total), 5 * PARTITIONS)
-
-    @inlineCallbacks
-    def test_resumes(self) -> Generator[Deferred[Any], Any, None]:
-        """Whoever comes later goes on where the group was."""
-        self.produce(b"1", b"2")
-        first = Reader(self.consumer(), self.topic)
-        yield self.until(lambda: len(first.seen) == 2 * PARTITIONS)
-        yield first.consumer.close()
-        self.produce(b"3")
-        second = Reader(self.consumer(), self.topic)
-        yield self.until(lambda: len(second.seen) == PARTITIONS)
-        self.assertEqual({offset for _, offset in second.seen}, {2})
-        committed = yield second.consumer.committed(self.places)
-        self.assertEqual(committed, dict.fromkeys(self.places, 2))
-
-    @inlineCallbacks
-    def test_silentApplication(self) -> Generator[Deferred[Any], Any, None]:
-        """A member whose application does not poll leaves, and comes back when it does."""
-        silent = self.consumer(session_timeout_ms="400", max_poll_interval_ms="400")
-        silent.subscribe([self.topic])
-        self.produce(b"1")
-        yield silent.poll()
-        other = Reader(self.consumer(), self.topic)
-        yield self.until(lambda: other.owns() == self.places)
-        polling = silent.poll(5)
-        yield self.until(lambda: len(silent.assignment) == len(other.owns()) == 2)
-        polling.cancel()
-        yield polling.addErrback(lambda failure: None)
-
-
-class CompressionTests(BrokerTestCase):
-    """What others compress we read."""
-
-    @inlineCallbacks
-    def test_everyCodec(self) -> Generator[Deferred[Any], Any, None]:
-        """Whatever librdkafka compresses with."""
-        codecs = ("gzip", "snappy", "lz4", "zstd")
-
-        def produce() -> None:
-            for partition, codec in enumerate(codecs):
-                producer = confluent_kafka.Producer(
-                    {"bootstrap.servers": self.broker.address, "compression.type": codec, "linger.ms": 50}
-                )
-                for _ in range(100):
-                    producer.produce(self.topic, codec.encode() * 20, partition=partition)
-                producer.flush(PATIENCE_SECONDS)
-
-        yield deferToThread(produce)
-        consumer = self.consumer()
-        consumer.assign(self.places)
-        seen: Counter[bytes | None] = Counter()
-        while seen.total() < 400:
-            records = yield consumer.poll()
-            seen.update(record.value for record in records)
-        self.assertEqual(seen, {codec.encode() * 20: 100 for codec in codecs})
 
 
 class LoginTests(BrokerTestCase):

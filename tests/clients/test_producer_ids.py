@@ -1,4 +1,4 @@
-"""A limit on new producer ids, as idempotent producers of real libraries meet it: L{admission_plugins.producerids}."""
+"""A limit on new producer ids, as idempotent producers of librdkafka meet it: L{admission_plugins.producerids}."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import closing
 from functools import cache, partial
 from itertools import count
-from typing import TYPE_CHECKING, ClassVar
 
 from confluent_kafka import KafkaError
 from kio.schema.errors import ErrorCode
@@ -14,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.kafka.wire.batches import RecordBatch, decodeRecords
 from tests.kit.brokerfixture import batchOf
-from tests.kit.libraries import LIBRARIES, Message, Producer, Settings, makeProducer
+from tests.kit.libraries import Message, Producer, Settings, makeProducer
 from tests.kit.limitingbroker import PASSWORD, LimitingBroker
 
 RESTLESS, STEADY = "restless", "steady"
@@ -22,23 +21,21 @@ RESTLESS, STEADY = "restless", "steady"
 LIMIT, WINDOW = 2, "4s"
 """New ids that each user may bring along; librdkafka takes half a second to get one."""
 
+ERROR = "THROTTLING_QUOTA_EXCEEDED"
 MAX_PRODUCERS = 20
 MAX_UNDER_WAY = 5
-USERS = [f"{name}-{library}" for library in LIBRARIES for name in (RESTLESS, STEADY)]
-"""Two for each library, so that tests need not care for each other."""
-
 _numbers = count()
 
 
 @cache
 def limitingBroker(mode: str) -> LimitingBroker:
     """A running one for all tests."""
-    broker = LimitingBroker(f"rate={LIMIT}:window={WINDOW}:mode={mode}", USERS)
+    broker = LimitingBroker(f"rate={LIMIT}:window={WINDOW}:mode={mode}", [RESTLESS, STEADY])
     broker.start()
     return broker
 
 
-def makeIdempotent(library: str, address: str, user: str) -> Producer:
+def makeIdempotent(address: str, user: str) -> Producer:
     """A producer with a producer id of its own, which sends each record in a batch of its own."""
     properties = {
         "security.protocol": "SASL_PLAINTEXT",
@@ -50,9 +47,10 @@ def makeIdempotent(library: str, address: str, user: str) -> Producer:
         "reconnect.backoff.ms": 10,
         "reconnect.backoff.max.ms": 50,
         "retry.backoff.ms": 10,
-        **({"batch.num.messages": 1, "log_level": 0} if library == "confluent" else {"batch.size": 1}),
+        "batch.num.messages": 1,
+        "log_level": 0,
     }
-    return makeProducer(Settings(library, address, properties))
+    return makeProducer(Settings("confluent", address, properties))
 
 
 def send(producer: Producer, topic: str, values: Sequence[bytes]) -> list[int | str]:
@@ -79,44 +77,25 @@ def delaysOf(producer: Producer) -> list[float]:
     return [*(producer.throttles() or ())]
 
 
-# Only a mixin at run time, or the tests of this class would be run without a client.
-if TYPE_CHECKING:
-    _Base = SynchronousTestCase
-else:
-    _Base = object
-
-
-class ProducerIdCases(_Base):
-    """
-    The tests.
-
-    @cvar library: its name.
-    @cvar error: what the library says of a batch that was refused; L{None} if it sends it again instead.
-    """
-
-    library: ClassVar[str]
-    error: ClassVar[str | None]
+class ProducerIdTests(SynchronousTestCase):
+    """librdkafka gives a refused batch up, and goes on with a new epoch."""
 
     def begin(self, mode: str) -> None:
         """Have a broker, and as many producers of a steady user as it may have at once."""
         self.broker = limitingBroker(mode)
-        self.topic = f"{self.library}.{next(_numbers)}"
+        self.topic = f"topic.{next(_numbers)}"
         mark = self.broker.mark()
         self.addCleanup(lambda: self.assertEqual(self.broker.complaints(mark), []))
         self.steady = [self.producer(STEADY) for _ in range(LIMIT)]
         self.steadyCount = 0
         for producer in self.steady:
-            self.broker.waitForToken(self.user(STEADY))
+            self.broker.waitForToken(STEADY)
             self.sendSteadily([producer])
-        self.broker.waitForToken(self.user(RESTLESS))
-
-    def user(self, name: str) -> str:
-        """The user of that name who has this library."""
-        return f"{name}-{self.library}"
+        self.broker.waitForToken(RESTLESS)
 
     def producer(self, name: str) -> Producer:
         """A new producer of a user, ended with the test."""
-        producer = makeIdempotent(self.library, self.broker.address, self.user(name))
+        producer = makeIdempotent(self.broker.address, name)
         self.addCleanup(producer.close)
         return producer
 
@@ -141,33 +120,32 @@ class ProducerIdCases(_Base):
             producer = self.producer(RESTLESS)
             results.append(send(producer, self.topic, [b"%d %d" % (len(results), number) for number in range(count)]))
             self.sendSteadily(self.steady)
-        self.assertEqual(self.broker.throttledMs(self.user(STEADY)), 0.0)
+        self.assertEqual(self.broker.throttledMs(STEADY), 0.0)
         return producer, results
 
     def batches(self) -> list[tuple[RecordBatch, bytes]]:
         """What the restless user's producers have stored: headers and values."""
-        with self.broker.raw(self.user(STEADY)) as raw:
+        with self.broker.raw(STEADY) as raw:
             found = raw.batches(self.topic)
         return [(batch, record.value or b"") for batch, data in found for record in decodeRecords(data)]
 
     def test_refused(self) -> None:
         """
-        Whoever starts a producer for every record is refused before long, with the error that the library makes of
-        it, and is let in again as time passes, by the same producer and by new ones; another user's producers never
-        notice.
+        Who starts a producer for every record is refused before long, with the error that the library makes of it, and
+        is let in again as time passes, by the same producer and by new ones; another user's producers never notice.
         """
         self.begin("refuse")
         refused, results = self.restart()
         *stored, last = [result for [result] in results]
         self.assertGreaterEqual(len(stored), LIMIT)
         self.assertEqual(stored, list(range(len(stored))))
-        self.assertEqual(last, len(stored) if self.error is None else self.error)
+        self.assertEqual(last, ERROR)
         failures = 0
-        while send(refused, self.topic, [b"again"]) == [self.error]:
+        while send(refused, self.topic, [b"again"]) == [ERROR]:
             failures += 1
         # What is behind a refused batch is refused, too.
         self.assertLess(failures, MAX_UNDER_WAY)
-        self.broker.waitForToken(self.user(RESTLESS))
+        self.broker.waitForToken(RESTLESS)
         [offset] = send(self.producer(RESTLESS), self.topic, [b"anew"])
         values = [value for _, value in self.batches()]
         self.assertEqual(values[-2:], [b"again", b"anew"])
@@ -182,7 +160,7 @@ class ProducerIdCases(_Base):
         count = 4 * MAX_UNDER_WAY
         _, results = self.restart(count)
         failed = [result for result in results[-1] if isinstance(result, str)]
-        self.assertEqual(set(failed), set() if self.error is None else {self.error})
+        self.assertEqual(set(failed), {ERROR})
         self.assertLessEqual(len(failed), MAX_UNDER_WAY)
         batches = self.batches()
         self.assertEqual(
@@ -197,13 +175,6 @@ class ProducerIdCases(_Base):
         sequences = [batch.baseSequence for batch, _ in batches[-(count - len(failed)) :]]
         self.assertEqual(sequences, list(range(sequences[0], sequences[0] + len(sequences))))
 
-
-class ConfluentTests(ProducerIdCases, SynchronousTestCase):
-    """confluent-kafka gives a refused batch up, and goes on with a new epoch."""
-
-    library = "confluent"
-    error = "THROTTLING_QUOTA_EXCEEDED"
-
     def test_throttled(self) -> None:
         """
         With C{mode=throttle} every record of whoever starts a producer for each is stored, and the producer is
@@ -216,20 +187,6 @@ class ConfluentTests(ProducerIdCases, SynchronousTestCase):
         self.assertGreater(max(delaysOf(throttled)), 0)
 
 
-class KafkaPythonTests(ProducerIdCases, SynchronousTestCase):
-    """kafka-python sends a refused batch again."""
-
-    library = "kafka-python"
-    error = None
-
-
-class AiokafkaTests(ProducerIdCases, SynchronousTestCase):
-    """aiokafka does not know the error, and gives the batch up."""
-
-    library = "aiokafka"
-    error = "UnknownError"
-
-
 class RestartTests(SynchronousTestCase):
     """The broker is killed while producers are at work."""
 
@@ -238,10 +195,10 @@ class RestartTests(SynchronousTestCase):
         Producers that were known before the broker was killed are known again and cost nothing: as many new ones as
         the limit allows are let in besides, and the next one is refused.
         """
-        broker = LimitingBroker(f"rate={len(LIBRARIES)}:window=1h", [STEADY])
+        broker = LimitingBroker(f"rate={LIMIT}:window=1h", [STEADY])
         self.addCleanup(broker.remove)
         broker.start()
-        producers = [makeIdempotent(library, broker.address, STEADY) for library in LIBRARIES]
+        producers = [makeIdempotent(broker.address, STEADY) for _ in range(LIMIT)]
         for producer in producers:
             self.addCleanup(producer.close)
         for offset, producer in enumerate(producers):
@@ -252,8 +209,8 @@ class RestartTests(SynchronousTestCase):
             self.assertEqual(send(producer, "events", [b"after"]), [offset])
         with closing(broker.raw(STEADY)) as raw:
             errors = []
-            for producerId in range(7000, 7001 + len(LIBRARIES)):
+            for producerId in range(7000, 7001 + LIMIT):
                 batch = batchOf(b"new", producerId=producerId, producerEpoch=0, baseSequence=0)
                 errors.append(raw.produce("events", batch)[0])
-            self.assertEqual(errors, [ErrorCode.none] * len(LIBRARIES) + [ErrorCode.throttling_quota_exceeded])
+            self.assertEqual(errors, [ErrorCode.none] * LIMIT + [ErrorCode.throttling_quota_exceeded])
         self.assertEqual(broker.complaints(), [])

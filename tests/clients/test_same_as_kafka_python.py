@@ -9,9 +9,7 @@ from attrs import frozen
 from hypothesis import given, settings, strategies as st
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
-from kafka.net.sasl.scram import ScramClient
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
-from kafka.record.default_records import DefaultRecordBatchBuilder  # type: ignore[import-untyped]
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.kafka.client.assignors import (
@@ -24,10 +22,6 @@ from admission.kafka.client.assignors import (
     encodeSubscription,
 )
 from admission.kafka.client.subscriptionstate import TopicPartition
-from admission.kafka.scram import HASHES, ScramExchange, ScramSecret
-from admission.kafka.wire.batches import Record, encodeBatch
-from tests.kit.kioentities import manyExamples
-from tests.unit.kafka.wire.test_batches import RECORDS
 
 # kafka-python fails over members that want nothing, and over topics that do not exist.
 _TOPICS = st.frozensets(st.sampled_from("abcd"), min_size=1, max_size=4)
@@ -35,50 +29,6 @@ _MEMBER_IDS = st.text("0123456789", min_size=1, max_size=3)
 _COUNTS = st.fixed_dictionaries(dict.fromkeys("abcd", st.integers(1, 9)))
 
 _PLACES = [TopicPartition("a", 0), TopicPartition("a", 2), TopicPartition("b", 1)]
-
-
-class BatchTests(SynchronousTestCase):
-    """L{encodeBatch} makes the batches that kafka-python makes."""
-
-    @manyExamples
-    @given(RECORDS)
-    def test_bytes(self, records: list[Record]) -> None:
-        """A batch is the same byte for byte."""
-        builder = DefaultRecordBatchBuilder(
-            magic=2,
-            compression_type=0,
-            is_transactional=True,
-            producer_id=77,
-            producer_epoch=3,
-            base_sequence=9,
-            batch_size=2**20,
-        )
-        for offset, record in enumerate(records):
-            builder.append(offset, record.timestampMs, record.key, record.value, list(record.headers))
-        ours = encodeBatch(records, leaderEpoch=0, attributes=0x10, producerId=77, producerEpoch=3, baseSequence=9)
-        self.assertEqual(ours, bytes(builder.build()))
-
-
-class ScramTests(SynchronousTestCase):
-    """L{ScramExchange} understands kafka-python's side of SCRAM, and is understood by it."""
-
-    def logIn(self, mechanism: str, password: str, client: Any) -> bool:
-        """Have kafka-python's client log in; it raises if our signature is wrong."""
-        exchange = ScramExchange(mechanism, client.first_message(), "nonce")
-        client.process_server_first_message(
-            exchange.challenge(ScramSecret.ofPassword(mechanism, password.encode(), 4096, b"some salt"))
-        )
-        if not exchange.isProof(client.final_message()):
-            return False
-        client.process_server_final_message(exchange.signature())
-        return True
-
-    def test_passwords(self) -> None:
-        """Its client logs in with the right password, whichever mechanism, and with no other."""
-        for mechanism in HASHES:
-            for password in ("pencil", "ключ, =", "x" * 200):
-                self.assertTrue(self.logIn(mechanism, password, ScramClient("zoë", password, mechanism)))
-                self.assertFalse(self.logIn(mechanism, password, ScramClient("zoë", password + "x", mechanism)))
 
 
 @frozen

@@ -244,3 +244,20 @@ class LogTestCase(SynchronousTestCase):
     def failCommits(self, error: OSError | None) -> None:
         """Have the disk refuse to write from now on, or write again."""
         self.disk.writeError = error
+
+
+class ShortSegmentsTestCase(LogTestCase):
+    """A test with a log of short segments."""
+
+    limits = {"retentionSeconds": None, "segmentBytes": 2000}
+
+    def fill(self, count: int = 10, topicName: str = "events") -> None:
+        """Append batches of two records, each in a commit of its own."""
+        partition = self.partition(topicName)
+        for number in range(count):
+            self.append(partition, number, number, valueBytes=200)
+            self.settle()
+
+    def close(self) -> None:
+        """Close the log."""
+        self.successResultOf(self.log.close())

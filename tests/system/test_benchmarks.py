@@ -123,9 +123,7 @@ class BenchmarkTests(SynchronousTestCase):
             leaseBytes={100, 1 << 10, 1 << 14, 1 << 18, 1 << 20, 1 << 23},
         )
         self.check(
-            results["throughput"],
-            role={"producers", "consumers"},
-            pool={"unbounded", "bounded:256MiB", "bounded:4MiB"},
+            results["throughput"], role={"producers", "consumers"}, pool={"unbounded", "bounded:256MiB", "bounded:4MiB"}
         )
 
     @longForm
@@ -168,8 +166,7 @@ class BenchmarkTests(SynchronousTestCase):
         self.check(filters, case={"add", "hit", "miss"})
         measured = {row["filter"] for row in filters} | {row["module"] for row in results.get("notInstalled", [])}
         self.assertEqual(
-            measured,
-            {"set", "rbloom", "LayeredBloom of one layer", "fastbloom_rs", "pybloom_live", "bloom_filter2"},
+            measured, {"set", "rbloom", "LayeredBloom of one layer", "fastbloom_rs", "pybloom_live", "bloom_filter2"}
         )
         errors = {row["pattern"]: row["layeredBloom"] for row in results["falsePositives"]}
         self.assertLess({"stride 1", "stride 65536", "blocks", "high bits", "upper half", "random"}, set(errors))
@@ -186,9 +183,7 @@ class BenchmarkTests(SynchronousTestCase):
         ours = {"window", "bucket"}
         peers = {"htb", "limits, fixed window", "limits, sliding window", "limits, moving window", "pyrate-limiter"}
         self.check(
-            results["record"],
-            limiter=(ours | peers | {"harness", "ThrottlingFactory"}) - missing,
-            clients={1, 1000},
+            results["record"], limiter=(ours | peers | {"harness", "ThrottlingFactory"}) - missing, clients={1, 1000}
         )
         self.check(results["memory"], limiter=(ours | peers) - missing)
         self.check(results["flood"], algorithm=ours)

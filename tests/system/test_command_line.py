@@ -102,23 +102,6 @@ class MistakeTests(CommandLineCases):
             status, output = self.run_([*TWISTD, plugin, "--help"])
             self.assertGreater(len(output.splitlines()), 30)
 
-    def test_twist(self) -> None:
-        """C{twist} says the same, with the exit status that it has for mistakes of usage."""
-        file = self.directory / "file"
-        file.touch()
-        for arguments, expected, sentence in (
-            (["--set", "num.partitons=4"], 64, "unknown property 'num.partitons'; the nearest is num.partitions"),
-            (
-                ["--listen", endpoint(freePort()), "--data", str(file)],
-                1,
-                "admission: the log cannot be opened: [Errno 17]",
-            ),
-        ):
-            status, output = self.run_([*TWIST, "admission", *arguments])
-            self.assertEqual(status, expected, output)
-            self.assertIn(sentence, output)
-            self.assertNotIn(_TRACEBACK, output)
-
 
 class DaemonTests(CommandLineCases):
     """C{twistd} without C{-n}."""

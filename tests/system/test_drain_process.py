@@ -13,8 +13,9 @@ from kio.schema.errors import ErrorCode
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.clients.test_confluent import settingsOf
-from tests.kit.brokerfixture import batchOf, requestOf
+from tests.kit.brokerfixture import batchOf
 from tests.kit.brokerprocess import PATIENCE_SECONDS, BrokerProcess, until
+from tests.kit.costlyrequests import joining
 from tests.kit.eagerproducer import EagerProducer
 from tests.kit.faults import Busy, copiesIn
 from tests.kit.libraries import confluentArguments
@@ -127,26 +128,17 @@ class LastAnswersTests(StoppingTestCase):
     def test_parked(self) -> None:
         """A fetch that would wait for a minute is answered, and so is a member that waits for others to join."""
         broker = self.start("--set", "group.initial.rebalance.delay.ms=60s", "--set", "close.grace.timeout=60s")
-        with RawClient(broker.port) as fetching, RawClient(broker.port) as joining:
+        with RawClient(broker.port) as fetching, RawClient(broker.port) as member:
             fetching.createTopic("events")
             fetching.send(fetchRequest("events", 0, waitMs=60_000))
-            request = requestOf(
-                "JoinGroup",
-                3,
-                group_id="readers",
-                session_timeout=30_000,
-                rebalance_timeout=30_000,
-                protocol_type="consumer",
-                protocols=[{"name": "range", "metadata": b"all"}],
-            )
-            joining.send(request)
+            member.send(joining("readers", 3, ["range"], 30_000, 30_000))
             self._awaitTurns(broker)
             os.kill(broker.process.pid, signal.SIGTERM)
             self.assertEqual(fetching.receive(1, 12).responses[0].partitions[0].error_code, ErrorCode.none)
-            self.assertEqual(joining.receive(11, 3).error_code, ErrorCode.not_coordinator)
-            self.assertTrue(fetching.isClosedByPeer() and joining.isClosedByPeer())
+            self.assertEqual(member.receive(11, 3).error_code, ErrorCode.not_coordinator)
+            self.assertTrue(fetching.isClosedByPeer() and member.isClosedByPeer())
             fetching.close()
-            joining.close()
+            member.close()
             self.assertStopped(broker)
 
     def test_wholeResponse(self) -> None:

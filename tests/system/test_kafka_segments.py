@@ -48,10 +48,7 @@ class DumpTests(SynchronousTestCase):
         self.addCleanup(broker.remove)
         broker.start()
         admin = AdminClient({"bootstrap.servers": broker.address})
-        topics = [
-            NewTopic("kept", 2, 1),
-            NewTopic("stamped", 2, 1, config={"message.timestamp.type": "LogAppendTime"}),
-        ]
+        topics = [NewTopic("kept", 2, 1), NewTopic("stamped", 2, 1, config={"message.timestamp.type": "LogAppendTime"})]
         for created in admin.create_topics(topics).values():
             created.result()
         for topic in ("kept", "stamped"):

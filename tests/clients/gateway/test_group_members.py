@@ -66,17 +66,9 @@ class GroupTests(GroupTestCase):
         self.produce()
         self.waitUntil(lambda: self.cluster.committed(self.topic, self.topic) == dict.fromkeys(everything, 2 * RECORDS))
 
-    def test_classicJava(self) -> None:
-        """The classic protocol, with Kafka's own consumer."""
-        self.share("classic, Java")
-
     def test_classicConfluent(self) -> None:
         """The classic protocol, with librdkafka."""
         self.share("classic, confluent")
-
-    def test_consumerJava(self) -> None:
-        """The consumer protocol (KIP-848), with Kafka's own consumer."""
-        self.share("consumer, Java")
 
     def test_consumerConfluent(self) -> None:
         """The consumer protocol (KIP-848), with librdkafka."""

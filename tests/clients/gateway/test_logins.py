@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
-import socket
-import ssl
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from functools import cache
 from pathlib import Path
@@ -33,7 +29,6 @@ from tests.kit.brokerprocess import (
     tlsEndpoint,
     until,
 )
-from tests.kit.certificates import Authority
 from tests.kit.gatewayprocess import NODES, GatewayProcess
 from tests.kit.kafkacluster import PASSWORD, USER, KafkaCluster
 
@@ -155,11 +150,8 @@ class LoginTests(SynchronousTestCase):
     def test_wrongPassword(self) -> None:
         """The node's own refusal reaches the client, and nobody is known by the name that it claimed."""
         gateway = self.start(certificates().authority)
-        admin = AdminClient({**self.settings("PLAIN", "wrong"), "socket.timeout.ms": 5000})
         errors: list[str] = []
         producer = Producer({**self.settings("PLAIN", "wrong"), "error_cb": lambda error: errors.append(error.str())})
-        with self.assertRaises(KafkaException):
-            admin.list_topics(timeout=5)
         until(lambda: producer.poll(0.2) or any("Authentication failed" in each for each in errors))
         self.assertEqual(gateway.complaints(), [])
 
@@ -170,44 +162,5 @@ class LoginTests(SynchronousTestCase):
         self.assertIn("certificate verify failed", line)
         self.assertIn("certificate verify failed", whyUnhealthy(self.statusPort))
         with self.assertRaises(KafkaException):
-            AdminClient({**self.settings("PLAIN"), "socket.timeout.ms": 3000}).list_topics(timeout=3)
+            AdminClient({**self.settings("PLAIN"), "socket.timeout.ms": 1000}).list_topics(timeout=1)
         self.assertEqual(gateway.complaints(), [])
-
-
-class ExpiredTests(SynchronousTestCase):
-    """A node whose certificate has expired."""
-
-    def test_expired(self) -> None:
-        """It is not connected to: one sentence in the log, and the gateway is not healthy."""
-        directory = Path(tempfile.mkdtemp(prefix="admission-gateway-"))
-        self.addCleanup(shutil.rmtree, directory)
-        authority = Authority()
-        (directory / "authority.pem").write_bytes(authority.certificate)
-        node = authority.server(isExpired=True)
-        (directory / "node").write_bytes(node.key + node.certificate)
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(directory / "node")
-        port, statusPort = freePort(), freePort()
-        with socket.create_server(("127.0.0.1", port)) as listening:
-            threading.Thread(target=_shakeHands, args=(listening, context), daemon=True).start()
-            gateway = GatewayProcess(
-                f"tls:127.0.0.1:{port}:trustRoots={directory}", "--status", endpoint(statusPort), "--quota=client-bytes"
-            )
-            self.addCleanup(gateway.remove)
-            gateway.start()
-            line = gateway.waitForLog("does not say which nodes it has")
-            self.assertIn("certificate verify failed (it has expired", line)
-            self.assertIn("certificate verify failed (it has expired", whyUnhealthy(statusPort))
-            self.assertEqual(gateway.complaints(), [])
-            listening.shutdown(socket.SHUT_RDWR)
-
-
-def _shakeHands(listening: socket.socket, context: ssl.SSLContext) -> None:
-    """Speak TLS with whoever connects, until nobody can."""
-    while True:
-        try:
-            connection, _ = listening.accept()
-        except OSError:
-            return
-        with connection, contextlib.suppress(OSError):
-            context.wrap_socket(connection, server_side=True).recv(1)

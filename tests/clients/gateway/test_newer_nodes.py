@@ -11,7 +11,7 @@ from kio.index import load_response_schema
 from admission.kafka.wire.relayedapis import RELAYED_BY_KEY
 from admission.kafka.wire.versions import API_VERSIONS, PRODUCE
 from tests.clients.gateway.gatewaycases import IS_DIRECT, Connection, GatewayTestCase
-from tests.clients.gateway.gatewayclients import CLIENTS, consume, produce
+from tests.clients.gateway.gatewayclients import consume, produce
 from tests.kit.brokerfixture import encode, framed, readResponse, requestOf
 from tests.kit.gatewayprocess import GatewayProcess
 from tests.kit.recordingproxy import RecordingProxy
@@ -87,12 +87,10 @@ class NewerTests(GatewayTestCase):
             {apiKey: known[apiKey] for apiKey in later}, {apiKey: RELAYED_BY_KEY[apiKey].maxVersion for apiKey in later}
         )
 
-    def test_clients(self) -> None:
-        """Real clients work."""
-        for client in CLIENTS:
-            topic = f"{self.topic}.{client}"
-            self.cluster.createTopic(topic)
-            values = [f"1.{number}".encode() for number in range(RECORDS)]
-            produce(client, self.address, topic, values)
-            self.assertEqual(sorted(consume(client, self.address, topic, RECORDS)), sorted(values))
+    def test_client(self) -> None:
+        """A real client works."""
+        self.cluster.createTopic(self.topic)
+        values = [f"1.{number}".encode() for number in range(RECORDS)]
+        produce("confluent", self.address, self.topic, values)
+        self.assertEqual(sorted(consume("confluent", self.address, self.topic, RECORDS)), sorted(values))
         self.assertGreater(self.nodes.seen.total(), 0)

@@ -9,21 +9,11 @@ from struct import pack
 from admission.commands.console import CommandFailed
 from admission.commands.datacommand import run
 from tests.kit.commandcases import CommandTestCase
-from tests.kit.logfixture import LogTestCase
+from tests.kit.logfixture import ShortSegmentsTestCase
 
 
-class DataTestCase(CommandTestCase, LogTestCase):
+class DataTestCase(CommandTestCase, ShortSegmentsTestCase):
     """A log, and the command."""
-
-    limits = {"retentionSeconds": None, "segmentBytes": 2000}
-
-    def fill(self, count: int = 10) -> None:
-        for number in range(count):
-            self.append(self.partition(), number, number, valueBytes=200)
-            self.settle()
-
-    def close(self) -> None:
-        self.successResultOf(self.log.close())
 
     def run_(self, *arguments: str) -> str:
         """

@@ -170,36 +170,6 @@ class ReadTests(DrainTestCase):
         self.assertTrue(failing.isClosed)
         self.assertAnswered(other)
 
-    def test_lastResponseArrives(self) -> None:
-        """
-        A client that is answered last and goes on sending is read until it hangs up, since a socket closed with unread
-        bytes would take the response back; a client without a response is not waited for.
-        """
-        client, idle = self.connect(HalfCloseableTransport), self.connect(HalfCloseableTransport)
-        self.park(client)
-        emptied = self.drain()
-        assert isinstance(client.transport, HalfCloseableTransport)
-        assert isinstance(idle.transport, HalfCloseableTransport)
-        self.assertEqual((idle.isClosed, idle.transport.hasSaidFarewell), (True, False))
-        self.assertEqual((client.waiting(), client.transport.hasSaidFarewell), (1, True))
-        client.transport.peerSends(bytes(100))
-        self.clock.advance(0)
-        self.assertEqual((client.transport.unread, client.isClosed), (b"", False))
-        client.transport.peerCloses()
-        self.clock.advance(0)
-        self.successResultOf(emptied)
-
-    def test_neverHangsUp(self) -> None:
-        """A client that never hangs up is waited for no longer than the grace period."""
-        client = self.connect(HalfCloseableTransport)
-        self.park(client)
-        emptied = self.drain()
-        self.clock.advance(self.factory.limits.closeGraceSeconds - 0.1)
-        self.assertNoResult(emptied)
-        self.clock.advance(0.1)
-        self.clock.advance(0)
-        self.successResultOf(emptied)
-
     def test_unsent(self) -> None:
         """A response that was under way before is sent to its end, and its arrival waited for."""
         self.store(self.events.partitions[0], bytes(500_000))
@@ -214,15 +184,6 @@ class ReadTests(DrainTestCase):
         assert isinstance(client.transport, HalfCloseableTransport)
         self.assertEqual((client.waiting(), client.transport.hasSaidFarewell), (1, True))
         client.transport.peerCloses()
-        self.clock.advance(0)
-        self.successResultOf(emptied)
-
-    def test_abortAll(self) -> None:
-        """Aborting all connections waits for no client."""
-        client = self.connect(HalfCloseableTransport)
-        self.park(client)
-        emptied = self.drain()
-        self.factory.abortAll()
         self.clock.advance(0)
         self.successResultOf(emptied)
 
@@ -253,22 +214,6 @@ class SlowDiskTests(DrainTestCase):
         self.finish()
         self.successResultOf(emptied)
         self.assertAnswered(self.client)
-
-    def test_behind(self) -> None:
-        """Requests read behind such records are answered, too."""
-        self.client.send("ApiVersions", 0)
-        emptied = self.drain()
-        self.finish()
-        self.successResultOf(emptied)
-        self.assertAnswered(self.client, count=2)
-
-    def test_diskHangs(self) -> None:
-        """A disk that hangs delays closing no longer than the grace period."""
-        emptied = self.drain()
-        self.clock.advance(self.factory.limits.closeGraceSeconds)
-        self.clock.advance(0)
-        self.successResultOf(emptied)
-        self.assertEqual(self.client.waiting(), 0)
 
 
 class ThrottledTests(DrainTestCase, ThrottlingTestCase):

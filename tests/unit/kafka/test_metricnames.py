@@ -30,10 +30,7 @@ class MetricNamesTests(SynchronousTestCase):
 
     def test_conventions(self) -> None:
         """No name of ours breaks a rule of promtool's; Kafka's do, as they must.  No two are equal."""
-        self.assertEqual(
-            [complaint for each in KAFKA_NAMINGS if not each.isAlias for complaint in lint(each)],
-            [],
-        )
+        self.assertEqual([complaint for each in KAFKA_NAMINGS if not each.isAlias for complaint in lint(each)], [])
         names = [each.name for each in (*NAMINGS, *KAFKA_NAMINGS)]
         self.assertEqual(len(names), len(set(names)))
         for each in KAFKA_NAMINGS:

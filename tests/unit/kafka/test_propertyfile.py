@@ -45,10 +45,7 @@ class ReadPropertyFileTests(SynchronousTestCase):
             "\\\n \\\n#x=1\n\\\n\na=b\\\\\\\n\\\n !c\n# d\\\ne=\\\\", (1, "#x", "1"), (6, "a", "b\\!c"), (10, "e", "\\")
         )
         self.assertReads(
-            "a=b\n" + "c\\\n" * 20_000 + "d=e\nf=g\n",
-            (1, "a", "b"),
-            (2, "c" * 20_000 + "d", "e"),
-            (20_003, "f", "g"),
+            "a=b\n" + "c\\\n" * 20_000 + "d=e\nf=g\n", (1, "a", "b"), (2, "c" * 20_000 + "d", "e"), (20_003, "f", "g")
         )
 
     def test_text(self) -> None:

@@ -15,6 +15,7 @@ from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
+from admission.clock import wholeMicroseconds
 from admission.control import AdmissionControl
 from admission.interfaces import ADMITTED, DEFAULT, Decision, IPersistent, QuotaEntity, Request, Usage
 from admission.kafka.broker.log.interface import LONGEST_KEY_BYTES, LogFailed, LogRefusal
@@ -43,11 +44,13 @@ class TablePolicy(QuotaPolicy):
 
     @ivar refusedValue: what it refuses for a reason of its own.
     @ivar configured: all that it was told and did not refuse.
+    @ivar moments: when it was told limits.
     """
 
     table: LimitTable
     refusedValue: float | None = None
     configured: list[tuple[QuotaEntity, dict[str, float | None]]] = field(factory=list)
+    moments: list[float] = field(factory=list)
 
     @property
     def limitNames(self) -> Sequence[str]:
@@ -62,6 +65,7 @@ class TablePolicy(QuotaPolicy):
             raise ValueError("a reason of its own")
         self.table.configure(entity, limits)
         self.configured.append((entity, dict(limits)))
+        self.moments.append(now)
 
     def decide(self, request: Request, now: float) -> Decision:
         return ADMITTED
@@ -380,6 +384,22 @@ class AlterTests(LimitsTestCase):
         self.clock.turn()
         self.assertEqual(self.control.limits[ALICE], {RATE: 7.0})
 
+    def test_enforced(self) -> None:
+        """Who asks is told whose limits have changed, what they are, who wanted that, and when policies had them."""
+        told: list[Any] = []
+        self.quotaLimits.onEnforced = lambda *each: told.append(each)
+        self.patch(self.quotaLimits, "_seconds", lambda: 1.00000037)
+        self.policies[0].moments.clear()
+        for value in (5.0, 5.0, None):
+            for entity in (ALICE, CLIENT):
+                self.set(entity, **{RATE: value})
+        now = wholeMicroseconds(1.00000037)
+        ends = [(ALICE, None), (CLIENT, 100.0)]
+        expected = [*((each, {RATE: 5.0}) for each in (ALICE, CLIENT)), *((each, {RATE: end}) for each, end in ends)]
+        self.assertEqual(told, [(entity, limits, "admin", now) for entity, limits in expected])
+        # The other is that of asking whether the policies would refuse.
+        self.assertEqual(set(self.policies[0].moments), {now, 1.00000037})
+
     def test_audit(self) -> None:
         """
         The log says who changed which limit of whom, from what to what; a limit
@@ -528,11 +548,6 @@ class DescribeTests(LimitsTestCase):
         """The limits described are those in force, whichever layer they are from."""
         self.assertEqual(self.described(), self.control.limits)
         self.assertEqual(self.described()[ANYBODY], {RATE: 7.0, PERCENTAGE: 50.0})
-
-    def test_everybody(self) -> None:
-        """A filter of nothing finds everybody, or nobody if it is strict."""
-        self.assertEqual(self.found({}, False), self.everybody)
-        self.assertEqual(self.found({}, True), set())
 
     def test_filters(self) -> None:
         """

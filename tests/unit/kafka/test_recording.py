@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import struct
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from copy import copy
 from itertools import count
 from math import isnan
@@ -19,7 +19,6 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from admission.clock import wholeMicroseconds
 from admission.connection.driver import FAILED
 from admission.connection.factory import ConnectionLimits
 from admission.connection.hangup import HangUpWatch
@@ -704,16 +703,6 @@ class AbandonedTests(RecordedTestCase):
         self.store(events.partitions[0], b"a")
         self.assertDecision(self.request("Fetch"), EXPIRE, "a whim")
 
-    def test_committedTooLate(self) -> None:
-        """So has one whose records are committed when its connection has been cut off and is not gone yet."""
-        self.topic()
-        client = self.connect()
-        client.protocol.dataReceived(self.produceBytes(client, acks=1))
-        client.protocol.cutOff("a whim")
-        self.assertFalse(client.isClosed)
-        self.clock.advance(0)
-        self.assertDecision(self.request("Produce"), EXPIRE, "a whim")
-
     def test_lostAtWork(self) -> None:
         """A request that is worked on when the connection is lost is recorded once all that comes of it is known."""
         self.topic()
@@ -744,32 +733,6 @@ class AbandonedTests(RecordedTestCase):
 class LifecycleTests(RecordedTestCase):
     """Policies that follow requests are told of each twice."""
 
-    def test_answered(self) -> None:
-        """Requests of every kind that has answers begin and end; connections do not."""
-        events = self.topic()
-        self.takeTime()
-        self.limit()
-        client = self.connect()
-        client.produce("events", batchOf(b"a"))
-        client.fetch(events, 0)
-        client.ask("Metadata", 9, topics=[{"name": "events"}])
-        self.assertEqual(self.policy.underWay, [])
-        self.assertEqual([kind for kind, _ in self.policy.outcomes], ["Produce", "Fetch", "Metadata"])
-        self.assertEqual([outcome.isAnswered for _, outcome in self.policy.outcomes], [True] * 3)
-        self.assertEqual(self.policy.outcomes[0][1].serviceSeconds, WORK_SECONDS)
-
-    def test_refused(self) -> None:
-        """One that any policy refuses does not begin, nor does what is refused because of that."""
-        self.topic()
-        self.limit()
-        client = self.connect()
-        batches = [batchOf(b"a", producerId=7, producerEpoch=0, baseSequence=number) for number in range(2)]
-        self.policy.decision = Decision(False, 0.0, "no")
-        client.produce("events", batches[0])
-        self.policy.decision = ADMITTED
-        client.produce("events", batches[1])
-        self.assertEqual((self.policy.underWay, self.policy.outcomes), ([], []))
-
     def test_parked(self) -> None:
         """A request that is parked is under way or over, as the policy has it; how long it was parked is told."""
         events = self.topic()
@@ -783,24 +746,6 @@ class LifecycleTests(RecordedTestCase):
             self.assertEqual(len(self.policy.underWay), underWay)
             self.store(events.partitions[0], b"a")
             self.assertEqual((self.policy.underWay, self.policy.outcomes), ([], [("Fetch", outcome)]))
-
-    def test_abandoned(self) -> None:
-        """Requests end when their client leaves, or the work on them fails."""
-        events = self.topic()
-        self.limit()
-        client = self.connect()
-        client.send("Fetch", 12, **fetchFields(events, 0, maxWaitMs=60_000))
-        client.disconnect()
-        self.assertEqual(self.policy.outcomes, [("Fetch", Outcome(False, 0.0, 0.0))])
-
-        def fail(*arguments: Any) -> None:
-            raise ZeroDivisionError
-
-        self.log.append = fail  # type: ignore[method-assign,assignment]
-        failing = self.connect()
-        failing.sendBytes(self.produceBytes(failing))
-        self.assertEqual(self.policy.outcomes[1:], [("Produce", Outcome(False, 0.0, 0.0))])
-        self.assertEqual((self.policy.underWay, len(self.flushLoggedErrors(ZeroDivisionError))), ([], 1))
 
 
 class SyncTests(RecordedTestCase):
@@ -1017,63 +962,6 @@ class KnownProducerTests(RecordedTestCase):
         self.assertIs(ask(), True)
         self.assertIs(ask(identities=(6, 5)), False)
 
-    def test_quotas(self) -> None:
-        """The first policy that can tell is asked; one that raises is as silent as one that cannot."""
-
-        class Broken(ProducerIds):
-            def isKnown(self, request: Request, now: float) -> bool | None:
-                raise ZeroDivisionError
-
-        policies = [Broken(), ProducerIds()]
-        for policy in policies:
-            policy.configure(QuotaEntity(user=DEFAULT), {"producer_ids_rate": 9.0}, self.clock.seconds())
-        request = Request("Produce", "alice", "", "192.0.2.1", 10, (5,))
-        quotas = AdmissionControl([("a", ScriptedPolicy()), ("b", policies[0]), ("c", policies[1])], 20.0)
-        self.assertIs(quotas.isKnown(request, self.clock.seconds()), False)
-        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
-        self.assertIs(AdmissionControl([("a", ScriptedPolicy())], 20.0).isKnown(request, self.clock.seconds()), None)
-
-
-class QuotasTests(RecordedTestCase):
-    """What the recording needs to know of L{AdmissionControl}."""
-
-    def test_changedLimits(self) -> None:
-        """
-        Whoever asks is told of each entity whose limits have changed, of what they are now, and of
-        who wanted that.
-        """
-        told: list[Any] = []
-        self.enforce(("producer-ids", ProducerIds()))
-        limits = self.broker.limits
-        limits._control = self.broker.control
-        limits._static = {QuotaEntity(user="bob"): {"producer_ids_rate": 9.0}}
-        limits.onEnforced = lambda *each: told.append(each)
-        client = self.connect()
-        for value, isRemoved in ((5.0, False), (5.0, False), (0.0, True)):
-            for name in ("alice", "bob"):
-                client.ask(
-                    "AlterClientQuotas",
-                    1,
-                    entries=[
-                        {
-                            "entity": [{"entity_type": "user", "entity_name": name}],
-                            "ops": [{"key": "producer_ids_rate", "value": value, "remove": isRemoved}],
-                        }
-                    ],
-                )
-        by = f"{ANONYMOUS} at 192.0.2.1"
-        now = self.clock.seconds()
-        alice, bob = QuotaEntity(user="alice"), QuotaEntity(user="bob")
-        self.assertEqual(
-            told,
-            [
-                (alice, {"producer_ids_rate": 5.0}, by, now),
-                (bob, {"producer_ids_rate": 5.0}, by, now),
-                (alice, {"producer_ids_rate": None}, by, now),
-                (bob, {"producer_ids_rate": 9.0}, by, now),
-            ],
-        )
-
 
 SENDING = (
     "produce",
@@ -1099,11 +987,9 @@ class Timed(ScriptedPolicy):
     Keeps the moments that it is given.
 
     @ivar moments: when it was asked and told.
-    @ivar configured: when it was configured.
     """
 
     moments: list[float] = field(factory=list)
-    configured: list[float] = field(factory=list)
 
     def decide(self, request: Request, now: float) -> Decision:
         """Keep it."""
@@ -1114,10 +1000,6 @@ class Timed(ScriptedPolicy):
         """Keep it."""
         self.moments.append(now)
         return 0.0
-
-    def configure(self, entity: QuotaEntity, limits: Mapping[str, float | None], now: float) -> None:
-        """Keep it."""
-        self.configured.append(now)
 
 
 class MomentTests(RecordedTestCase):
@@ -1136,20 +1018,6 @@ class MomentTests(RecordedTestCase):
         client.ask("ListGroups", 3)
         self.assertEqual(self.timed.moments, sorted(self.timed.moments))
         self.assertGreaterEqual(len(self.timed.moments), 4)
-
-    def test_changedLimit(self) -> None:
-        """
-        A change of limits is told of with the very moment that the policies were given, which can
-        be recorded exactly.
-        """
-        told: list[float] = []
-        limits = self.broker.limits
-        limits._control, limits._seconds = self.broker.control, self.clock.seconds
-        limits.onEnforced = lambda entity, limits, by, now: told.append(now)
-        limits._enforce(QuotaEntity(user="bob"), {}, dict.fromkeys(self.timed.limitNames, 5.0), "bob")
-        self.assertEqual(told, self.timed.configured)
-        self.assertEqual([wholeMicroseconds(each) for each in told], told)
-        self.assertEqual(len(told), 1)
 
 
 class ExactlyOnceTests(RecordedTestCase):

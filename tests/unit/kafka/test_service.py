@@ -16,8 +16,8 @@ from twisted.cred.checkers import InMemoryUsernamePasswordDatabaseDontUse
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred, DeferredQueue, inlineCallbacks, succeed
 from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol, serverFromString
-from twisted.internet.error import CannotListenError, ConnectionRefusedError
-from twisted.internet.protocol import Protocol, connectionDone
+from twisted.internet.error import CannotListenError
+from twisted.internet.protocol import connectionDone
 from twisted.internet.task import Clock, deferLater
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.protocols.basic import Int32StringReceiver
@@ -167,15 +167,6 @@ class ServingTests(ServiceTestCase):
         self.addCleanup(self.stop, service)
         client = yield self.connect(service)
         yield client.ask("ApiVersions", 4)
-        yield self.disconnect(client)
-
-    @inlineCallbacks
-    def test_advertised(self) -> Any:
-        """What is advertised for a listener goes to its clients."""
-        service = self.start(self.service(advertised=Address("broker.example", 19092)))
-        client = yield self.connect(service)
-        answer = yield client.ask("Metadata", 9, topics=[])
-        self.assertEqual((answer.brokers[0].host, answer.brokers[0].port), ("broker.example", 19092))
         yield self.disconnect(client)
 
     @inlineCallbacks
@@ -366,15 +357,6 @@ class StoppingTests(ServiceTestCase):
         patch.restore()
         self.start(self.service())
 
-    @inlineCallbacks
-    def test_refusesMeanwhile(self) -> Any:
-        """Connections are refused once the service has stopped."""
-        service = self.start(self.service())
-        port = portOf(service)
-        yield service.stopService()
-        connecting = connectProtocol(TCP4ClientEndpoint(reactor, "127.0.0.1", port), Protocol())
-        yield self.assertFailure(connecting, ConnectionRefusedError)
-
 
 class MistakeTests(ServiceTestCase):
     """What keeps the broker from starting is said in a sentence."""
@@ -423,13 +405,6 @@ class MistakeTests(ServiceTestCase):
     def test_impossiblePort(self) -> None:
         """An impossible port is named, too."""
         self.assertCannotStart(self.service(endpoints=["tcp:70000"]), "cannot listen on tcp:70000")
-
-    def test_oneStep(self) -> None:
-        """The same holds for a start in one step."""
-        port = portOf(self.start(self.service()))
-        service = self.service(endpoints=[f"tcp:{port}:interface=127.0.0.1"], path=self.mktemp())
-        error = self.assertRaises(SystemExit, service.startService)
-        self.assertIn("cannot listen", str(error))
 
     def test_listensLate(self) -> Any:
         """An endpoint may take its time; its port is then treated like the others."""

@@ -8,8 +8,6 @@ from math import isnan
 from socket import gethostname
 from typing import Any
 
-from twisted.internet.endpoints import TCP4ServerEndpoint
-from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.control import AdmissionControl
@@ -405,17 +403,6 @@ class HealthTests(BrokerStatusTestCase):
         self.assertEqual(self.document.reasons, [])
         self.logged.clear()
 
-    def test_flushFailed(self) -> None:
-        """So is one whose flush has failed, for good: a later success proves nothing."""
-        self.disk.flushError = OSError("the disk is gone")
-        self.connect().produce("events", batchOf(b"1"))
-        self.clock.advance(1.0)
-        self.assertReason("a flush to the disk failed", "the disk is gone", "restart the broker")
-        self.disk.flushError = None
-        self.clock.advance(1.0)
-        self.assertReason("a flush to the disk failed", "the disk is gone", "restart the broker")
-        self.logged.clear()
-
 
 class OptionsTests(StatusTestCase):
     """C{--status} opens the port."""
@@ -425,18 +412,6 @@ class OptionsTests(StatusTestCase):
         options = Options()
         options.parseOptions([*arguments, "--set", "queued.max.request.bytes=128MiB"])
         return options
-
-    def test_off(self) -> None:
-        """There is no port by default."""
-        self.assertIs(self.parse()["statusListener"], None)
-
-    def test_endpoint(self) -> None:
-        """It takes any endpoint, and says so when it is given none."""
-        listener = self.parse("--status", "tcp:9090:interface=127.0.0.1")["statusListener"]
-        self.assertEqual(listener.description, "tcp:9090:interface=127.0.0.1")
-        self.assertIsInstance(listener.endpoint, TCP4ServerEndpoint)
-        error = self.assertRaises(UsageError, self.parse, "--status", "9090")
-        self.assertIn("--status 9090: ", str(error))
 
     def test_names(self) -> None:
         """The port goes by the names that clients are told, and by that of the machine."""

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import struct
-import tracemalloc
 from collections.abc import Mapping, Sequence
 
 from attrs import define, field
@@ -12,23 +9,10 @@ from attrs import define, field
 from admission.connection.pauses import Pause
 from admission.control import AdmissionControl
 from admission.gate.slowbodies import BODY_GRACE_SECONDS
-from admission.interfaces import (
-    ADMITTED,
-    CONNECTION,
-    DEFAULT,
-    NOTHING,
-    Decision,
-    QuotaEntity,
-    Request,
-    Traits,
-    Usage,
-)
+from admission.interfaces import ADMITTED, NOTHING, Decision, QuotaEntity, Request, Traits, Usage
 from admission.kafka.broker.produceresponses import throttleTimeMs
-from admission.kafka.quotalimits import QuotaLimits
-from admission.quotas.metering import Windows
 from admission.quotas.policy import QuotaPolicy
-from admission_plugins.clientquotas import ClientBytes
-from tests.kit.brokerfixture import BrokerTestCase, batchOf, fetchFields, framed, produceFields, requestOf
+from tests.kit.brokerfixture import BrokerTestCase, batchOf, fetchFields, produceFields, requestOf
 
 THROTTLING_QUOTA_EXCEEDED = 89
 
@@ -343,28 +327,18 @@ class OthersTests(ThrottlingTestCase):
         taken for as long as it takes.
         """
         client = self.connect()
-        client.send(
-            "JoinGroup",
-            5,
-            group_id="g",
-            session_timeout=9_000,
-            rebalance_timeout=9_000,
-            protocol_type="consumer",
-            protocols=[{"name": "range", "metadata": b""}],
-        )
+        times = {"session_timeout": 9_000, "rebalance_timeout": 9_000}
+        join = {
+            "group_id": "g",
+            "protocol_type": "consumer",
+            "protocols": [{"name": "range", "metadata": b""}],
+            **times,
+        }
+        client.send("JoinGroup", 5, **join)
         client.receive()
         [group] = self.broker.groups.all
         [memberId] = group.pending or group.members
-        client.send(
-            "JoinGroup",
-            5,
-            group_id="g",
-            member_id=memberId,
-            session_timeout=9_000,
-            rebalance_timeout=9_000,
-            protocol_type="consumer",
-            protocols=[{"name": "range", "metadata": b""}],
-        )
+        client.send("JoinGroup", 5, member_id=memberId, **join)
         self.clock.advance(4.0)
         joined = client.receive()
         stranger = self.connect()
@@ -379,24 +353,6 @@ class OthersTests(ThrottlingTestCase):
         self.clock.advance(3.0)
         self.assertEqual(stranger.ask("Metadata", 9, topics=None).throttle_time.total_seconds(), 10.0)
 
-    def test_connecting(self) -> None:
-        """A connection over the rate is accepted and not read for a while; a policy may refuse it."""
-        self.policy.delays[CONNECTION] = 1.0
-        client = self.connect()
-        client.send("ApiVersions", 3)
-        self.assertEqual(client.waiting(), 0)
-        self.clock.advance(1.001)
-        self.assertEqual(client.waiting(), 1)
-        client.receive()
-        self.assertEqual(self.recordedFor(CONNECTION), [Usage(connections=1)])
-
-    def test_connectingRefused(self) -> None:
-        """A policy that refuses a connection has it closed."""
-        self.policy.decision = Decision(False, 1.0, "too many connections")
-        client = self.connect()
-        self.clock.advance(0)
-        self.assertRefused(client, "too many connections")
-
     def test_laterDelayHolds(self) -> None:
         """Of two delays the one that ends later holds."""
         protocol = self.connect().protocol
@@ -409,70 +365,6 @@ class OthersTests(ThrottlingTestCase):
         self.assertIn(Pause.THROTTLED, protocol.pauses.reasons)
         self.clock.advance(0.5)
         self.assertEqual(protocol.pauses.reasons, {})
-
-    def test_lessThanItWas(self) -> None:
-        """A delay may be shortened, and ends at once if nothing is left of it."""
-        protocol = self.connect().protocol
-        protocol.driver.throttleLess(1.0)
-        protocol.throttle(5.0)
-        protocol.driver.throttleLess(6.0)
-        protocol.driver.throttleLess(2.0)
-        self.clock.advance(1.9)
-        self.assertIn(Pause.THROTTLED, protocol.pauses.reasons)
-        self.clock.advance(0.2)
-        self.assertEqual(protocol.pauses.reasons, {})
-        protocol.throttle(5.0)
-        protocol.driver.throttleLess(0.0)
-        self.clock.advance(0)
-        self.assertEqual(protocol.pauses.reasons, {})
-
-    def test_limitsChanged(self) -> None:
-        """When limits change, whoever is throttled waits no longer than they now ask for."""
-        self.broker.limits = QuotaLimits(self.log, self.broker.control, {}, self.clock.seconds)
-        self.topic()
-        slow, gone, other, held = (self.connect() for _ in range(4))
-        for client in (slow, gone):
-            client.produce("events", batchOf(b"a"))
-        self.policy.delays["Produce"] = 10.0
-        for client in (slow, gone):
-            client.produce("events", batchOf(b"a"))
-        gone.disconnect()
-        held.send("Produce", 9, **produceFields("events", batchOf(b"a")))
-        self.assertEqual(held.waiting(), 0)
-        self.policy.delays["Produce"] = 1.0
-        entity = [{"entity_type": "client-id", "entity_name": "test"}]
-        ops = [{"key": "scripted", "value": 2.0, "remove": False}]
-        answer = other.ask("AlterClientQuotas", 1, entries=[{"entity": entity, "ops": ops}], validate_only=False)
-        self.assertEqual(answer.entries[0].error_code.value, 0)
-        self.assertIn(Pause.THROTTLED, slow.protocol.pauses.reasons)
-        self.clock.advance(0)
-        self.assertEqual(held.waiting(), 1)
-        self.clock.advance(1.1)
-        self.assertEqual(slow.protocol.pauses.reasons, {})
-
-    def test_debt(self) -> None:
-        """
-        The first request of a connection waits as long as its client still has to; it keeps its memory, as long as
-        others do not wait for that, and no turn.
-        """
-        self.topic()
-        first, again, gone, other = (self.connect() for _ in range(4))
-        self.policy.delays["Produce"] = 10.0
-        first.produce("events", batchOf(b"a"))
-        first.disconnect()
-        self.policy.delays.clear()
-        for client in (again, gone):
-            client.send("ApiVersions", 4)
-            client.receive()
-            client.send("Produce", 9, **produceFields("events", batchOf(bytes(1000))))
-        self.assertEqual((again.waiting(), self.gate.turns.runningRequests), (0, 0))
-        self.assertGreater(self.frameBytes, 2000)
-        gone.disconnect()
-        self.clock.advance(9.9)
-        self.assertEqual((again.waiting(), other.ask("ApiVersions", 4).error_code.value), (0, 0))
-        self.clock.advance(0.1)
-        self.assertEqual(again.receive().responses[0].partition_responses[0].base_offset, 1)
-        again.produce("events", batchOf(b"a"))
 
     def test_delayAfterDebt(self) -> None:
         """A request that had to wait for its client's debt is charged, too: the next one waits for that."""
@@ -488,25 +380,6 @@ class OthersTests(ThrottlingTestCase):
         self.assertEqual(again.waiting(), 0)
         self.clock.advance(0.1)
         self.assertEqual(again.waiting(), 1)
-
-    def test_debtOfAnotherKind(self) -> None:
-        """What a consumer has to wait for holds no producer of that name back."""
-        topic = self.topic()
-        self.policy.delays["Fetch"] = 10.0
-        self.connect().fetch(topic, 0)
-        self.assertEqual(self.connect().produce("events", batchOf(b"a")).error_code.value, 0)
-
-    def test_debtorLeaves(self) -> None:
-        """A request of a client that has to wait, and does not, is not served."""
-        topic = self.topic()
-        first, again = self.connect(), self.connect()
-        self.policy.delays["Produce"] = 10.0
-        first.produce("events", batchOf(b"a"))
-        again.send("Produce", 9, answered=False, **produceFields("events", batchOf(b"b"), acks=0))
-        again.protocol.peerHungUp(isReset=False)
-        self.clock.advance(20)
-        self.assertTrue(again.isClosed)
-        self.assertEqual((topic.partitions[0].nextOffset, self.frameBytes), (1, 0))
 
     def test_debtGivesWay(self) -> None:
         """If others wait for its memory, its connection is closed."""
@@ -526,62 +399,6 @@ class OthersTests(ThrottlingTestCase):
         self.clock.advance(0)
         self.assertEqual(other.waiting(), 1)
 
-    def test_refusedStayAway(self) -> None:
-        """
-        Whoever was refused owes nothing, and a change of limits does not bring
-        them back early; nor where the answer could not say no.
-        """
-        self.topic()
-        refused, delayed = self.connect(), self.connect()
-        self.policy.decision = Decision(False, 5.0, "no")
-        refused.produce("events", batchOf(b"a"))
-        delayed.ask("Metadata", 9, topics=None)
-        self.broker.debts.limitsChanged(self.clock.seconds())
-        self.clock.advance(4.9)
-        for client in (refused, delayed):
-            self.assertIn(Pause.THROTTLED, client.protocol.pauses.reasons)
-        self.clock.advance(0.2)
-        for client in (refused, delayed):
-            self.assertEqual(client.protocol.pauses.reasons, {})
-
     def test_throttleTimeMs(self) -> None:
         """Delays are told in whole milliseconds, rounded up, and never negative."""
         self.assertEqual([throttleTimeMs(each) for each in (0.0, -1.0, 0.0001, 2.0, 2.0001)], [0, 0, 1, 2000, 2001])
-
-
-class LongNamesTests(BrokerTestCase):
-    """Clients with long names, where every client has a limit."""
-
-    def setUp(self) -> None:
-        super().setUp()
-        policy = ClientBytes(Windows(11, 1.0))
-        policy.configure(QuotaEntity(clientId=DEFAULT), {"producer_byte_rate": 1e9, "consumer_byte_rate": 1e9}, 0.0)
-        self.takeControl(AdmissionControl([("client-bytes", policy)], 20.0))
-
-    def test_names(self) -> None:
-        """
-        Clients that call themselves 32 KB each do not have that kept, what is kept is in the ledger, and limits tell
-        them apart.
-        """
-        topic = self.topic("events")
-        client = self.connect()
-        gc.collect()
-        tracemalloc.start()
-        try:
-            for number in range(200):
-                frame = client.frame(requestOf("Fetch", 12, **fetchFields(topic, 0)))
-                name = f"{number:032000}".encode()
-                # The client id of the test's frames is "test".
-                body = frame[4:12] + struct.pack(">h", len(name)) + name + frame[18:]
-                client.sendBytes(framed(body))
-                self.assertEqual(client.receive().error_code, 0)
-            gc.collect()
-            grownBytes, _ = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
-        self.assertLess(grownBytes, 200 * 5000)
-        meters = next(iter(self.broker.control.limits.values()))
-        self.assertEqual(set(meters), {"producer_byte_rate", "consumer_byte_rate"})
-        heldBytes = self.gate.ledger.usedBytes["policies"]
-        self.assertGreater(heldBytes, 200 * 240)
-        self.assertLess(heldBytes, 200 * 1000)

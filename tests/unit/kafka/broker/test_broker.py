@@ -13,10 +13,6 @@ class BrokerTests(BrokerTestCase):
 
     properties = {"broker.id": "7", "fetch.max.bytes": "55MiB"}
 
-    def test_nodeId(self) -> None:
-        """The broker's number is configured."""
-        self.assertEqual(self.broker.nodeId, 7)
-
     def test_failingPurgatory(self) -> None:
         """If it cannot tell those who wait for the records of one partition, those who wait for another's are told."""
         events, others = (self.topic(name).partitions[0] for name in ("events", "others"))

@@ -11,14 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from admission.kafka.broker.servedapis import SERVED
 from admission.kafka.wire.versions import BY_KEY
-from tests.kit.brokerfixture import (
-    API_KEYS,
-    BrokerTestCase,
-    batchOf,
-    codes,
-    fetchFields,
-    produceFields,
-)
+from tests.kit.brokerfixture import API_KEYS, BrokerTestCase, batchOf, codes, fetchFields, produceFields
 from tests.kit.kioentities import entities, everyVersion, fewExamples
 
 REQUESTS: dict[str, dict[str, Any]] = {
@@ -73,10 +66,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
         "generation_id_or_member_epoch": -1,
         "topics": [{"name": "events", "partitions": [{"partition_index": 0, "committed_offset": 5}]}],
     },
-    "OffsetDelete": {
-        "group_id": "readers",
-        "topics": [{"name": "events", "partitions": [{"partition_index": 0}]}],
-    },
+    "OffsetDelete": {"group_id": "readers", "topics": [{"name": "events", "partitions": [{"partition_index": 0}]}]},
     "OffsetFetch": {
         "group_id": "readers",
         "topics": [{"name": "events", "partition_indexes": [0]}],

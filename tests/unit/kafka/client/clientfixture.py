@@ -32,21 +32,10 @@ GROUP = "readers"
 
 API_NAMES = {
     clientApi(name).apiKey: name
-    for name in [
-        "ApiVersions",
-        "Fetch",
-        "FindCoordinator",
-        "Heartbeat",
-        "JoinGroup",
-        "LeaveGroup",
-        "ListOffsets",
-        "Metadata",
-        "OffsetCommit",
-        "OffsetFetch",
-        "SaslAuthenticate",
-        "SaslHandshake",
-        "SyncGroup",
-    ]
+    for name in (
+        *("ApiVersions", "Fetch", "FindCoordinator", "Heartbeat", "JoinGroup", "LeaveGroup", "ListOffsets"),
+        *("Metadata", "OffsetCommit", "OffsetFetch", "SaslAuthenticate", "SaslHandshake", "SyncGroup"),
+    )
 }
 """What the brokers speak, unless told otherwise."""
 
@@ -296,10 +285,7 @@ class FakeCluster:
                     "name": each.name,
                     "error_code": self.topicErrors.get(each.name, missing),
                     "partitions": [
-                        {
-                            "partition_index": index,
-                            "leader_id": self.leaders.get(TopicPartition(each.name, index), 1),
-                        }
+                        {"partition_index": index, "leader_id": self.leaders.get(TopicPartition(each.name, index), 1)}
                         for index in partitions
                     ],
                 }
@@ -338,54 +324,35 @@ class FakeCluster:
         for topic in request.topics:
             for each in topic.partitions:
                 self.committed[TopicPartition(topic.name, each.partition_index)] = each.committed_offset
-        return {
-            "topics": [
-                {
-                    "name": topic.name,
-                    "partitions": [{"partition_index": each.partition_index} for each in topic.partitions],
-                }
-                for topic in request.topics
-            ]
-        }
+        kept = [
+            {"name": topic.name, "partitions": [{"partition_index": each.partition_index} for each in topic.partitions]}
+            for topic in request.topics
+        ]
+        return {"topics": kept}
 
     def offsetFetch(self, request: Any) -> Mapping[str, Any]:
         """What was kept."""
         asked = request.groups[0].topics if hasattr(request, "groups") else request.topics
-        topics = [
-            {
-                "name": topic.name,
-                "partitions": [
-                    {
-                        "partition_index": index,
-                        "committed_offset": self.committed.get(TopicPartition(topic.name, index), -1),
-                        "metadata": "",
-                    }
-                    for index in topic.partition_indexes
-                ],
-            }
-            for topic in asked
-        ]
+        topics = []
+        for topic in asked:
+            offsets = [self.committed.get(TopicPartition(topic.name, index), -1) for index in topic.partition_indexes]
+            partitions = [
+                {"partition_index": index, "committed_offset": offset, "metadata": ""}
+                for index, offset in zip(topic.partition_indexes, offsets, strict=True)
+            ]
+            topics.append({"name": topic.name, "partitions": partitions})
         return {"topics": topics, "groups": [{"group_id": GROUP, "topics": topics}]}
 
     def listOffsets(self, request: Any) -> Mapping[str, Any]:
         """Logs begin at zero."""
-        return {
-            "topics": [
-                {
-                    "name": topic.name,
-                    "partitions": [
-                        {
-                            "partition_index": each.partition_index,
-                            "offset": self.ends[TopicPartition(topic.name, each.partition_index)]
-                            if each.timestamp == -1
-                            else 0,
-                        }
-                        for each in topic.partitions
-                    ],
-                }
-                for topic in request.topics
-            ]
-        }
+        topics = []
+        for topic in request.topics:
+            partitions = []
+            for each in topic.partitions:
+                end = self.ends[TopicPartition(topic.name, each.partition_index)] if each.timestamp == -1 else 0
+                partitions.append({"partition_index": each.partition_index, "offset": end})
+            topics.append({"name": topic.name, "partitions": partitions})
+        return {"topics": topics}
 
     def fetch(self, request: Any) -> Any:
         """All batches from the offset on, or nothing once the time is over."""

@@ -331,22 +331,6 @@ class RebalanceTests(ClientTestCase):
         self.poll(consumer, 1)
         self.assertEqual(consumer.assignment, [TopicPartition("more", 0)])
 
-    def test_newSubscriptionMeanwhile(self) -> None:
-        """A subscription that changes while the group is joined is joined, too."""
-        late: Deferred[Any] = Deferred()
-        usual = self.broker.answers["SyncGroup"]
-        self.broker.answers["SyncGroup"] = lambda request: late
-        consumer = self.consumer()
-        consumer.subscribe(["events"])
-        polling = consumer.poll(5)
-        self.runFor(1)
-        consumer.subscribe(["more"])
-        self.broker.answers["SyncGroup"] = usual
-        late.callback(usual(self.broker.requests("SyncGroup")[0]))
-        self.runFor(4)
-        self.successResultOf(polling)
-        self.assertEqual(consumer.assignment, [TopicPartition("more", 0)])
-
     def test_newPartitions(self) -> None:
         """The leader has partitions handed out anew when there are more of them."""
         consumer = self.subscribe("events", metadataMaxAgeSeconds=30.0)

@@ -219,8 +219,7 @@ class ResponseTests(LinkTestCase):
     """Responses come down."""
 
     @given(
-        bodies=st.lists(st.binary(max_size=40), max_size=6),
-        cuts=st.lists(st.integers(1, 30), min_size=1, max_size=30),
+        bodies=st.lists(st.binary(max_size=40), max_size=6), cuts=st.lists(st.integers(1, 30), min_size=1, max_size=30)
     )
     @settings(max_examples=100, deadline=None)
     def test_anyPieces(self, bodies: list[bytes], cuts: list[int]) -> None:

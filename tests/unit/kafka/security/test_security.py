@@ -119,10 +119,7 @@ class SubjectNameTests(SynchronousTestCase):
         """A component of several parts is joined by plus signs, and outer spaces are escaped."""
         organization = x509.NameAttribute(NameOID.ORGANIZATION_NAME, 'ü"\\<>;+z')
         joined = x509.RelativeDistinguishedName(
-            [
-                x509.NameAttribute(NameOID.COMMON_NAME, "x"),
-                x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, "  y "),
-            ]
+            [x509.NameAttribute(NameOID.COMMON_NAME, "x"), x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, "  y ")]
         )
         subject = x509.Name([x509.RelativeDistinguishedName([organization]), joined])
         self.assertEqual(subjectName(subject), r"CN=x+OU=\ \ y\ ,O=ü\"\\\<\>\;\+z")

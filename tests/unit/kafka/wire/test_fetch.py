@@ -30,10 +30,7 @@ _PARTITIONS = st.builds(
     records=st.lists(st.binary(max_size=100), max_size=3),
 )
 _TOPICS = st.builds(
-    FetchedTopic,
-    topicName=st.text(max_size=8),
-    topicId=st.uuids(),
-    partitions=st.lists(_PARTITIONS, max_size=3),
+    FetchedTopic, topicName=st.text(max_size=8), topicId=st.uuids(), partitions=st.lists(_PARTITIONS, max_size=3)
 )
 
 

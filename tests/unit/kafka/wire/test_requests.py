@@ -13,13 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from admission.kafka.wire.fetch import FetchResponse
 from admission.kafka.wire.guard import countElementsOf
 from admission.kafka.wire.primitives import MalformedResponse, sizeOf
-from admission.kafka.wire.requests import (
-    ClientApi,
-    clientApi,
-    decodeResponse,
-    encodeRequest,
-    readCorrelationId,
-)
+from admission.kafka.wire.requests import ClientApi, clientApi, decodeResponse, encodeRequest, readCorrelationId
 from tests.kit.brokerfixture import encode
 from tests.kit.kioentities import entities, fewExamples
 from tests.unit.kafka.client.clientfixture import API_NAMES

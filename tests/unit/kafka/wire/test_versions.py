@@ -1,7 +1,5 @@
 """Tests for L{admission.kafka.wire.versions}."""
 
-from kio.index import load_request_schema, load_response_schema
-from kio.schema.index import api_key_map
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.kafka.wire.versions import API_VERSIONS, APIS, BY_KEY, FETCH, METADATA, PRODUCE, Api, advertised, served
@@ -10,20 +8,6 @@ from tests.kit.kioentities import everyVersion
 
 class TableTests(SynchronousTestCase):
     """The table of what is served says what kio and the clients need."""
-
-    def test_keysAreThoseOfKio(self) -> None:
-        """Each API has the key that kio knows it by, and there is one row for it."""
-        for api in APIS:
-            self.assertEqual(api_key_map[api.apiKey].replace("_", ""), api.name.lower())
-        self.assertEqual(len(BY_KEY), len(APIS))
-
-    def test_flexibility(self) -> None:
-        """The versions said to be flexible are those that are, requests and responses alike."""
-        for api, apiVersion in everyVersion():
-            for load in load_request_schema, load_response_schema:
-                self.assertEqual(
-                    load(api.apiKey, apiVersion).__flexible__, api.isFlexible(apiVersion), (api.name, apiVersion)
-                )
 
     def test_served(self) -> None:
         """A version is served from the oldest to the newest of its row, and nothing else is."""

@@ -36,43 +36,17 @@ OF_SUPER_USERS = {
 """What only super users may do, with the error that others get."""
 
 OF_EVERYBODY = {
-    "ApiVersions",
-    "DescribeAcls",
-    "DescribeClientQuotas",
-    "DescribeCluster",
-    "DescribeConfigs",
-    "DescribeGroups",
-    "DescribeProducers",
-    "DescribeTopicPartitions",
-    "ElectLeaders",
-    "Fetch",
-    "FindCoordinator",
-    "Heartbeat",
-    "InitProducerId",
-    "JoinGroup",
-    "LeaveGroup",
-    "ListConfigResources",
-    "ListGroups",
-    "ListOffsets",
-    "ListPartitionReassignments",
-    "ListTransactions",
-    "Metadata",
-    "OffsetCommit",
-    "OffsetFetch",
-    "OffsetForLeaderEpoch",
-    "SyncGroup",
+    *("ApiVersions", "DescribeAcls", "DescribeClientQuotas", "DescribeCluster", "DescribeConfigs"),
+    *("DescribeGroups", "DescribeProducers", "DescribeTopicPartitions", "ElectLeaders", "Fetch"),
+    *("FindCoordinator", "Heartbeat", "InitProducerId", "JoinGroup", "LeaveGroup", "ListConfigResources"),
+    *("ListGroups", "ListOffsets", "ListPartitionReassignments", "ListTransactions", "Metadata"),
+    *("OffsetCommit", "OffsetFetch", "OffsetForLeaderEpoch", "SyncGroup"),
 }
 """What reads, or changes only what a client brings along itself."""
 
-ALTERATION: dict[str, Any] = {
-    "entries": [
-        {
-            "entity": [{"entity_type": "user", "entity_name": "alice"}],
-            "ops": [{"key": RATE, "value": 5.0, "remove": False}],
-        }
-    ]
-}
-
+ENTITY = [{"entity_type": "user", "entity_name": "alice"}]
+ALTERATION: dict[str, Any] = {"entries": [{"entity": ENTITY, "ops": [{"key": RATE, "value": 5.0, "remove": False}]}]}
+CONFIGS = [{"name": "retention.ms", "config_operation": 0, "value": "1000"}]
 CHANGES: dict[str, dict[str, Any]] = {
     **REQUESTS,
     "AlterClientQuotas": ALTERATION,
@@ -81,15 +55,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "CreateTopics": {"topics": [{"name": "fresh", "num_partitions": 1, "replication_factor": 1}]},
     "DeleteGroups": {"groups_names": ["readers"]},
     "DeleteTopics": {"topic_names": ["events"], "topics": [{"name": "events", "topic_id": None}]},
-    "IncrementalAlterConfigs": {
-        "resources": [
-            {
-                "resource_type": 2,
-                "resource_name": "events",
-                "configs": [{"name": "retention.ms", "config_operation": 0, "value": "1000"}],
-            }
-        ]
-    },
+    "IncrementalAlterConfigs": {"resources": [{"resource_type": 2, "resource_name": "events", "configs": CONFIGS}]},
 }
 """A request that changes something, by API; fields of all versions together."""
 

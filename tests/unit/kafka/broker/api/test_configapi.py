@@ -198,8 +198,7 @@ class DescribeConfigsTests(BrokerTestCase):
         self.topic("events")
         results = self.describe((TOPIC, "none"), (BROKER, "2"), (8, ""), (99, "x"), (TOPIC, "events"))
         self.assertEqual(
-            codes(results),
-            [ErrorCode.unknown_topic_or_partition, *[ErrorCode.invalid_request] * 3, ErrorCode.none],
+            codes(results), [ErrorCode.unknown_topic_or_partition, *[ErrorCode.invalid_request] * 3, ErrorCode.none]
         )
         self.assertEqual([bool(result.error_message) for result in results], [True] * 4 + [False])
         self.assertEqual([len(result.configs) for result in results[:4]], [0] * 4)
@@ -208,8 +207,7 @@ class DescribeConfigsTests(BrokerTestCase):
         """A resource that is named twice is refused, or small requests would have huge responses."""
         results = self.describe((BROKER, "1"), (TOPIC, "none"), (BROKER, "1"))
         self.assertEqual(
-            codes(results),
-            [ErrorCode.invalid_request, ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_request],
+            codes(results), [ErrorCode.invalid_request, ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_request]
         )
 
 

@@ -7,16 +7,12 @@ from uuid import UUID, uuid4
 
 from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
-from twisted.internet.address import IPv4Address, UNIXAddress
+from twisted.internet.address import UNIXAddress
 from twisted.logger import LogLevel, formatEvent
 
 from admission.kafka.kafkarequest import Address
 from admission.kafka.wire.versions import API_VERSIONS, APIS
-from tests.kit.brokerfixture import (
-    BrokerTestCase,
-    codes,
-    requestOf,
-)
+from tests.kit.brokerfixture import BrokerTestCase, codes, requestOf
 
 
 class ApiVersionsTests(BrokerTestCase):
@@ -255,17 +251,6 @@ class FindCoordinatorTests(BrokerTestCase):
             self.assertEqual(codes(answer.coordinators), [errorCode])
             self.assertEqual(answer.coordinators[0].node_id, -1)
             self.assertIn("no transactions", answer.coordinators[0].error_message)
-
-
-class AddressTests(BrokerTestCase):
-    """Each client is told the address that it can use."""
-
-    def test_perConnection(self) -> None:
-        """Two clients that reached the broker by different addresses are told different ones."""
-        first, second = self.connect(), self.connect()
-        second.transport.getHost = lambda: IPv4Address("TCP", "198.51.100.7", 9094)  # type: ignore[method-assign]
-        hosts = [client.ask("Metadata", 9, topics=[]).brokers[0].host for client in (first, second)]
-        self.assertEqual(hosts, ["192.0.2.2", "198.51.100.7"])
 
 
 class DescribeTopicPartitionsTests(BrokerTestCase):

@@ -143,6 +143,7 @@ class FlushTests(BrokerTestCase):
         self.topic("older")
         self.clock.advance(2)
         self.isHolding = True
+        configs = [{"name": "retention.ms", "config_operation": 0, "value": "1000"}]
         requests: list[tuple[str, int, dict[str, Any]]] = [
             ("CreateTopics", 7, {"topics": [creatable("new")]}),
             ("DeleteTopics", 6, {"topics": [{"name": "older", "topic_id": None}]}),
@@ -150,15 +151,7 @@ class FlushTests(BrokerTestCase):
             (
                 "IncrementalAlterConfigs",
                 1,
-                {
-                    "resources": [
-                        {
-                            "resource_type": 2,
-                            "resource_name": "old",
-                            "configs": [{"name": "retention.ms", "config_operation": 0, "value": "1000"}],
-                        }
-                    ]
-                },
+                {"resources": [{"resource_type": 2, "resource_name": "old", "configs": configs}]},
             ),
             ("Metadata", 9, {"topics": [{"name": "made on demand"[:4]}]}),
         ]

@@ -49,16 +49,8 @@ def memberNamed(memberId: str, *protocolNames: str, instanceId: str | None = Non
 
 def requestToJoin(groupId: str = "readers", **changes: Any) -> JoinRequest:
     """A request to join."""
-    return JoinRequest(
-        **{
-            "groupId": groupId,
-            "sessionSeconds": 10.0,
-            "rebalanceSeconds": 60.0,
-            "protocolType": "consumer",
-            "protocols": RANGE,
-            **changes,
-        }
-    )
+    fields = {"sessionSeconds": 10.0, "rebalanceSeconds": 60.0, "protocolType": "consumer", "protocols": RANGE}
+    return JoinRequest(groupId=groupId, **{**fields, **changes})
 
 
 class MemoryTable:

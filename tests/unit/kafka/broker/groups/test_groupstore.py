@@ -96,37 +96,21 @@ class StoreTests(OffsetsTestCase):
         key = min(groups.current)
         fields = json.loads(groups.current[key][1:])
         member = fields["members"][0]
-        records = [
-            b"\x01{",
-            b"\x01\xff",
-            b"\x01[]",
-            b"",
-            *(
-                b"\x01" + json.dumps(damaged).encode("ascii")
-                for damaged in (
-                    {name: value for name, value in fields.items() if name != "leader"},
-                    {**fields, "generation": None},
-                    {**fields, "wallSeconds": "soon"},
-                    {**fields, "members": [{**member, "assignment": "?"}]},
-                    {**fields, "members": [{**member, "protocols": [["range"]]}]},
-                    {**fields, "members": [{**member, "sessionSeconds": []}]},
-                )
-            ),
-        ]
-        reasons = (
-            "Expecting",
-            "start byte",
-            "indices",
-            "index",
-            "'leader'",
-            "None",
-            "soon",
-            "base64",
-            "unpack",
-            "list",
+        changes: tuple[tuple[dict[str, object], str], ...] = (
+            ({"generation": None}, "None"),
+            ({"wallSeconds": "soon"}, "soon"),
+            ({"members": [{**member, "assignment": "?"}]}, "base64"),
+            ({"members": [{**member, "protocols": [["range"]]}]}, "unpack"),
+            ({"members": [{**member, "sessionSeconds": []}]}, "list"),
         )
+        leaderless = {name: value for name, value in fields.items() if name != "leader"}
+        damages = [
+            *((b"{", "Expecting"), (b"\xff", "start byte"), (b"[]", "indices")),
+            (json.dumps(leaderless).encode("ascii"), "'leader'"),
+            *((json.dumps({**fields, **change}).encode("ascii"), reason) for change, reason in changes),
+        ]
         store = GroupStore(self.rig.log)  # type: ignore[arg-type]
-        for record, reason in zip(records, reasons, strict=True):
+        for record, reason in (b"", "index"), *((b"\x01" + damaged, reason) for damaged, reason in damages):
             groups.current[key] = record
             failure = self.assertRaises(LogFailed, store.load, GroupTotals())
             self.assertIn(f"the record {key.hex()} of a group is damaged", str(failure))

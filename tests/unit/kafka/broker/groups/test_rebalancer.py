@@ -181,26 +181,22 @@ class InitialDelayTests(GroupsTestCase):
         self.assertEqual([each.generation for each in consumers], [consumers[0].generation] * len(consumers))
         return self.rig.clock.seconds() - began
 
-    def test_alone(self) -> None:
-        """One member waits for three seconds."""
-        self.assertEqual(self.joinedAfter(0.0), 3.0)
-
-    def test_again(self) -> None:
-        """If a member joins meanwhile, the group waits three more seconds, and so on."""
-        self.assertEqual(self.joinedAfter(0.0, 1.0, 2.0), 6.0)
-        self.rig.groups.leave("readers", [(each, None) for each in list(self.rig.group().members)])
-
-    def test_threeTimes(self) -> None:
-        """Each wait in which a member joins is followed by another."""
-        self.assertEqual(self.joinedAfter(0.0, 1.0, 4.0), 9.0)
-
-    def test_bounded(self) -> None:
-        """All the waits together are no longer than the first member's rebalance timeout."""
-        self.assertEqual(self.joinedAfter(0.0, 1.0, 4.0, 6.5, rebalanceSeconds=7.0), 7.0)
-
-    def test_shortRebalance(self) -> None:
-        """A rebalance timeout below the delay does not shorten it, but nothing is added."""
-        self.assertEqual(self.joinedAfter(0.0, 1.0, rebalanceSeconds=2.0), 3.0)
+    def test_delay(self) -> None:
+        """
+        One member waits for three seconds, and after each wait in which another joins three more; all of them together
+        no longer than the first member's rebalance timeout, which does not shorten the first.
+        """
+        for number, (arrivals, rebalanceSeconds, expected) in enumerate(
+            (
+                ((0.0,), 60.0, 3.0),
+                ((0.0, 1.0, 2.0), 60.0, 6.0),
+                ((0.0, 1.0, 4.0), 60.0, 9.0),
+                ((0.0, 1.0, 4.0, 6.5), 7.0, 7.0),
+                ((0.0, 1.0), 2.0, 3.0),
+            )
+        ):
+            joined = self.joinedAfter(*arrivals, groupId=str(number), rebalanceSeconds=rebalanceSeconds)
+            self.assertEqual(joined, expected, number)
 
     def test_usedBefore(self) -> None:
         """A group that was in use before waits exactly once, however many members join."""
@@ -471,14 +467,6 @@ class SessionTests(GroupsTestCase):
         first.hangUp()
         self.rig.wait(2.1)
         self.assertEqual(again.assignment, again.memberId.encode())
-
-    def test_pendingThrottled(self) -> None:
-        """Nor does a client that has yet to join with the id that it was told."""
-        first = self.consumer(mustKnowItsId=True)
-        self.assertEqual(first.join(), ErrorCode.member_id_required)
-        self.rig.groups.throttled(first, 15.0)
-        self.rig.wait(24.9)
-        self.assertIsNone(first.join())
 
 
 class FailingLogTests(GroupsTestCase):

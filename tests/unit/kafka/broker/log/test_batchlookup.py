@@ -217,13 +217,6 @@ class HeadersTests(SynchronousTestCase):
             found = list(wholeBatches(MemoryFile(bytes(contents)), 0, len(contents), 0))
             self.assertEqual(len(found), 3 if 12 <= bit // 8 < 16 else 1, bit)
 
-    def test_garbage(self) -> None:
-        """L{wholeBatches} ends where zeros or anything else follow."""
-        for rest in (bytes(10), bytes(10_000), b"\xff" * 10_000, b"\x7f" * 10_000):
-            built = Built([(100, [0]), (100, [0])], rest)
-            found = wholeBatches(built.file, 0, len(built.file.contents), 0)
-            self.assertEqual(len(list(found)), 2)
-
     def test_offsets(self) -> None:
         """L{wholeBatches} ends where offsets do not follow one another, as where an older batch has come to light."""
         contents = sizedBatch(5, 100, 0, 0) + sizedBatch(7, 100, 0) + sizedBatch(7, 100, 0) + sizedBatch(8, 100, 0)
@@ -317,12 +310,6 @@ class ReadTests(LogTestCase):
         self.assertEqual(self.log.bytesAvailable(self.events, 0), available)
         self.clock.turn()
         self.assertEqual(self.offsets(self.read(self.events, 6, 10_000)), [6])
-
-    def test_copies(self) -> None:
-        """What was read stays as it is when the log is closed."""
-        (batch,) = self.read(self.events, 4, 10_000)
-        self.successResultOf(self.log.close())
-        self.assertEqual(self.offsets([batch]), [4, 5])
 
 
 class TimestampTests(LogTestCase):

@@ -80,18 +80,13 @@ class FileTests(CheckpointTestCase):
         self.assertEqual(plain(read), plain(checkpoint))
         self.assertEqual(os.listdir(self.directory), [checkpointName(17)])
 
-    def test_absent(self) -> None:
-        """Where there is none there is none."""
-        self.assertIsNone(readCheckpoint(self.disk, self.path))
-
-    def test_truncated(self) -> None:
-        """One of which a part is missing is none, and so is one with more behind it."""
+    def test_none(self) -> None:
+        """No file is none, nor one with a part missing, with more behind it, or with the zeros of a loss of power."""
         encoded = SMALL.encode()
-        for length in range(len(encoded)):
-            self.put(encoded[:length])
-            self.assertIsNone(readCheckpoint(self.disk, self.path))
-        self.put(encoded + b"\0")
         self.assertIsNone(readCheckpoint(self.disk, self.path))
+        for contents in (*(encoded[:length] for length in range(len(encoded))), encoded + b"\0", bytes(len(encoded))):
+            self.put(contents)
+            self.assertIsNone(readCheckpoint(self.disk, self.path), contents)
 
     def test_sparse(self) -> None:
         """A file that is larger than any is not read: it may have terabytes that nobody has written."""
@@ -107,11 +102,6 @@ class FileTests(CheckpointTestCase):
             damaged[bit // 8] ^= 1 << bit % 8
             self.put(damaged)
             self.assertIsNone(readCheckpoint(self.disk, self.path), bit)
-
-    def test_zeros(self) -> None:
-        """A file that a loss of power has filled with zeros is none."""
-        self.put(bytes(len(SMALL.encode())))
-        self.assertIsNone(readCheckpoint(self.disk, self.path))
 
     def test_leftover(self) -> None:
         """What an interrupted attempt has left, however long, does no harm."""

@@ -83,30 +83,12 @@ class LocalFileTests(DiskTestCase):
         ):
             self.assertEqual(file.read(position, sizeBytes), expected)
 
-    def test_truncate(self) -> None:
-        """What is cut off is gone; what is written behind it begins there."""
-        file = self.open()
-        file.write([b"0123456789"], 0)
-        file.truncate(4)
-        self.assertEqual(file.size(), 4)
-        file.write([b"x"], 4)
-        self.assertEqual(file.read(0, 100), b"0123x")
-
     def test_nothing(self) -> None:
         """Nothing is written for no buffers, and for empty ones."""
         file = self.open()
         file.write([], 5)
         file.write([b"", memoryview(b"")], 5)
         self.assertEqual(file.size(), 0)
-
-    def test_flush(self) -> None:
-        """Flushing and distrusting leave the contents as they are."""
-        file = self.open()
-        file.write([bytes(range(256)) * 100], 0)
-        file.flush()
-        file.distrust()
-        self.assertEqual(file.read(0, 1 << 20), bytes(range(256)) * 100)
-        self.disk.flushDirectory(self.path)
 
     def test_manyBuffers(self) -> None:
         """More buffers than one system call takes are written all the same."""
@@ -219,13 +201,6 @@ class LocalDiskTests(DiskTestCase):
     def test_notInherited(self) -> None:
         """Programs that the broker starts do not have its files."""
         self.assertFalse(os.get_inheritable(self.open()._descriptor))
-
-    def test_removedWhileOpen(self) -> None:
-        """Who has a file open still reads it when it has been removed."""
-        file = self.open()
-        file.write([b"abc"], 0)
-        self.disk.remove(self.named("file"))
-        self.assertEqual(file.read(0, 3), b"abc")
 
 
 class DirectoryLockTests(DiskTestCase):

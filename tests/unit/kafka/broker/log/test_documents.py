@@ -86,12 +86,6 @@ class DocumentsTestCase(SynchronousTestCase):
 class TableTests(DocumentsTestCase):
     """Tables, and what a start finds of them."""
 
-    def test_new(self) -> None:
-        """New documents are empty, and so they are after a restart."""
-        for _ in range(2):
-            self.assertEqual((self.contents(), self.names()), ({}, [journal(0)]))
-            self.reopen()
-
     def test_commits(self) -> None:
         """Several commits with several tables are found again, whatever the keys and values are."""
         self.commit(("a", b"", b""), ("a", b"\0" * 511, b"1"), ("bb", b"x", b"2" * 100_000))

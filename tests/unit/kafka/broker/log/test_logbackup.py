@@ -8,20 +8,11 @@ from pathlib import Path
 from admission.kafka.broker.log.interface import LogFailed, LogInUse
 from admission.kafka.broker.log.logbackup import LogBackup, copiedBytes, copyLog, markUnclean, refuseOccupied
 from admission.kafka.broker.log.logcheck import LogReport, checkLog, logBytes
-from tests.kit.logfixture import LogTestCase
+from tests.kit.logfixture import ShortSegmentsTestCase
 
 
-class BackupTestCase(LogTestCase):
+class BackupTestCase(ShortSegmentsTestCase):
     """A log that is backed up while it is used."""
-
-    limits = {"retentionSeconds": None, "segmentBytes": 2000}
-
-    def fill(self, count: int = 10, topicName: str = "events") -> None:
-        """Append batches of two records, each in a commit of its own."""
-        partition = self.partition(topicName)
-        for number in range(count):
-            self.append(partition, number, number, valueBytes=200)
-            self.settle()
 
     def backUp(self, meanwhile: Callable[[], object] = lambda: None) -> LogReport:
         """

@@ -7,24 +7,11 @@ from pathlib import Path
 from admission.kafka.broker.log.disk import LocalDisk
 from admission.kafka.broker.log.interface import LogFailed, LogInUse
 from admission.kafka.broker.log.logcheck import LogReport, PartitionReport, checkLog, lockHolder, logBytes
-from tests.kit.logfixture import LogTestCase
+from tests.kit.logfixture import ShortSegmentsTestCase
 
 
-class CheckTestCase(LogTestCase):
+class CheckTestCase(ShortSegmentsTestCase):
     """A closed log that is checked."""
-
-    limits = {"retentionSeconds": None, "segmentBytes": 2000}
-
-    def fill(self, count: int = 10, topicName: str = "events") -> None:
-        """Append batches of two records, each in a commit of its own."""
-        partition = self.partition(topicName)
-        for number in range(count):
-            self.append(partition, number, number, valueBytes=200)
-            self.settle()
-
-    def close(self) -> None:
-        """Close the log."""
-        self.successResultOf(self.log.close())
 
     def kill(self) -> None:
         """Leave the directory as a killed broker does: without checkpoints at the ends, and not in use."""
@@ -176,20 +163,13 @@ class DamagedTests(CheckTestCase):
         self.assertIn("the offsets 6 to 7 are lost", problem.what)
 
     def test_missingSegment(self) -> None:
-        """A segment that is gone is noticed by its offsets."""
+        """Segments that are gone are noticed by their offsets, the first because the documents say where it starts."""
         self.fill()
         self.close()
-        self.segments()[1].unlink()
-        (problem,) = self.check().losses
-        self.assertIn("no segment has the offsets 8 to 15 before it", problem.what)
-
-    def test_missingFirst(self) -> None:
-        """So is the first one, because the documents say where the partition starts."""
-        self.fill()
-        self.close()
-        self.segments()[0].unlink()
-        (problem,) = self.check().losses
-        self.assertIn("no segment has the offsets 0 to 7 before it", problem.what)
+        for number, offsets in (1, "8 to 15"), (0, "0 to 15"):
+            self.segments()[number].unlink()
+            (problem,) = self.check().losses
+            self.assertIn(f"no segment has the offsets {offsets} before it", problem.what)
 
     def test_tornTail(self) -> None:
         """

@@ -5,8 +5,7 @@ import errno
 from zope.interface.verify import verifyObject
 
 from admission.kafka.broker.log.interface import LONGEST_KEY_BYTES, ITable, LogClosed, LogFailed
-from admission.kafka.broker.log.segmentlog import SegmentLog
-from tests.kit.logfixture import LogTestCase, Threads, storageError
+from tests.kit.logfixture import LogTestCase, storageError
 
 
 class TableTests(LogTestCase):
@@ -60,15 +59,6 @@ class TableTests(LogTestCase):
         for name in ("", "Offsets", "a b", "a1", "ä", "a\n", *self.log._documents.tables.keys() - {"offsets"}):
             self.assertRaises(ValueError, self.log.table, name)
 
-    def test_manyNames(self) -> None:
-        """There is room for any number of tables."""
-        tables = [self.log.table("x" * (number + 1)) for number in range(100)]
-        for number, table in enumerate(tables):
-            table.put(b"a", b"%d" % number)
-        self.reopenLog()
-        tables = [self.log.table("x" * (number + 1)) for number in range(100)]
-        self.assertEqual([table.get(b"a") for table in tables], [b"%d" % number for number in range(100)])
-
     def test_keys(self) -> None:
         """Keys that are empty or too long are refused, and nothing is lost."""
         self.table.put(b"a", b"1")
@@ -111,42 +101,6 @@ class TableTests(LogTestCase):
         self.assertTrue(self.log._documents.hasChanges)
         table.put(b"9", bytes(99))
         self.assertFalse(self.log._documents.hasChanges)
-
-    def test_atOnceFails(self) -> None:
-        """
-        What does not fit is refused, and takes what was written before it in
-        the turn along; for the rest of the turn nothing is taken.
-        """
-        self.table.put(b"a", b"1")
-        self.wait()
-        self.failCommits(storageError(errno.ENOSPC))
-        self.assertIn("make room", str(self.assertRaises(LogFailed, self.table.put, b"b", bytes(2 << 20))))
-        self.failCommits(None)
-        self.assertRaises(LogFailed, self.table.put, b"c", b"1")
-        self.assertRaises(LogFailed, self.table.delete, b"a")
-        self.assertEqual(list(self.table.items()), [])
-        self.clock.turn()
-        self.assertIsInstance(self.told.pop(), LogFailed)
-        self.table.put(b"c", b"1")
-        self.wait()
-        self.clock.turn()
-        self.assertEqual((self.told, list(self.table.items())), ([None], [(b"c", b"1")]))
-
-    def test_flushed(self) -> None:
-        """Only of a table that flushes the changes are on the disk when those are told who wait for it."""
-        threads = Threads()
-        self.successResultOf(self.log.close())
-        log = SegmentLog(self.path, self.clock, lambda: 0.0, threads.deferToThread)
-        for isFlushed in (False, True):
-            log.table("quotas" if isFlushed else "offsets", isFlushed).put(b"a", b"%d" % isFlushed)
-            log.whenFlushed(self.told.append)
-            self.clock.turn()
-            self.assertEqual(len(threads.waiting), isFlushed)
-            threads.runAll()
-        self.assertEqual(self.told, [None, None])
-        closed = log.close()
-        threads.runAll()
-        self.successResultOf(closed)
 
     def test_closed(self) -> None:
         """After the log tables are closed, too: they can only be read."""

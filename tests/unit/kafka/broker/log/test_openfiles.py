@@ -93,16 +93,6 @@ class OpenFilesTests(SynchronousTestCase):
         self.check()
         self.write(0, 1, 2)
 
-    def test_dirtyStaysOpen(self) -> None:
-        """A file with unflushed bytes stays open, and then only one other is."""
-        self.write(0, 1, 2)
-        self.read(3, 4, 5)
-        self.check(0, 1, 2, 5)
-        self.files.endFlush(self.flush(1))
-        self.check(0, 1, 2)
-        self.read(6)
-        self.check(0, 2, 6)
-
     def test_tooManyDirty(self) -> None:
         """
         There is no room for another file while as many as may be open have unflushed bytes or are being
@@ -132,18 +122,6 @@ class OpenFilesTests(SynchronousTestCase):
         self.files.close(self.logFiles[2])
         self.assertEqual(dict(self.files.unflushed), {"a": 1})
         self.assertTrue(self.files.hasRoom(None, "a"))
-
-    def test_writtenDuringFlush(self) -> None:
-        """What is written while a flush is going on needs another one."""
-        self.write(0)
-        self.assertTrue(self.logFiles[0].isDirty)
-        flushed = self.flush(0)
-        self.assertFalse(self.logFiles[0].isDirty)
-        self.write(0)
-        self.files.endFlush(flushed)
-        self.assertTrue(self.logFiles[0].isDirty)
-        self.read(1, 2, 3, 4)
-        self.check(0, 3, 4)
 
     @given(
         st.lists(

@@ -120,11 +120,7 @@ class AppendTests(PartitionTestCase):
         self.fill(*range(5))
         self.assertEqual(
             self.names(),
-            {
-                segmentName(0): 2 * BATCH_BYTES,
-                segmentName(2): 2 * BATCH_BYTES,
-                segmentName(4): BATCH_BYTES,
-            },
+            {segmentName(0): 2 * BATCH_BYTES, segmentName(2): 2 * BATCH_BYTES, segmentName(4): BATCH_BYTES},
         )
         self.assertEqual((self.read(), self.read(3)), ([0, 1, 2, 3, 4], [3, 4]))
         self.assertEqual(self.partition.sizeBytes, 5 * BATCH_BYTES)
@@ -286,12 +282,6 @@ class FlushTests(PartitionTestCase):
 
 class ReadTests(PartitionTestCase):
     """Reading over several segments."""
-
-    def test_bytesFrom(self) -> None:
-        """The size of all batches from an offset on, wherever they are."""
-        self.fill(*range(5))
-        for offset in range(5):
-            self.assertEqual(self.partition.bytesFrom(self.files, offset), (5 - offset) * BATCH_BYTES)
 
     def test_epochs(self) -> None:
         """

@@ -82,10 +82,7 @@ class SabotageTests(HistoriesTestCase):
     """The histories find faults that are seeded on purpose."""
 
     def assertFound(
-        self,
-        sabotage: Callable[[], Sabotage] = nullcontext,
-        ignores: Ignores | None = None,
-        maxSeeds: int = MAX_SEEDS,
+        self, sabotage: Callable[[], Sabotage] = nullcontext, ignores: Ignores | None = None, maxSeeds: int = MAX_SEEDS
     ) -> None:
         """
         Some history fails.
@@ -101,29 +98,21 @@ class SabotageTests(HistoriesTestCase):
                     return
         self.fail(f"{maxSeeds} histories did not find it")
 
-    def test_segmentsNotFlushed(self) -> None:
-        """A round leaves out the segments."""
-        self.assertFound(ignores=ignoring("flush", "*.log"))
-
-    def test_documentsNotFlushed(self) -> None:
-        """A round leaves out the documents."""
-        self.assertFound(ignores=ignoring("flush", "*.journal"))
-
-    def test_namesOfSegmentsNotFlushed(self) -> None:
-        """A round leaves out the directories with new segments."""
-        self.assertFound(ignores=ignoring("flushDirectory", "*/partitions/*"))
-
-    def test_namesOfPartitionsNotFlushed(self) -> None:
-        """A round leaves out the directory with new partitions."""
-        self.assertFound(ignores=ignoring("flushDirectory", "*/partitions"))
-
-    def test_namesOfJournalsNotFlushed(self) -> None:
-        """Nobody flushes the directory of the documents."""
-        self.assertFound(ignores=ignoring("flushDirectory", "*/documents"))
-
-    def test_snapshotNotFlushed(self) -> None:
-        """A snapshot gets its name before its contents are on the disk."""
-        self.assertFound(ignores=ignoring("flush", "*.snapshot.tmp"))
+    def test_notFlushed(self) -> None:
+        """
+        A round leaves out the segments, the documents, the directories with new segments or the one with new
+        partitions; nobody flushes the directory of the documents; a snapshot gets its name before its contents are on
+        the disk.
+        """
+        for operation, pattern in (
+            ("flush", "*.log"),
+            ("flush", "*.journal"),
+            ("flushDirectory", "*/partitions/*"),
+            ("flushDirectory", "*/partitions"),
+            ("flushDirectory", "*/documents"),
+            ("flush", "*.snapshot.tmp"),
+        ):
+            self.assertFound(ignores=ignoring(operation, pattern))
 
     def test_checkpointNotVerified(self) -> None:
         """A checkpoint is believed without its checksum."""
@@ -374,33 +363,24 @@ class LossTests(SynchronousTestCase):
         self.assertEqual(self.offsets(), [0, 1, 2])
 
     def test_failedAppendComesBack(self) -> None:
-        """What was cut off before the process was killed does not come back when there are segments behind it."""
-        self.append()
-        self.reopen()
-        self.failDisk("write", "*.log", errno.ENOSPC)
-        self.disk._random.seed(1)
-        self.append(valueBytes=400)
-        self.clock.turn()
-        self.kill()
-        self.log.setTopicConfigs("events", {"segment.bytes": "1"})
-        self.confirm()
-        self.losePower(lambda path, isName: 1)
-        self.assertEqual(self.offsets(), [0, 1])
-
-    def test_failedAppendComesBackAfterClose(self) -> None:
-        """The same holds after the log was closed."""
-        self.append()
-        self.reopen()
-        self.failDisk("write", "*.log", errno.ENOSPC)
-        self.disk._random.seed(1)
-        self.append(valueBytes=400)
-        self.clock.turn()
-        self.disk.fault = None
-        self.reopen()
-        self.log.setTopicConfigs("events", {"segment.bytes": "1"})
-        self.confirm()
-        self.losePower(lambda path, isName: 1)
-        self.assertEqual(self.offsets(), [0, 1])
+        """
+        What was cut off before the process was killed, or the log closed, does not come back when there are segments
+        behind it.
+        """
+        for isClosed in (False, True):
+            self.setUp()
+            self.append()
+            self.reopen()
+            self.failDisk("write", "*.log", errno.ENOSPC)
+            self.disk._random.seed(1)
+            self.append(valueBytes=400)
+            self.clock.turn()
+            self.disk.fault = None
+            self.reopen() if isClosed else self.kill()
+            self.log.setTopicConfigs("events", {"segment.bytes": "1"})
+            self.confirm()
+            self.losePower(lambda path, isName: 1)
+            self.assertEqual(self.offsets(), [0, 1])
 
     def test_journalCut(self) -> None:
         """What is cut off a journal is gone from the disk before something is written in its place."""

@@ -262,10 +262,7 @@ class SizeTests(SynchronousTestCase):
     @settings(deadline=None, max_examples=50)
     @given(
         st.lists(
-            st.one_of(
-                st.tuples(st.integers(0, 5), st.integers(0, 2)),
-                st.sampled_from(["settle", "revert", "forget"]),
-            ),
+            st.one_of(st.tuples(st.integers(0, 5), st.integers(0, 2)), st.sampled_from(["settle", "revert", "forget"])),
             max_size=30,
         )
     )

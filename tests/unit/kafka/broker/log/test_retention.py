@@ -88,16 +88,6 @@ class RetentionTests(RetentionTestCase):
             self.reopenLog()
             events = self.partition()
 
-    def test_checkpoints(self) -> None:
-        """With a segment its checkpoint goes."""
-        events = self.partition()
-        self.fill(events, *[0] * 5)
-        self.reopenLog(retentionBytes=0)
-        self.sweep()
-        events = self.partition()
-        self.assertEqual(self.bases(events), [4])
-        self.assertEqual(len(self.files(events)), 2)
-
     def test_defaults(self) -> None:
         """The limits of the log hold for topics that have none of their own."""
         self.reopenLog(retentionBytes=BATCH_BYTES, retentionSeconds=1.0)

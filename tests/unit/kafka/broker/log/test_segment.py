@@ -30,11 +30,6 @@ class SegmentTests(SynchronousTestCase):
         self.assertEqual(self.segment.path, "here/00000000000000000100.log")
         self.assertEqual(self.segment.checkpointPath, "here/00000000000000000100.index")
 
-    def test_empty(self) -> None:
-        """A new segment ends where it begins."""
-        segment = self.segment
-        self.assertEqual((segment.nextOffset, segment.sizeBytes, segment.maxTimestampMs), (100, 0, -1))
-
     def test_add(self) -> None:
         """Each batch adds its size and its records; the largest timestamp counts, wherever it came."""
         first = self.add(5, 90, 7)
@@ -42,12 +37,6 @@ class SegmentTests(SynchronousTestCase):
         segment = self.segment
         self.assertEqual((segment.nextOffset, segment.sizeBytes, segment.maxTimestampMs), (104, first + second, 90))
         self.assertEqual((segment.lastPosition, segment.lastCrc), (first, makeBatch(6)[1].crc))
-
-    def test_epochs(self) -> None:
-        """Each leader epoch is noted with its first offset."""
-        for leaderEpoch in (1, 1, 3, 3, 4):
-            self.add(0, 0, leaderEpoch=leaderEpoch)
-        self.assertEqual(self.segment.epochs, [(1, 100), (3, 104), (4, 108)])
 
     @given(st.lists(st.tuples(st.integers(0, INDEX_INTERVAL_BYTES), st.integers(-1, 9)), max_size=20))
     def test_index(self, batches: list[tuple[int, int]]) -> None:

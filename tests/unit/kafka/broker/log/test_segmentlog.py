@@ -214,21 +214,6 @@ class OpenFilesTests(LogTestCase):
         self.clock.turn()
         self.assertEqual([partition.highWatermark for partition in partitions], [1] * 8)
 
-    def test_holders(self) -> None:
-        """Who writes to many leaves files to others, even to those that come in the same turn."""
-        partitions = self.log.createTopic("events", 8, {}).partitions
-        self.clock.advance(1.0)
-        accepted = 0
-        for partition in partitions[:6]:
-            try:
-                self.append(partition, holder="greedy")
-                accepted += 1
-            except LogFailed:
-                pass
-        self.assertEqual(accepted, 2)
-        self.assertIsNone(self.log.whenRoom("modest", 1, 60.0))
-        self.append(partitions[7], holder="modest")
-
     def test_whenRoom(self) -> None:
         """
         Those who would write to more than they may are told after a flush, which begins at once, one in each turn;
@@ -849,15 +834,6 @@ class DirectoryTests(LogTestCase):
         """Another log in the same directory."""
         return SegmentLog(self.path, self.clock, lambda: 0.0, maybeDeferred)
 
-    def test_inUse(self) -> None:
-        """A directory in use is refused, naming it and the process."""
-        refused = self.assertRaises(LogInUse, self.other)
-        self.assertIn(self.path, str(refused))
-        self.assertEqual(refused.pid, os.getpid())
-        self.append(self.partition())
-        self.clock.turn()
-        self.assertEqual(self.partition().highWatermark, 1)
-
     def test_missingDocuments(self) -> None:
         """Records without the documents that say what they are of are refused, not removed."""
         self.append(self.partition())
@@ -1045,28 +1021,6 @@ class DirectoryTests(LogTestCase):
         os.rmdir(stored[0].segments[-1].checkpointPath)
         self.log = self.openLog()
         self.assertEqual([each.highWatermark for each in self.log.topic("events").partitions], [1, 1])
-
-    def test_deletedBefore(self) -> None:
-        """A start removes what a deletion has left, and then forgets about it."""
-        self.append(self.partition())
-        self.clock.turn()
-        path = self.mktemp()
-        shutil.copytree(os.path.join(self.path, "partitions"), path)
-        self.log.deleteTopic("events")
-        self.successResultOf(self.log.close())
-        partitions = os.path.join(self.path, "partitions")
-        self.assertEqual(os.listdir(partitions), [])
-        self.assertEqual(list(self.log._documents.tables["tombstones"]), [])
-        self.log = self.openLog()
-        self.log._documents.put("tombstones", (0).to_bytes(4, "big"), b"")
-        self.log._commits.appended(1)
-        self.successResultOf(self.log.close())
-        os.rmdir(partitions)
-        shutil.copytree(path, partitions)
-        self.log = self.openLog()
-        self.assertEqual(os.listdir(partitions), [])
-        self.clock.turn()
-        self.assertEqual(list(self.log._documents.tables["tombstones"]), [])
 
     def test_clusterId(self) -> None:
         """The id of the cluster stays, and no other log has it."""
