@@ -52,7 +52,7 @@ class Range:
             None if until is None else parseMoment(until),
         )
         if parsed.since is not None and parsed.until is not None and parsed.since >= parsed.until:
-            raise ValueError(f"there is no time between since {since} and until {until}: since has to be before until")
+            raise ValueError(f"there is no time from {since} to {until}: the first has to be before the second")
         return parsed
 
     @property

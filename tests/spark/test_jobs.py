@@ -170,7 +170,7 @@ class CommandTests(SynchronousTestCase):
         for line, words in (
             ("audit nowhere", "there is no directory nowhere"),
             (f"audit {here} --from yesterday", "'yesterday' is not a moment"),
-            (f"audit {here} --from 2026-03-02 --to 2026-03-01", "since has to be before until"),
+            (f"audit {here} --from 2026-03-02 --to 2026-03-01", "the first has to be before the second"),
             (f"audit {here} --sample 0%", "'0%' is no share of the clients"),
             ("aggregate nowhere --stream", "there is no directory nowhere"),
         ):

@@ -178,7 +178,7 @@ class OptionsTests(RecordedTestCase):
             ({"since": "yesterday"}, "'yesterday' is not a moment: write 2026-03-01, "),
             ({"since": "1700000000000"}, "'1700000000000' is not a moment: "),
             ({"until": "2026-13-01"}, "'2026-13-01' is not a moment: "),
-            ({"since": "7", "until": "7"}, "there is no time between since 7 and until 7: since has to be before"),
+            ({"since": "7", "until": "7"}, "there is no time from 7 to 7: the first has to be before"),
             ({"maxFilesPerTrigger": "0"}, "maxFilesPerTrigger is a number of files, from 1, and not '0'"),
             ({"maxFilesPerTrigger": "many"}, "maxFilesPerTrigger is a number of files, from 1, and not 'many'"),
             ({"path": ""}, "say which recording to read, one directory at a time: .load(DIRECTORY)"),

@@ -261,7 +261,8 @@ class KafkaService(Service):
                 self.factory.addPort(port)
 
         def cannotListen(failure: Failure, listener: Listener | StatusPort) -> None:
-            reason = f"cannot listen on {listener.description}: {failure.getErrorMessage()}"
+            option = "--listen" if isinstance(listener, Listener) else "--status"
+            reason = f"cannot listen on {listener.description}: {failure.getErrorMessage()} ({option} says where)"
             failures.append(reason)
             if self.running:
                 self.log.critical("{reason}", reason=reason)

@@ -36,7 +36,7 @@ def readPropertyFile(path: str) -> Iterator[Given]:
     try:
         text = readBounded(path, MAX_FILE_BYTES).decode("utf-8-sig")
     except OSError as error:
-        raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
+        raise SettingsError(f"--config: {path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise SettingsError(f"{path} is not UTF-8 at byte {error.start}") from error
     lines = list(_joined(text))

@@ -58,11 +58,11 @@ class ReadPropertyFileTests(SynchronousTestCase):
         os.mkfifo(self.path)
         for path, reason in ((self.path, "it is not a regular file"), ("/dev/zero", "it is not a regular file")):
             error = self.assertRaises(SettingsError, list, readPropertyFile(path))
-            self.assertEqual(str(error), f"{path} cannot be read: {reason}")
+            self.assertEqual(str(error), f"--config: {path} cannot be read: {reason}")
         os.unlink(self.path)
         Path(self.path).write_bytes(b"a=" + b"x" * (8 << 20))
         error = self.assertRaises(SettingsError, list, readPropertyFile(self.path))
-        self.assertEqual(str(error), f"{self.path} cannot be read: it has more than 64KiB")
+        self.assertEqual(str(error), f"--config: {self.path} cannot be read: it has more than 64KiB")
 
     def test_refused(self) -> None:
         """A file that cannot be read is named, with the place of the mistake."""
@@ -76,7 +76,7 @@ class ReadPropertyFileTests(SynchronousTestCase):
             if content is not None:
                 Path(self.path).write_bytes(content)
             error = self.assertRaises(SettingsError, list, readPropertyFile(self.path))
-            self.assertEqual(str(error), self.path + message)
+            self.assertEqual(str(error).removeprefix("--config: "), self.path + message)
 
 
 class ImportTests(SynchronousTestCase):
