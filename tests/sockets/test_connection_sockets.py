@@ -15,12 +15,10 @@ from typing import Any
 from twisted.internet.defer import DeferredList, maybeDeferred
 from twisted.internet.task import deferLater
 from twisted.internet.threads import deferToThread
-from twisted.logger import capturedLogs
 from twisted.trial.unittest import SkipTest, TestCase
 
 from admission.clock import MonotonicClock
 from admission.connection.factory import (
-    HANDSHAKE_BYTES,
     MAX_ACCEPTS,
     MAX_READ_BYTES,
     READ_SHARE,
@@ -31,7 +29,7 @@ from admission.connection.factory import (
 from admission.connection.hangup import HangUpWatch
 from admission.connection.link import PLAIN_CONNECTION_BYTES
 from admission.gate.reserve import RESERVED_SHARE
-from admission.interfaces import CONNECTIONS, FRAMES, ILease
+from admission.interfaces import CONNECTIONS, ILease
 from admission_plugins.bounded import BoundedPool
 from tests.kit.admitted import WHIM, RecordingProtocol, framed, gateFor
 from tests.kit.certificates import Authority
@@ -271,19 +269,6 @@ class RequestTests(SocketTestCase):
         self.assertLessEqual(self.pool.peakFrameBytes, 300_000 + 100_001 - 1 + 300_000 // RESERVED_SHARE)
         self.assertEqual((self.gate.memory.waiting, self.gate.turns.runningRequests), (0, 0))
 
-    async def test_largeResponse(self) -> None:
-        """A response much larger than what the sockets hold arrives whole at a peer that reads late."""
-        response = Random(5).randbytes(8 * MIB)
-        self.behave = lambda protocol, lease: protocol.respond([response[: 5 * MIB], response[5 * MIB :]])
-        for kind in KINDS:
-            protocol, peer = await self.connect(kind)
-            await self.do(peer.send, framed(b"one"))
-            await self.until(lambda: protocol.link.responses.pausedSinceSeconds is not None)  # noqa: B023
-            self.assertGreater(protocol.link.unsentBytes(), 0)
-            self.assertEqual(await self.do(peer.receive, len(response)), response)
-            await self.until(lambda: not protocol.pauses.reasons)  # noqa: B023
-            self.assertEqual(protocol.link.unsentBytes(), 0)
-
     async def test_manyParts(self) -> None:
         """
         Responses in very many parts, small, large and empty ones, arrive whole and in order at a peer that takes them
@@ -394,18 +379,6 @@ class MuteTests(SocketTestCase):
             protocol.resume(WHIM)
             self.assertEqual(await self.do(peer.receive, 14), framed(b"one", b"two"))
 
-    async def test_memory(self) -> None:
-        """A connection that waits for memory is served when there is some, though the peer sends nothing more."""
-        for kind in KINDS:
-            lease = self.takeAll()
-            _, peer = await self.connect(kind)
-            await self.do(peer.send, framed(b"x" * 30_000, b"y" * 30_000))
-            await self.until(lambda: self.gate.memory.waiting)
-            await self.turns()
-            lease.release()
-            expected = framed(b"x" * 30_000, b"y" * 30_000)
-            self.assertEqual(await self.do(peer.receive, len(expected)), expected)
-
 
 class HangUpTests(SocketTestCase):
     """Peers that leave while nobody reads from them."""
@@ -457,18 +430,6 @@ class HangUpTests(SocketTestCase):
             await self.until(lambda: protocol.isLost)  # noqa: B023
             self.assertEqual(protocol.requests, [b"hello", b"x" * 1000, b"last"])
 
-    async def test_givesBackMemory(self) -> None:
-        """A peer that leaves in the middle of a body, while it is mute, holds its memory no longer."""
-        for kind in KINDS:
-            protocol, peer = await self.connect(kind)
-            await self.do(peer.send, framed(b"x" * 100_000)[:50_000])
-            await self.until(lambda: self.gate.ledger.usedBytes[FRAMES] == 100_000)
-            await self.until(lambda: protocol.framer.filledBytes == 49_996)  # noqa: B023
-            protocol.pause(WHIM)
-            await self.do(peer.end)
-            await self.until(lambda: protocol.isLost)  # noqa: B023
-            self.assertEqual(self.gate.ledger.usedBytes[FRAMES], 0)
-
 
 class ClosingTests(SocketTestCase):
     """Connections that we close."""
@@ -501,28 +462,6 @@ class ClosingTests(SocketTestCase):
         received = await self.do(peer.receive, 16 * MIB)
         self.assertGreater(len(received), MIB)
         await self.until(lambda: protocol.isLost)
-
-    async def test_peerThatNeverAnswers(self) -> None:
-        """Closing ends after the grace period for a peer that does nothing any more, or that only sends."""
-        self.serve(limits=ConnectionLimits(closeGraceSeconds=0.1))
-        for kind in KINDS:
-            protocol, peer = await self.connect(kind)
-            self.assertEqual(await self.do(peer.ask, b"hello"), framed(b"hello"))
-            protocol.pause(WHIM)
-            await self.do(peer.send, framed(b"x" * 50_000))
-            protocol.closeGracefully()
-            await self.until(lambda: protocol.isLost)  # noqa: B023
-            self.assertEqual(protocol.requests, [b"hello"])
-
-    async def test_stalledReader(self) -> None:
-        """A peer that asks for much and reads nothing is cut off, and its responses are held no longer."""
-        self.serve(limits=ConnectionLimits(sendSeconds=0.2))
-        self.behave = lambda protocol, lease: protocol.respond([b"r" * (16 * MIB)])
-        for kind in KINDS:
-            protocol, peer = await self.connect(kind, receiveBytes=4096)
-            await self.do(peer.send, framed(b"one"))
-            await self.until(lambda: protocol.isLost)  # noqa: B023
-            self.assertEqual(protocol.link.unsentBytes(), 0)
 
     async def test_closeAll(self) -> None:
         """
@@ -619,20 +558,6 @@ class SilentTests(SocketTestCase):
             self.addCleanup(made[-1].close)
         return made
 
-    async def test_newcomersBeforeSilentOnes(self) -> None:
-        """
-        Silent peers at a TLS port, more than the pool has memory for, keep
-        nobody out, and nobody who has asked for something loses its connection.
-        """
-        self.serve(limits=ConnectionLimits(handshakeSeconds=1000.0))
-        known = await self.connect("tls")
-        self.assertEqual(await self.do(known[1].ask, b"one"), framed(b"one"))
-        await self.raw(2 * MIB // HANDSHAKE_BYTES)
-        for _ in range(10):
-            _, peer = await self.connect("tls")
-            self.assertEqual(await self.do(peer.ask, b"two"), framed(b"two"))
-        self.assertEqual(await self.do(known[1].ask, b"three"), framed(b"three"))
-
     async def test_handshakeTime(self) -> None:
         """
         A handshake that is not over in time ends the connection; one that is
@@ -659,52 +584,3 @@ class SilentTests(SocketTestCase):
             pass
         await self.until(lambda: self.protocols and self.protocols[0].isLost)
         self.assertIn("for its TLS handshake", self.protocols[0].closeReason or "")
-
-    async def test_keepAlive(self) -> None:
-        """The system asks the machine of a silent peer whether it still exists."""
-        for kind in ("tcp", "tls"):
-            protocol, _ = await self.connect(kind)
-            self.assertTrue(protocol.transport.getTcpKeepAlive())
-
-
-class UnwantedTests(SocketTestCase):
-    """Connections that come to nothing."""
-
-    async def test_tooMany(self) -> None:
-        """A connection too many from one address is closed, on TLS before any handshake."""
-        self.serve(limits=ConnectionLimits(maxConnectionsPerAddress=2))
-        for kind in ("tcp", "tls"):
-            await self.connect(kind)
-        for kind in ("tcp", "tls"):
-            host = self.ports[kind].getHost()
-            try:
-                raw = await self.do(socket.create_connection, (host.host, host.port), 10)
-                self.addCleanup(raw.close)
-                self.assertEqual(await self.do(raw.recv, 1), b"")
-            except ConnectionError:
-                # It may be gone before connecting has returned.
-                pass
-        self.assertEqual((len(self.factory.connections), self.factory.refusedConnections), (2, 2))
-
-    async def test_notTLS(self) -> None:
-        """
-        What is no handshake ends a TLS connection, and a handshake ends a
-        plain one; nothing is left of either, and the log says what was wrong.
-        """
-        self.listen("tls")
-        self.listen("tcp")
-        for kind, greeting, expected in [
-            ("tls", framed(b"hello") * 10, "TLS failed"),
-            ("tcp", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "was announced"),
-        ]:
-            host = self.ports[kind].getHost()
-            raw = await self.do(socket.create_connection, (host.host, host.port), 10)
-            self.addCleanup(raw.close)
-            with capturedLogs() as events:
-                await self.do(raw.sendall, greeting)
-                await self.until(lambda: self.protocols and self.protocols[-1].isLost)
-            self.assertEqual(self.protocols.pop().requests, [])
-            reasons = [event["reason"] for event in events if event.get("log_namespace", "").startswith("admission")]
-            self.assertEqual(len(reasons), 1)
-            self.assertIn(expected, reasons[0])
-        self.assertEqual(self.factory.connections, {})

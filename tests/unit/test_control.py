@@ -39,7 +39,7 @@ from admission.quotas.policy import QuotaPolicy
 from admission.request import ServerRequest
 from admission.testing.quotacontract import FixedQuotaPolicyContract
 from admission.testing.scriptedquota import ScriptedQuota
-from admission_plugins.clientquotas import ClientBytes, ConnectionRate, RequestTime
+from admission_plugins.clientquotas import ClientBytes
 
 ALICE = QuotaEntity("alice")
 REQUEST = Request("Produce", "alice", "app", "192.0.2.1", 100)
@@ -202,12 +202,6 @@ class SafetyTests(ControlTestCase):
             policy.decision = Decision(False, said, "no")
             self.assertEqual(control.admit(REQUEST, self.now).delaySeconds, expected)
             policy.decision = ADMITTED
-
-    def test_hugeDelay(self) -> None:
-        """3,000,000 bytes at 1 byte a second hold the client back for as long as anybody is throttled."""
-        control = AdmissionControl([("bytes", ClientBytes(Windows(11, 1.0)))], 20.0)
-        control.configure(QuotaEntity(clientId=DEFAULT), {"producer_byte_rate": 1.0}, self.now)
-        self.assertEqual(control.charge(REQUEST, Usage(3_000_000), self.now), (20.0, (20.0,)))
 
     def test_failing(self) -> None:
         """A policy that raises has no say, and the others have theirs."""
@@ -806,33 +800,6 @@ class SensorTests(ControlTestCase):
 
 class DefaultPoliciesTests(ControlTestCase):
     """The policies that come with us, together."""
-
-    def test_together(self) -> None:
-        """Each limits what it is for, and the one that asks for most wins."""
-        control = AdmissionControl(
-            [
-                ("client-bytes", ClientBytes(Windows(11, 1.0))),
-                ("request-time", RequestTime(11, 1.0)),
-                ("connections", ConnectionRate(1.0)),
-            ],
-            20.0,
-        )
-        control.configure(
-            QuotaEntity(clientId=DEFAULT),
-            {"producer_byte_rate": 1000.0, "request_percentage": 100.0},
-            self.now,
-        )
-        control.configure(QuotaEntity(ip=DEFAULT), {"connection_creation_rate": 1.0}, self.now)
-        self.assertEqual(control.charge(REQUEST, Usage(10_100, 0, 10.3), self.now).shares[2], 0.0)
-        charge = control.charge(REQUEST, NOTHING, self.now)
-        self.assertEqual([round(share, 6) for share in charge.shares], [0.1, 0.3, 0.0])
-        self.assertAlmostEqual(charge.delaySeconds, 0.3)
-        connection = Request("connection", "", "", "192.0.2.1", 0, traits=CONNECTION_TRAITS)
-        self.assertEqual(
-            [control.charge(connection, Usage(connections=1), self.now).delaySeconds for _ in range(2)],
-            [0.0, 1.0],
-        )
-        self.assertEqual(len(control.explain(REQUEST, self.now)), 3)
 
     def test_whoMayRefuseIsAsked(self) -> None:
         """What throttles without refusing is not asked, unless it decides for itself after all."""

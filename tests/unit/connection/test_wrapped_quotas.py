@@ -190,17 +190,6 @@ class QuotaTests(SynchronousTestCase):
         server.settle()
         self.assertEqual((len(protocol.received), transport.isReading), (60_001, True))
 
-    def test_onlyWhoTakesTooMuch(self) -> None:
-        """Each address pays for itself."""
-        server = wrapped(self, quota=BUCKET)
-        _, noisy = server.connect(host="192.0.2.1")
-        protocol, calm = server.connect(host="192.0.2.2")
-        noisy.peerSends(bytes(50_000))
-        server.settle()
-        calm.peerSends(bytes(500))
-        server.settle()
-        self.assertEqual((noisy.isReading, calm.isReading, len(protocol.received)), (False, True, 500))
-
     def test_stockPausesEverybody(self) -> None:
         """
         C{ThrottlingFactory} stops reading from everybody for what one has
@@ -286,23 +275,6 @@ class QuotaTests(SynchronousTestCase):
         server.settle()
         request = policy.recorded[0][0]
         self.assertEqual((request.principal, request.clientId), (boundedName("a" * 9999), boundedName("b" * 9999)))
-
-    def test_namesShare(self) -> None:
-        """Connections of one name share its limit, wherever they come from."""
-        server = wrapped(self, quota=BUCKET, nameOf=lambda protocol: ("alice", "app"))
-        server.factory.control.configure(
-            QuotaEntity(user="alice"), {"producer_byte_rate": 100.0}, server.clock.seconds()
-        )
-        _, one = server.connect(host="192.0.2.1")
-        _, other = server.connect(host="192.0.2.2")
-        one.peerSends(bytes(600))
-        other.peerSends(b"x")
-        server.settle()
-        self.assertEqual((one.isReading, other.isReading), (False, False))
-        server.clock.advance(4.9)
-        self.assertEqual((one.isReading, other.isReading), (False, False))
-        server.clock.advance(0.2)
-        self.assertEqual((one.isReading, other.isReading), (True, True))
 
     def test_badNames(self) -> None:
         """
@@ -391,16 +363,6 @@ class QuotaTests(SynchronousTestCase):
         self.assertRaises(AttributeError, stock.clock.advance, 1.0)
         self.assertEqual(stock.clock.getDelayedCalls(), [])
 
-    def test_onTrial(self) -> None:
-        """A shadow policy is asked, and nobody is throttled."""
-        policy = limiting(isShadow=True, delaySeconds=5.0)
-        server = wrapped(self, quota=policy)
-        _, transport = server.connect()
-        transport.peerSends(b"x")
-        server.settle()
-        self.assertTrue(transport.isReading)
-        self.assertIn(Usage(requestBytes=1), [usage for _, usage in policy.recorded])
-
     @settings(deadline=None, max_examples=50)
     @given(
         pushes=st.lists(st.tuples(st.floats(0, 3), st.integers(1, 30_000), st.booleans()), max_size=20),
@@ -428,19 +390,6 @@ class QuotaTests(SynchronousTestCase):
 
 class ConnectionTests(SynchronousTestCase):
     """How many connections there may be, and how fast they may come."""
-
-    def test_byAddress(self) -> None:
-        """From one address come so many and no more, by IPv4 and IPv6; who leaves makes room."""
-        limits = ConnectionLimits(maxConnectionsPerAddress=2)
-        server = wrapped(self, limits=limits)
-        for host in ("192.0.2.1", "2001:db8::1"):
-            transports = [server.connect(host=host)[1] for _ in range(3)]
-            self.assertEqual([each.isLost for each in transports], [False, False, True])
-            transports[0].abortConnection()
-            server.settle()
-            transports = [server.connect(host=host)[1] for _ in range(2)]
-            self.assertEqual([each.isLost for each in transports], [False, True])
-        self.assertEqual(server.factory.refusedConnections, 4)
 
     def test_stockCountsByNothing(self) -> None:
         """
