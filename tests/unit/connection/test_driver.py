@@ -6,7 +6,6 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from hypothesis import given, settings, strategies as st
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
@@ -253,71 +252,3 @@ class DelayTests(DriverTestCase):
         self.assertFalse(Connection(self.server).driver.holdBack(request))
         self.clock.advance(7.0)
         self.assertEqual(refused.told[-1], "over")
-
-
-class AnyOrderTests(DriverTestCase):
-    """Whatever happens, also while a connection is being told something."""
-
-    @settings(deadline=None, max_examples=150)
-    @given(st.lists(st.sampled_from(ACTIONS), max_size=30), st.data())
-    def test_nothingIsLeft(self, actions: list[str], data: st.DataObject) -> None:
-        """When all connections are lost no timer runs and nobody waits, and each request was over once."""
-        self.server = server = Server()
-        server.policy.delaySeconds = 2.0
-        depth = 0
-
-        def react(_: str) -> None:
-            nonlocal depth
-            if depth < 3:
-                depth += 1
-                act(data.draw(st.sampled_from(("none", "charge", "limits", "over", "lose"))))
-                depth -= 1
-
-        connections = [Connection(server, react) for _ in range(2)]
-        open_: dict[Connection, list[ServerRequest]] = {each: [] for each in connections}
-        arrived: list[ServerRequest] = []
-
-        def ended(connection: Connection) -> None:
-            while open_[connection]:
-                connection.driver.over(open_[connection].pop(), server.clock.seconds())
-
-        def act(action: str) -> None:
-            connection = data.draw(st.sampled_from(connections))
-            if action == "wait":
-                server.clock.advance(data.draw(st.sampled_from((0.0, 0.7, 2.0))))
-            elif action == "limits":
-                server.debts.limitsChanged(server.clock.seconds())
-            elif action == "over":
-                ended(connection)
-            elif action == "throttle":
-                # Also a connection that is lost, whose last request has been worked on until now.
-                connection.driver.throttle(data.draw(st.sampled_from((0.5, 3.0))))
-            elif action == "lose" and not connection.isLost:
-                connection.isLost = connection.isClosing = True
-                connection.driver.lost()
-            elif action in ("charge", "hold", "parked") and not connection.isLost:
-                request = connection.request("a")
-                arrived.append(request)
-                open_[connection].append(request)
-                if action == "hold":
-                    connection.driver.holdBack(request)
-                elif action == "parked":
-                    connection.driver.begin(request)
-                    connection.driver.park(request)
-                else:
-                    connection.charged(request)
-
-        for action in actions:
-            act(action)
-            throttled = {each.driver for each in connections if each.driver.isThrottled}
-            self.assertEqual(server.debts.throttled, throttled)
-        for connection in connections:
-            connection.heard = lambda word: None
-            if not connection.isLost:
-                connection.isLost = connection.isClosing = True
-                connection.driver.lost()
-            ended(connection)
-        self.assertEqual((server.clock.getDelayedCalls(), server.debts.throttled), ([], set()))
-        self.assertEqual([each.driver.openRequests for each in connections], [0, 0])
-        self.assertEqual(sorted(map(id, server.over)), sorted(map(id, arrived)))
-        self.assertEqual(server.policy.running, [])

@@ -67,13 +67,6 @@ class RequestTests(ProtocolTestCase):
         self.assertEqual((transport.pauses, self.server.used()), (0, {CONNECTIONS: PLAIN_CONNECTION_BYTES}))
         self.assertEqual((self.gate.turns.runningRequests, self.clock.getDelayedCalls()), (0, []))
 
-    def test_pipelined(self) -> None:
-        """Requests that come together are answered in their order."""
-        _, transport = self.server.connect()
-        bodies = [b"x" * sizeBytes for sizeBytes in (1, 0, 3000, 7, 70_000, 0, 0, 1)]
-        self.server.send(transport, *bodies)
-        self.assertEqual(transport.received, framed(*bodies))
-
     def test_oneAtATime(self) -> None:
         """The next request is begun when the one before is over, and not sooner."""
         self.server.behave = later
@@ -111,30 +104,6 @@ class RequestTests(ProtocolTestCase):
         self.assertEqual(protocol.requests, [b"one", b"two", b"three"])
         self.assertEqual(self.server.used(), {CONNECTIONS: PLAIN_CONNECTION_BYTES})
 
-    def test_answeringDoesNotReenter(self) -> None:
-        """
-        A request that is answered from within is over before the next begins:
-        however many come together, none begins inside another.
-        """
-        depths: list[int] = []
-        depth = 0
-
-        def behave(protocol: RecordingProtocol, request: ServerRequest) -> None:
-            nonlocal depth
-            depth += 1
-            depths.append(depth)
-            protocol.releaseRequest()
-            protocol.pause(WHIM)
-            protocol.resume(WHIM)
-            protocol.respond([b"x"])
-            protocol.dataReceived(b"")
-            depth -= 1
-
-        self.server.behave = behave
-        _, transport = self.server.connect()
-        self.server.send(transport, *[b"request"] * 50)
-        self.assertEqual(depths, [1] * 50)
-
     def test_park(self) -> None:
         """A parked request gives back its memory and its turn, and the next one still waits until it is answered."""
         self.server = serve(self, maxRequests=1)
@@ -146,24 +115,6 @@ class RequestTests(ProtocolTestCase):
         protocol.respond([b"1"])
         self.server.settle()
         self.assertEqual((protocol.requests, transport.received), ([b"one", b"two"], b"1"))
-
-    def test_quota(self) -> None:
-        """
-        Over its quota a client has its answer at once, and is not read for as
-        long as it takes; what it sends meanwhile is served then.
-        """
-        self.server.behave = lambda protocol, request: protocol.respond([b"1"], delaySeconds=2.5)
-        protocol, transport = self.server.connect()
-        self.server.send(transport, b"one", b"two")
-        self.assertEqual((transport.received, protocol.requests), (b"1", [b"one"]))
-        self.assertEqual(repr(protocol.pauses), "muted: quota 0.0 s")
-        self.assertFalse(transport.isReading)
-        self.clock.advance(2.4)
-        self.assertEqual(protocol.requests, [b"one"])
-        self.clock.advance(0.1)
-        self.assertEqual(protocol.requests, [b"one", b"two"])
-        self.abortAll()
-        self.assertWhole()
 
     def test_failure(self) -> None:
         """A request that fails, whatever it raises, is logged and closes the connection; nothing stays behind."""
@@ -192,20 +143,6 @@ class RequestTests(ProtocolTestCase):
         self.server.settle()
         self.assertTrue(transport.isLost)
         self.assertEqual(len(self.server.factory.connections), 0)
-
-    def test_failureAfterTheAnswer(self) -> None:
-        """So does one that fails when it has been answered, and the answer is sent."""
-
-        def behave(protocol: RecordingProtocol, request: ServerRequest) -> None:
-            protocol.respond([b"1"])
-            raise ZeroDivisionError
-
-        self.server.behave = behave
-        protocol, transport = self.server.connect()
-        self.server.send(transport, b"one", b"two")
-        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
-        self.assertEqual((protocol.requests, transport.received), ([b"one"], b"1"))
-        self.assertWhole()
 
     def test_onAUnixSocket(self) -> None:
         """A UNIX socket claims to be TCP, refuses to be told about delays, and has no host: that is fine."""

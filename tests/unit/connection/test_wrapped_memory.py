@@ -12,7 +12,6 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.connection.factory import ConnectionLimits
-from admission.connection.link import PLAIN_CONNECTION_BYTES
 from admission.connection.pauses import Pause
 from admission.gate.turns import TURN_SECONDS
 from admission.interfaces import (
@@ -23,7 +22,7 @@ from admission.testing.scriptedpool import ScriptedPool
 from admission_plugins.bounded import BoundedPool
 from tests.kit.admitted import runNext
 from tests.kit.patchable import PatchablePool
-from tests.kit.wrapped import KIB, Foreign, RecordingProducer, Wrapped, echo, wrapped
+from tests.kit.wrapped import KIB, Foreign, RecordingProducer, Wrapped, wrapped
 
 
 class SliceTests(SynchronousTestCase):
@@ -441,14 +440,3 @@ class MemoryTests(SynchronousTestCase):
         transport.abortConnection()
         self.assertRaises(ZeroDivisionError, server.settle)
         self.assertEqual((counts, len(server.factory.connections), server.used()), ([1], 0, {}))
-
-    def test_connectionsAlone(self) -> None:
-        """When nothing but open connections has drained the pool, they are still served, or nobody would ever leave."""
-        server = wrapped(self, pool=BoundedPool(5 * PLAIN_CONNECTION_BYTES))
-        server.behave = echo
-        transports = [server.connect()[1] for _ in range(10)]
-        for _ in range(3):
-            for transport in transports:
-                transport.peerSends(b"ask")
-            server.settle()
-        self.assertEqual([bytes(each.received) for each in transports], [b"askaskask"] * 10)
