@@ -126,8 +126,8 @@ class Peer:
         self.socket.close()
 
 
-class SocketTestCase(TestCase):
-    """A server on ports of all kinds."""
+class PeersTestCase(TestCase):
+    """Peers in threads of their own, and a reactor that goes on meanwhile."""
 
     timeout = 30
 
@@ -135,10 +135,30 @@ class SocketTestCase(TestCase):
         from twisted.internet import reactor
 
         self.reactor: Any = reactor
+        self.peers: list[Peer] = []
+
+    async def do(self, function: Callable[..., Any], *args: Any) -> Any:
+        """What C{function} returns, in a thread."""
+        return await deferToThread(function, *args)
+
+    async def until(self, isSo: Callable[[], Any]) -> None:
+        """Wait for something to be so."""
+        while not isSo():
+            await deferLater(self.reactor, 0.002)
+
+    async def turns(self, seconds: float = 0.05) -> None:
+        """Let happen what will."""
+        await deferLater(self.reactor, seconds)
+
+
+class SocketTestCase(PeersTestCase):
+    """A server on ports of all kinds."""
+
+    def setUp(self) -> None:
+        super().setUp()
         self.clock = MonotonicClock(self.reactor)
         self.behave: Callable[[RecordingProtocol, ILease], None] | None = None
         self.protocols: list[RecordingProtocol] = []
-        self.peers: list[Peer] = []
         self.directories: list[str] = []
         self.serve()
 
@@ -187,19 +207,6 @@ class SocketTestCase(TestCase):
             self.factory.addPort(port)
             self.ports[kind] = port
         return self.ports[kind]
-
-    async def do(self, function: Callable[..., Any], *args: Any) -> Any:
-        """What C{function} returns, in a thread."""
-        return await deferToThread(function, *args)
-
-    async def until(self, isSo: Callable[[], Any]) -> None:
-        """Wait for something to be so."""
-        while not isSo():
-            await deferLater(self.reactor, 0.002)
-
-    async def turns(self, seconds: float = 0.05) -> None:
-        """Let happen what will."""
-        await deferLater(self.reactor, seconds)
 
     async def connect(self, kind: str, receiveBytes: int | None = None) -> tuple[RecordingProtocol, Peer]:
         """

@@ -14,11 +14,9 @@ from twisted.internet.endpoints import serverFromString
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IHandshakeListener, ISSLTransport
 from twisted.internet.protocol import Factory
-from twisted.internet.task import deferLater
-from twisted.internet.threads import deferToThread
 from twisted.protocols.policies import ThrottlingFactory, TimeoutFactory, TrafficLoggingFactory
 from twisted.protocols.tls import TLSMemoryBIOFactory, TLSMemoryBIOProtocol
-from twisted.trial.unittest import SkipTest, TestCase
+from twisted.trial.unittest import SkipTest
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Site
 from twisted.web.static import File
@@ -32,7 +30,7 @@ from admission.interfaces import DEFAULT, RESPONSES, QuotaEntity
 from tests.kit.certificates import makeCertificates
 from tests.kit.proxyheaders import versionOne, versionTwo
 from tests.kit.wrapped import KIB, Foreign, echo
-from tests.sockets.test_connection_sockets import AUTHORITY, TLS_OVERSHOOT_BYTES, Peer
+from tests.sockets.test_connection_sockets import AUTHORITY, TLS_OVERSHOOT_BYTES, Peer, PeersTestCase
 
 MIB = 1 << 20
 KINDS = ("tcp", "tls")
@@ -76,18 +74,13 @@ class PageWithoutLength(Resource):
         return NOT_DONE_YET
 
 
-class WrapSocketTestCase(TestCase):
+class WrapSocketTestCase(PeersTestCase):
     """Wrapped servers on real ports."""
 
-    timeout = 30
-
     def setUp(self) -> None:
-        from twisted.internet import reactor
-
-        self.reactor: Any = reactor
+        super().setUp()
         self.behave: Callable[[Foreign, bytes], object] | None = echo
         self.protocols: list[Foreign] = []
-        self.peers: list[Peer] = []
         self.ports: list[Any] = []
         self.factories: list[Any] = []
 
@@ -127,19 +120,6 @@ class WrapSocketTestCase(TestCase):
         self.ports.append(port)
         host = port.getHost()
         return (host.host, host.port)
-
-    async def do(self, function: Callable[..., Any], *args: Any) -> Any:
-        """What C{function} returns, in a thread."""
-        return await deferToThread(function, *args)
-
-    async def until(self, isSo: Callable[[], Any]) -> None:
-        """Wait for something to be so."""
-        while not isSo():
-            await deferLater(self.reactor, 0.002)
-
-    async def turns(self, seconds: float = 0.05) -> None:
-        """Let happen what will."""
-        await deferLater(self.reactor, seconds)
 
     async def connect(self, kind: str, address: Any, receiveBytes: int | None = None) -> Peer:
         """Have a peer connect."""

@@ -94,6 +94,11 @@ class ControlTestCase(SynchronousTestCase):
             policy.limits[ALICE] = dict.fromkeys(policy.limitNames, 1.0)
         return AdmissionControl(list(policies.items()), 20.0)
 
+    def assertAdmits(self, control: AdmissionControl, budgetBytes: int | None) -> None:
+        """A request is admitted, and has that budget."""
+        self.assertEqual(control.admit(REQUEST, self.now), ADMITTED)
+        self.assertEqual(control.budgetBytes(REQUEST, self.now), budgetBytes)
+
 
 class ConstructorTests(ControlTestCase):
     """What L{AdmissionControl} is made of."""
@@ -114,10 +119,7 @@ class AnsweringTests(ControlTestCase):
         policies = [ScriptedQuota(delaySeconds=5.0, budget=1, decision=Decision(False, 1.0, "no")) for _ in range(2)]
         control = AdmissionControl([(str(number), policy) for number, policy in enumerate(policies)], 20.0)
         self.assertFalse(control.isLimiting)
-        self.assertEqual(
-            (control.admit(REQUEST, self.now), control.budgetBytes(REQUEST, self.now)),
-            (ADMITTED, None),
-        )
+        self.assertAdmits(control, None)
         self.assertEqual(control.charge(REQUEST, USAGE, self.now), (0.0, (0.0, 0.0)))
         self.assertEqual([policy.recorded for policy in policies], [[], []])
 
@@ -208,10 +210,7 @@ class SafetyTests(ControlTestCase):
         failing = ScriptedQuota(failing=frozenset({"decide", "budgetBytes", "record", "explain", "sweep"}))
         sound = ScriptedQuota(delaySeconds=2.0, budget=5)
         control = self.compose(a=failing, b=sound)
-        self.assertEqual(
-            (control.admit(REQUEST, self.now), control.budgetBytes(REQUEST, self.now)),
-            (ADMITTED, 5),
-        )
+        self.assertAdmits(control, 5)
         self.assertEqual(control.charge(REQUEST, USAGE, self.now), (2.0, (0.0, 2.0)))
         self.assertEqual([each.policyName for each in control.explain(REQUEST, self.now)], ["b"])
         control.sweep(self.now)
@@ -292,10 +291,7 @@ class SafetyTests(ControlTestCase):
         """A policy that answers with something else than it should counts as one that raises."""
         policy: Any = ScriptedQuota(delaySeconds="soon", budget="some", decision=None)  # type: ignore[arg-type]
         control = self.compose(a=policy, b=ScriptedQuota(budget=5))
-        self.assertEqual(
-            (control.admit(REQUEST, self.now), control.budgetBytes(REQUEST, self.now)),
-            (ADMITTED, 5),
-        )
+        self.assertAdmits(control, 5)
         self.assertEqual(control.charge(REQUEST, USAGE, self.now), (0.0, (0.0, 0.0)))
         self.assertTrue(self.flushLoggedErrors(AttributeError, TypeError))
 
@@ -341,10 +337,7 @@ class ShadowTests(ControlTestCase):
         """It is asked and told like the others, and nobody is refused, throttled or given less for it."""
         shadow = ScriptedQuota(isShadow=True, delaySeconds=9.0, budget=1, decision=Decision(False, 1.0, "no"))
         control = self.compose(shadow=shadow, real=ScriptedQuota(delaySeconds=2.0, budget=5))
-        self.assertEqual(
-            (control.admit(REQUEST, self.now), control.budgetBytes(REQUEST, self.now)),
-            (ADMITTED, 5),
-        )
+        self.assertAdmits(control, 5)
         self.assertEqual(control.charge(REQUEST, USAGE, self.now), (2.0, (9.0, 2.0)))
         self.assertEqual(shadow.recorded, [(REQUEST, USAGE)])
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from twisted.internet.address import IPv4Address
 from twisted.internet.protocol import connectionDone
 from twisted.logger import capturedLogs
-from twisted.protocols.policies import ThrottlingFactory
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -22,7 +21,7 @@ from admission.testing.scriptedpool import ScriptedPool
 from admission_plugins.bounded import BoundedPool
 from tests.kit.admitted import runNext
 from tests.kit.patchable import PatchablePool
-from tests.kit.wrapped import KIB, Foreign, RecordingProducer, Wrapped, wrapped
+from tests.kit.wrapped import KIB, Foreign, RecordingProducer, stock, wrapped
 
 
 class SliceTests(SynchronousTestCase):
@@ -240,13 +239,11 @@ class SendingTests(SynchronousTestCase):
         Without us a server keeps whatever is written to a peer that does not
         read, and keeps it for ever; C{ThrottlingFactory} does not change that.
         """
-        stock = Wrapped(ThrottlingFactory, writeLimit=1)
-        stock.factory.callLater = stock.clock.callLater
-        self.addCleanup(stock.close)
-        protocol, transport = stock.connect()
+        server = stock(self, writeLimit=1)
+        protocol, transport = server.connect()
         transport.isTaking = False
         protocol.transport.write(bytes(5000 * KIB))
-        stock.clock.pump([60.0] * 60)
+        server.clock.pump([60.0] * 60)
         self.assertEqual((len(transport.unsent), transport.isLost), (5000 * KIB, False))
 
 

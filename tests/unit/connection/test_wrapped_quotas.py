@@ -46,7 +46,7 @@ from admission.interfaces import (
 from admission.names import boundedName
 from admission.testing.scriptedquota import ScriptedQuota
 from tests.kit.certificates import Authority
-from tests.kit.wrapped import BUCKET, KIB, Foreign, RecordingProducer, Wrapped, limiting, wrapped
+from tests.kit.wrapped import BUCKET, KIB, Foreign, RecordingProducer, Wrapped, limiting, stock, wrapped
 
 RATE = 1000.0
 
@@ -108,6 +108,8 @@ class QuotaTests(SynchronousTestCase):
         protocol, transport = server.connect()
         transport.peerSends(bytes(5000))
         server.settle()
+        [(name, debt)] = server.factory.debts.items()
+        self.assertEqual((name, debt.ip), (("", "192.0.2.1"), "192.0.2.1"))
         transport.peerSends(b"x")
         server.clock.pump([0.01] * 399)
         self.assertEqual((len(protocol.received), transport.isReading), (5000, False))
@@ -195,18 +197,16 @@ class QuotaTests(SynchronousTestCase):
         C{ThrottlingFactory} stops reading from everybody for what one has
         sent, and does not throttle those who come meanwhile.
         """
-        stock = Wrapped(ThrottlingFactory, readLimit=1000)
-        stock.factory.callLater = stock.clock.callLater
-        self.addCleanup(stock.close)
-        _, noisy = stock.connect(host="192.0.2.1")
-        _, calm = stock.connect(host="192.0.2.2")
+        server = stock(self, readLimit=1000)
+        _, noisy = server.connect(host="192.0.2.1")
+        _, calm = server.connect(host="192.0.2.2")
         noisy.peerSends(bytes(60_000))
-        stock.settle()
-        stock.clock.advance(1.0)
+        server.settle()
+        server.clock.advance(1.0)
         self.assertEqual((noisy.isReading, calm.isReading), (False, False))
-        stock.clock.advance(50.0)
+        server.clock.advance(50.0)
         self.assertFalse(calm.isReading)
-        _, again = stock.connect(host="192.0.2.1")
+        _, again = server.connect(host="192.0.2.1")
         self.assertTrue(again.isReading)
 
     def test_reconnecting(self) -> None:
@@ -346,9 +346,9 @@ class QuotaTests(SynchronousTestCase):
 
     def test_stockFailsOnPullProducers(self) -> None:
         """C{ThrottlingFactory} fails when it is to throttle a pull producer, and from then on throttles nobody."""
-        stock = Wrapped(ThrottlingFactory, writeLimit=1000)
-        stock.factory.callLater = stock.clock.callLater
-        protocol, _ = stock.connect()
+        server = Wrapped(ThrottlingFactory, writeLimit=1000)
+        server.factory.callLater = server.clock.callLater
+        protocol, _ = server.connect()
 
         @implementer(IPullProducer)
         class Pulled:
@@ -360,8 +360,8 @@ class QuotaTests(SynchronousTestCase):
 
         protocol.transport.registerProducer(Pulled(), False)
         protocol.transport.write(bytes(5000))
-        self.assertRaises(AttributeError, stock.clock.advance, 1.0)
-        self.assertEqual(stock.clock.getDelayedCalls(), [])
+        self.assertRaises(AttributeError, server.clock.advance, 1.0)
+        self.assertEqual(server.clock.getDelayedCalls(), [])
 
     @settings(deadline=None, max_examples=50)
     @given(

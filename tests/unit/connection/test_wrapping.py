@@ -21,7 +21,6 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.logger import capturedLogs, formatEvent
 from twisted.protocols.basic import LineReceiver
-from twisted.protocols.policies import ThrottlingFactory
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import directlyProvides, implementer
 
@@ -42,7 +41,7 @@ from admission.testing.scriptedpool import ScriptedPool
 from admission_plugins.clientquotas import ClientBytes
 from admission_plugins.orders import RandomRounds
 from tests.kit.holding import HoldingTransport
-from tests.kit.wrapped import BUCKET, KIB, Foreign, RecordingProducer, Wrapped, limiting, wrapped
+from tests.kit.wrapped import BUCKET, KIB, Foreign, RecordingProducer, limiting, stock, wrapped
 
 
 class PassingTests(SynchronousTestCase):
@@ -304,14 +303,12 @@ class PauseTests(SynchronousTestCase):
 
     def test_stockResumesWhatWasPaused(self) -> None:
         """C{ThrottlingFactory} reads from a protocol that has paused itself."""
-        stock = Wrapped(ThrottlingFactory, readLimit=10)
-        stock.factory.callLater = stock.clock.callLater
-        self.addCleanup(stock.close)
-        protocol, transport = stock.connect()
+        server = stock(self, readLimit=10)
+        protocol, transport = server.connect()
         transport.peerSends(bytes(20))
-        stock.clock.advance(1)
+        server.clock.advance(1)
         protocol.transport.pauseProducing()
-        stock.clock.advance(1)
+        server.clock.advance(1)
         self.assertTrue(transport.isReading)
 
     def test_overshootIsHeld(self) -> None:
