@@ -591,3 +591,23 @@ class SilentTests(SocketTestCase):
             pass
         await self.until(lambda: self.protocols and self.protocols[0].isLost)
         self.assertIn("for its TLS handshake", self.protocols[0].closeReason or "")
+
+
+class UnwantedTests(SocketTestCase):
+    """Connections that come to nothing."""
+
+    async def test_tooMany(self) -> None:
+        """A connection too many from one address is closed, on TLS before any handshake."""
+        self.serve(limits=ConnectionLimits(maxConnectionsPerAddress=2))
+        for kind in ("tcp", "tls"):
+            await self.connect(kind)
+        for kind in ("tcp", "tls"):
+            host = self.ports[kind].getHost()
+            try:
+                raw = await self.do(socket.create_connection, (host.host, host.port), 10)
+                self.addCleanup(raw.close)
+                self.assertEqual(await self.do(raw.recv, 1), b"")
+            except ConnectionError:
+                # It may be gone before connecting has returned.
+                pass
+        self.assertEqual((len(self.factory.connections), self.factory.refusedConnections), (2, 2))

@@ -281,15 +281,6 @@ class BufferedTests(LinkTestCase):
             self.send(transport, b"more")
             self.assertEqual(owner.served, self.DATA + b"more")
 
-    def test_beforeWhatIsUnread(self) -> None:
-        """What the peer sends meanwhile comes after it."""
-        for kind in self.KINDS:
-            owner, transport = self.hold(kind)
-            transport.peerSends(b"more")
-            owner.link.resume(WHIM)
-            self.settle()
-            self.assertEqual(owner.served, self.DATA + b"more")
-
     def test_pausedInBetween(self) -> None:
         """A pause that begins before the turn or in it ends the serving; it goes on after the pause, in order."""
         for kind in self.KINDS:

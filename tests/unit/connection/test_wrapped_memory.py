@@ -13,14 +13,11 @@ from twisted.trial.unittest import SynchronousTestCase
 from admission.connection.factory import ConnectionLimits
 from admission.connection.pauses import Pause
 from admission.gate.turns import TURN_SECONDS
-from admission.interfaces import (
-    RESPONSES,
-)
+from admission.interfaces import CONNECTIONS, RESPONSES
 from admission.testing.faketransport import FakeTransport
 from admission.testing.scriptedpool import ScriptedPool
 from admission_plugins.bounded import BoundedPool
 from tests.kit.admitted import runNext
-from tests.kit.patchable import PatchablePool
 from tests.kit.wrapped import KIB, Foreign, RecordingProducer, stock, wrapped
 
 
@@ -108,25 +105,6 @@ class SendingTests(SynchronousTestCase):
         transport.peerCloses()
         self.server.settle()
         self.assertEqual(producer.told, ["pause", "resume", "stop"])
-
-    def test_failingPool(self) -> None:
-        """A connection that cannot be served because its pool fails ends, rather than being neither read nor closed."""
-        pool = PatchablePool(1 << 20)
-        self.server = wrapped(self, pool=pool)
-        protocol, transport = self.server.connect()
-        protocol.transport.pauseProducing()
-        protocol.transport.dataReceived(b"held")
-        charge = pool.charge(pool.sizeBytes, RESPONSES)
-        self.addCleanup(charge.release)
-
-        def fail(*_: object) -> None:
-            raise ZeroDivisionError
-
-        self.patch(pool, "tryAllocate", fail)
-        protocol.transport.resumeProducing()
-        self.server.settle()
-        self.assertTrue(transport.isLost)
-        self.assertTrue(self.flushLoggedErrors(ZeroDivisionError))
 
     def test_pulledOnce(self) -> None:
         """
@@ -265,10 +243,9 @@ class MemoryTests(SynchronousTestCase):
             transport.peerSends(b"two")
             server.settle()
             self.assertEqual((protocol.received, transport.isReading), (b"", False))
-            self.assertEqual(
-                (server.factory.gate.memory.waiting, list(protocol.transport.link.pauses.reasons)),
-                (1, [Pause.MEMORY]),
-            )
+            link, held = protocol.transport.link, b"one" if not isTLS else b"onetwo"
+            self.assertEqual((server.factory.gate.memory.waiting, list(link.pauses.reasons)), (1, [Pause.MEMORY]))
+            self.assertEqual(server.used(), {CONNECTIONS: link.openBytes + len(held)})
             pool.relent()
             server.settle()
             self.assertEqual((protocol.received, transport.isReading), (b"onetwo", True))

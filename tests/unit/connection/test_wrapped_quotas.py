@@ -363,7 +363,7 @@ class QuotaTests(SynchronousTestCase):
         self.assertRaises(AttributeError, server.clock.advance, 1.0)
         self.assertEqual(server.clock.getDelayedCalls(), [])
 
-    @settings(deadline=None, max_examples=50)
+    @settings(deadline=None, max_examples=25)
     @given(
         pushes=st.lists(st.tuples(st.floats(0, 3), st.integers(1, 30_000), st.booleans()), max_size=20),
         isTLS=st.booleans(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import product
 from random import Random
 from typing import Any
@@ -158,26 +157,11 @@ class PassingTests(SynchronousTestCase):
         one.doStop()
         self.assertEqual(told, [(both[1], {both[0]}), (both[1], {both[0]})])
 
-    def test_halfClosesOnce(self) -> None:
-        """The transport is told once, also if a producer leaves after that."""
-        told: list[str] = []
-
-        class HalfCloseable(FakeTransport):
-            def loseWriteConnection(self) -> None:
-                told.append("half-closed")
-
-        server = wrapped(self)
-        protocol, _ = server.connect(kind=HalfCloseable)
-        protocol.transport.registerProducer(RecordingProducer(), True)
-        protocol.transport.loseWriteConnection()
-        protocol.transport.unregisterProducer()
-        server.settle()
-        self.assertEqual(told, ["half-closed"])
-
     def test_halfClose(self) -> None:
         """
         Half-closing goes through, ours once everything is sent, and the
-        peer's after all that came before; it is told once.
+        peer's after all that came before; both are told once, also if a
+        producer leaves after that.
         """
         told: list[str] = []
 
@@ -209,6 +193,8 @@ class PassingTests(SynchronousTestCase):
         connection.readConnectionLost()
         transport.isTaking = True
         transport.wake()
+        server.settle()
+        protocol.transport.unregisterProducer()
         server.settle()
         self.assertEqual(told, ["read 3", f"half-closed after {300 * KIB}"])
         connection.writeConnectionLost()
@@ -279,28 +265,6 @@ class PassingTests(SynchronousTestCase):
 class PauseTests(SynchronousTestCase):
     """The protocol stops reading, and so do we."""
 
-    def test_compose(self) -> None:
-        """The protocol's pause outlasts our delay, and our delay its pause: it is read when both are over."""
-        for protocolFirst in (True, False):
-            policy = limiting()
-            server = wrapped(self, quota=policy)
-            protocol, transport = server.connect()
-            policy.delaySeconds = 5.0
-            transport.peerSends(b"one")
-            server.settle()
-            protocol.transport.pauseProducing()
-            transport.peerSends(b"two")
-            policy.delaySeconds = 0.0
-            steps: list[Callable[[], object]] = [
-                protocol.transport.resumeProducing,
-                lambda server=server: server.clock.advance(5.0),  # type: ignore[misc]
-            ]
-            for step in steps if protocolFirst else reversed(steps):
-                self.assertEqual((protocol.received, transport.isReading), (b"one", False))
-                step()
-                server.settle()
-            self.assertEqual((protocol.received, transport.isReading), (b"onetwo", True))
-
     def test_stockResumesWhatWasPaused(self) -> None:
         """C{ThrottlingFactory} reads from a protocol that has paused itself."""
         server = stock(self, readLimit=10)
@@ -310,27 +274,6 @@ class PauseTests(SynchronousTestCase):
         protocol.transport.pauseProducing()
         server.clock.advance(1)
         self.assertTrue(transport.isReading)
-
-    def test_overshootIsHeld(self) -> None:
-        """
-        What TLS delivers although reading was stopped waits for the protocol to
-        go on, is charged meanwhile, and comes before anything else.
-        """
-        server = wrapped(self)
-        stream = bytes(range(256)) * 200
-        server.behave = lambda protocol, data: protocol.transport.pauseProducing()
-        protocol, transport = server.connect(isTLS=True)
-        transport.peerSends(stream)
-        server.settle()
-        self.assertEqual(len(protocol.received), KIB)
-        self.assertEqual(server.used(), {CONNECTIONS: TLS_CONNECTION_BYTES + len(stream) - KIB})
-        transport.peerSends(b"last")
-        protocol.behave = None
-        protocol.transport.resumeProducing()
-        self.assertEqual(len(protocol.received), KIB)
-        server.settle()
-        self.assertEqual(protocol.received, stream + b"last")
-        self.assertEqual(server.used(), {CONNECTIONS: TLS_CONNECTION_BYTES})
 
     def test_unstoppable(self) -> None:
         """A transport that goes on delivering is cut off before it fills the memory."""
