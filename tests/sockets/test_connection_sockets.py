@@ -312,34 +312,6 @@ class RequestTests(SocketTestCase):
 class MuteTests(SocketTestCase):
     """Connections that are not read."""
 
-    async def test_overshoot(self) -> None:
-        """
-        Muted from within its first request a TLS connection delivers what it
-        had decrypted, which is charged and bounded; once it may be read again
-        all of it is served, though the peer sends nothing more.
-        """
-        bodies = [b"%05d" % number * 100 for number in range(600)]
-
-        def behave(protocol: RecordingProtocol, lease: ILease) -> None:
-            if len(protocol.requests) == 1:
-                protocol.pause(WHIM)
-            protocol.finish()
-
-        self.behave = behave
-        for kind in KINDS:
-            protocol, peer = await self.connect(kind)
-            sent = deferToThread(peer.send, framed(*bodies))
-            await self.until(lambda: protocol.pauses.isApplied)  # noqa: B023
-            await self.turns()
-            self.assertEqual(len(protocol.requests), 1)
-            buffered = protocol.framer.bufferedBytes
-            self.assertLessEqual(buffered, TLS_OVERSHOOT_BYTES)
-            self.assertGreaterEqual(self.gate.ledger.usedBytes[CONNECTIONS], buffered)
-            protocol.resume(WHIM)
-            await sent
-            await self.until(lambda: len(protocol.requests) == len(bodies))  # noqa: B023
-            self.assertEqual(protocol.requests, bodies)
-
     async def test_manyOvershoot(self) -> None:
         """
         The more connections there are for the pool, the less each has received when it is muted; but a body for which
@@ -403,22 +375,6 @@ class HangUpTests(SocketTestCase):
         await self.do(peer.send, unread)
         return protocol, peer
 
-    async def test_end(self) -> None:
-        """A peer that closes with nothing to say is noticed at once; a TLS farewell is nothing."""
-        for kind in KINDS:
-            protocol, peer = await self.mutedPeer(kind)
-            await self.do(peer.end)
-            await self.until(lambda: protocol.isLost)  # noqa: B023
-
-    async def test_reset(self) -> None:
-        """A connection that fails is noticed at once, with and without requests unread."""
-        for kind in ("tcp", "tls"):
-            for unread in (b"", framed(b"x" * 1000)):
-                protocol, peer = await self.mutedPeer(kind, unread)
-                await self.do(peer.reset)
-                await self.until(lambda: protocol.isLost)  # noqa: B023
-                self.assertEqual(protocol.requests, [b"hello"])
-
     async def test_endBehindRequests(self) -> None:
         """
         A peer that has sent requests and gone has them served when its turn
@@ -469,22 +425,6 @@ class ClosingTests(SocketTestCase):
         received = await self.do(peer.receive, 16 * MIB)
         self.assertGreater(len(received), MIB)
         await self.until(lambda: protocol.isLost)
-
-    async def test_closeAll(self) -> None:
-        """
-        All connections of all kinds can be closed together, one in its
-        handshake and one that never answers included.
-        """
-        self.serve(limits=ConnectionLimits(closeGraceSeconds=0.2))
-        for kind in KINDS:
-            protocol, _ = await self.connect(kind)
-        protocol.pause(WHIM)
-        host = self.listen("tls").getHost()
-        raw = await self.do(socket.create_connection, (host.host, host.port), 10)
-        self.addCleanup(raw.close)
-        await self.until(lambda: len(self.factory.connections) == 4)
-        await self.factory.closeAll()
-        self.assertEqual(self.factory.connections, {})
 
 
 class PressureTests(SocketTestCase):
@@ -564,20 +504,6 @@ class SilentTests(SocketTestCase):
             made.append(await self.do(socket.create_connection, (host.host, host.port), 10))
             self.addCleanup(made[-1].close)
         return made
-
-    async def test_handshakeTime(self) -> None:
-        """
-        A handshake that is not over in time ends the connection; one that is
-        costs less from then on, and has all the time.
-        """
-        self.serve(limits=ConnectionLimits(handshakeSeconds=0.5))
-        protocol, peer = await self.connect("tls")
-        await self.until(lambda: protocol.link.handshake is None)
-        self.assertEqual(protocol.link.openBytes, TLS_CONNECTION_BYTES)
-        await self.raw(1)
-        await self.until(lambda: len(self.protocols) == 2 and self.protocols[1].isLost)
-        self.assertIn("handshakeSeconds", self.protocols[1].closeReason or "")
-        self.assertEqual(await self.do(peer.ask, b"one"), framed(b"one"))
 
     async def test_endlessGreeting(self) -> None:
         """A peer that sends far more than a handshake takes is cut off."""

@@ -403,26 +403,20 @@ class PortTests(SynchronousTestCase):
         lease.release()
 
     def test_tls(self) -> None:
-        """TLS connections cannot, so ports pause while somebody waits for memory."""
-        _, transport = self.server.connect(isTLS=True)
-        lease = self.server.pool.tryAllocate(1 << 20)
-        self.server.send(transport, b"one")
-        self.assertEqual(self.calls(), ["pause"])
-        lease.release()
-        self.server.settle()
-        self.assertEqual(self.calls(), ["pause", "resume"])
-        self.assertEqual(transport.received, framed(b"one"))
-
-    def test_tlsComesLater(self) -> None:
-        """The first TLS connection pauses them if there is pressure already."""
-        _, transport = self.server.connect()
-        lease = self.server.pool.tryAllocate(1 << 20)
-        self.server.send(transport, b"one")
-        self.server.connect(isTLS=True, host="192.0.2.2")
-        self.assertEqual(self.calls(), ["pause"])
-        lease.release()
-        self.server.settle()
-        self.assertEqual(self.calls(), ["pause", "resume"])
+        """TLS connections cannot, so ports pause while somebody waits for memory, whether or not it was first."""
+        for isFirst in (True, False):
+            _, transport = self.server.connect(isTLS=isFirst)
+            lease = self.server.pool.tryAllocate(1 << 20)
+            self.server.send(transport, b"one")
+            self.server.connect(isTLS=not isFirst, host="192.0.2.2")
+            self.assertEqual(self.calls(), ["pause"])
+            lease.release()
+            self.server.settle()
+            self.assertEqual(self.calls(), ["pause", "resume"])
+            self.assertEqual(transport.received, framed(b"one"))
+            self.server.close()
+            for port in self.ports:
+                port.calls.clear()
 
     def test_notAfforded(self) -> None:
         """A TLS connection after which there is no memory for another pauses the ports until there is."""

@@ -90,18 +90,6 @@ class RequestTests(ProtocolTestCase):
         self.assertEqual(protocol.requests, [b"one", b"two", b"three"])
         self.assertEqual(self.server.used(), {CONNECTIONS: PLAIN_CONNECTION_BYTES})
 
-    def test_park(self) -> None:
-        """A parked request gives back its memory and its turn, and the next one still waits until it is answered."""
-        self.server = serve(self, maxRequests=1)
-        self.server.behave = lambda protocol, request: protocol.park()
-        protocol, transport = self.server.connect()
-        self.server.send(transport, b"one", b"two")
-        self.assertEqual((protocol.requests, self.server.gate.turns.runningRequests), ([b"one"], 0))
-        self.assertEqual(self.server.used().get(FRAMES), None)
-        protocol.respond([b"1"])
-        self.server.settle()
-        self.assertEqual((protocol.requests, transport.received), ([b"one", b"two"], b"1"))
-
     def test_failure(self) -> None:
         """A request that fails, whatever it raises, is logged and closes the connection; nothing stays behind."""
         for error in (ZeroDivisionError, SystemExit):

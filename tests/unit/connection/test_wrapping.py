@@ -317,6 +317,18 @@ class PauseTests(SynchronousTestCase):
 class ClosingTests(SynchronousTestCase):
     """How connections end."""
 
+    def test_unansweredFarewell(self) -> None:
+        """A TLS peer that does not answer when we close is cut off; Twisted's own transport would wait for ever."""
+        server = wrapped(self, limits=ConnectionLimits(sendSeconds=7.0))
+        protocol, transport = server.connect(isTLS=True)
+        transport.answersClose = False
+        protocol.transport.loseConnection()
+        server.clock.advance(6.9)
+        self.assertFalse(transport.isLost)
+        server.clock.advance(0.2)
+        server.settle()
+        self.assertEqual((transport.isLost, len(protocol.lost)), (True, 1))
+
     def test_producers(self) -> None:
         """
         A pull producer writes all it has before the connection closes, and on

@@ -364,17 +364,6 @@ class CardinalityTests(MetersTestCase):
         self.configure(QuotaEntity(clientId=name), 50.0)
         self.assertEqual(self.owed(request), [2.0])
 
-    def test_namedHaveTheirOwn(self) -> None:
-        """Who has a limit by name never shares, and takes nobody's room."""
-        self.configure(DEFAULT_CLIENT)
-        for number in range(5):
-            self.configure(QuotaEntity(clientId=f"named-{number}"), 50.0)
-        for number in range(100):
-            self.spend(by("alice", str(number)), 60)
-        delays = [self.spend(by("alice", f"named-{number}"), 60) for number in range(5)]
-        self.assertEqual(delays, [0.2] * 5)
-        self.assertEqual(len(self.meters), 10 + 1 + 5)
-
     def test_overflowOfEachDefault(self) -> None:
         """Each default has an overflow of its own, since their limits differ; it goes with its limit."""
         self.configure(DEFAULT_CLIENT)
