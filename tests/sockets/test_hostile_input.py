@@ -170,10 +170,7 @@ class RefusedTests(HostileCases):
                     # Without a body there is none to spoil.
                     continue
                 self.assertRefused(
-                    Attack(
-                        rawRequest(api.apiKey, apiVersion, b"\x7f" * 100),
-                        "it sent a request that cannot be read: ",
-                    )
+                    Attack(rawRequest(api.apiKey, apiVersion, b"\x7f" * 100), "it sent a request that cannot be read: ")
                 )
         self.assertUndisturbed()
 

@@ -127,8 +127,7 @@ class AnsweringTests(ControlTestCase):
         """There may be no policies at all."""
         control = AdmissionControl([], 20.0)
         self.assertEqual(
-            (control.isLimiting, control.charge(REQUEST, USAGE, self.now), control.limitNames),
-            (False, (0.0, ()), []),
+            (control.isLimiting, control.charge(REQUEST, USAGE, self.now), control.limitNames), (False, (0.0, ()), [])
         )
         error = self.assertRaises(ValueError, control.configure, ALICE, {"scripted_rate": 1.0}, self.now)
         self.assertIn("known: none", str(error))
@@ -396,12 +395,7 @@ class ConfigureTests(ControlTestCase):
             delays.append((self.control.isLimiting, self.control.charge(REQUEST, USAGE, self.now).shares))
         self.assertEqual(
             delays,
-            [
-                (False, (0.0, 0.0, 0.0)),
-                (True, (1.0, 1.0, 0.0)),
-                (False, (0.0, 0.0, 0.0)),
-                (True, (1.0, 0.0, 0.0)),
-            ],
+            [(False, (0.0, 0.0, 0.0)), (True, (1.0, 1.0, 0.0)), (False, (0.0, 0.0, 0.0)), (True, (1.0, 0.0, 0.0))],
         )
 
     def test_unknown(self) -> None:

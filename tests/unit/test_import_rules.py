@@ -38,14 +38,7 @@ def tableIn(text: str) -> dict[str, set[str]]:
 ALLOWED = tableIn((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"))
 
 CLOCKS = {
-    "time": {
-        "time",
-        "time_ns",
-        "monotonic",
-        "monotonic_ns",
-        "perf_counter",
-        "perf_counter_ns",
-    },
+    "time": {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"},
     "datetime": {"now", "utcnow", "today"},
 }
 
@@ -288,12 +281,7 @@ class OneRuleTests(SynchronousTestCase):
 
     def test_nobodyAsksWhetherItIsRecorded(self) -> None:
         """Code that serves does not look whether somebody records."""
-        serving = (
-            "admission.gate",
-            "admission.control",
-            "admission.connection.",
-            "admission.kafka.broker.",
-        )
+        serving = ("admission.gate", "admission.control", "admission.connection.", "admission.kafka.broker.")
         for path, module, _ in modules():
             if not module.startswith(serving):
                 continue

@@ -540,10 +540,7 @@ class BuildPolicyTests(InstalledTestCase):
 class ExampleOptions(PolicyOptionsMixin, Options):
     """A command with one kind that is chosen once and one that may come often."""
 
-    policyKinds = (
-        PolicyKind("speaker", ILoudSpeakerFactory),
-        PolicyKind("plug", IEarPlugFactory, repeatable=True),
-    )
+    policyKinds = (PolicyKind("speaker", ILoudSpeakerFactory), PolicyKind("plug", IEarPlugFactory, repeatable=True))
 
 
 class PolicyOptionsTests(InstalledTestCase):

@@ -86,8 +86,7 @@ class AdmittedTests(SynchronousTestCase):
         self.policy.delaySeconds = 1.5
         self.assertEqual(self.send(b"get bob", b"put"), b"7:GET BOB,")
         self.assertEqual(
-            self.charged(),
-            [("put", "192.0.2.1", Traits(), Usage(3, 6)), ("get", "bob", WAITING, Usage(7, 10))],
+            self.charged(), [("put", "192.0.2.1", Traits(), Usage(3, 6)), ("get", "bob", WAITING, Usage(7, 10))]
         )
         self.assertIn(Pause.THROTTLED, self.connection.pauses.reasons)
         self.policy.delaySeconds = 0.0

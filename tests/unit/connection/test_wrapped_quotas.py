@@ -12,9 +12,7 @@ from typing import Any
 
 from hypothesis import given, settings, strategies as st
 from twisted.internet.address import IPv4Address
-from twisted.internet.interfaces import (
-    IPullProducer,
-)
+from twisted.internet.interfaces import IPullProducer
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
@@ -458,10 +456,7 @@ class ConnectionTests(SynchronousTestCase):
         """A connection is counted once, by its address."""
         policy = limiting()
         wrapped(self, quota=policy).connect(host="192.0.2.7")
-        expected = (
-            Request(CONNECTION, "", "192.0.2.7", "192.0.2.7", 0, (), CONNECTION_TRAITS),
-            Usage(connections=1),
-        )
+        expected = (Request(CONNECTION, "", "192.0.2.7", "192.0.2.7", 0, (), CONNECTION_TRAITS), Usage(connections=1))
         self.assertEqual([each for each in policy.recorded if each[1] != NOTHING], [expected])
 
     def test_stockBuckets(self) -> None:

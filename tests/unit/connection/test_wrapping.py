@@ -28,10 +28,7 @@ from admission.admission import Admission, warnOfPools, wrapFactory
 from admission.connection.factory import HANDSHAKE_BYTES, TLS_CONNECTION_BYTES, ConnectionLimits
 from admission.connection.wrapped import MAX_HELD_BYTES
 from admission.connection.wrapping import WrappedFactory
-from admission.interfaces import (
-    CONNECTIONS,
-    Usage,
-)
+from admission.interfaces import CONNECTIONS, Usage
 from admission.metrics.registry import SensorRegistry
 from admission.plugins import PolicyError
 from admission.quotas.metering import Buckets
@@ -506,8 +503,7 @@ class FactoryTests(SynchronousTestCase):
         for given in (None, "x", Protocol(), Protocol, Factory):
             error = self.assertRaises(TypeError, wrapFactory, given)
             self.assertEqual(
-                str(error),
-                f"factory={given!r}: give an IProtocolFactory, such as Factory.forProtocol(YourProtocol)",
+                str(error), f"factory={given!r}: give an IProtocolFactory, such as Factory.forProtocol(YourProtocol)"
             )
 
     def test_defaults(self) -> None:

@@ -784,9 +784,7 @@ class BucketTests(SynchronousTestCase):
         self.assertLessEqual(excess(taken, limit), max(limit * burstSeconds, 1.0) + limit * 1e-3)
 
     @settings(deadline=None)
-    @given(
-        steps=st.lists(st.tuples(st.floats(0.001, 30.0), st.floats(0.0, 1.0)), min_size=5, max_size=40),
-    )
+    @given(steps=st.lists(st.tuples(st.floats(0.001, 30.0), st.floats(0.0, 1.0)), min_size=5, max_size=40))
     def test_conformingIsFree(self, steps: list[tuple[float, float]]) -> None:
         """
         Who takes no more than the limit allows in each pause, and no more than
