@@ -37,8 +37,6 @@ from tests.kit.certificates import Authority
 MIB = 1 << 20
 KINDS = ("tcp", "tls", "unix")
 RESET = struct.pack("ii", 1, 0)
-TLS_OVERSHOOT_BYTES = 82_000
-"""What Twisted's TLS delivers in one turn at most, rounded up."""
 
 AUTHORITY = Authority()
 

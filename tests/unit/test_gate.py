@@ -71,14 +71,6 @@ class GateTestCase(SynchronousTestCase):
 class MemoryTests(GateTestCase):
     """Who gets memory, and when."""
 
-    def test_atOnce(self) -> None:
-        """As long as there is memory and nobody waits, it is had at once, and nobody speaks of pressure."""
-        lease = self.take(10)
-        self.assertEqual((self.gate.memory.waiting, self.pressures), (0, []))
-        self.assertEqual(self.gate.ledger.usedBytes[FRAMES], 10)
-        lease.release()
-        self.assertEqual(self.clock.getDelayedCalls(), [])
-
     def test_accounts(self) -> None:
         """The ledger shows what others hold beside the pool, as it is now; nobody waits for it."""
         held = [7]
@@ -381,20 +373,6 @@ class FairTests(SynchronousTestCase):
             self.clock.advance(0)
             self.assertEqual([len(each.leases) for each in greedy[5:]], [1] * (number + 1) + [0] * (2 - number))
         self.assertEqual(self.gate.memory.waiting, 0)
-
-    def test_manyAtOnce(self) -> None:
-        """One large release serves as many as there is room for."""
-        large = self.ask("greedy", 900)
-        others = [self.ask("greedy") for _ in range(8)]
-        self.finish(large)
-        for _ in range(20):
-            self.clock.advance(0)
-        self.assertEqual([len(each.leases) for each in others], [1] * 5 + [0] * 3)
-        for each in others[:5]:
-            self.finish(each)
-        for _ in range(20):
-            self.clock.advance(0)
-        self.assertEqual([len(each.leases) for each in others[5:]], [1] * 3)
 
     def test_newcomers(self) -> None:
         """A newcomer does not overtake those of its own holder."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,8 +28,6 @@ from admission.quotas.policy import QuotaPolicy
 from admission.request import ServerRequest
 
 ALICE = QuotaEntity(user="alice")
-
-ACTIONS = ("charge", "wait", "hold", "limits", "over", "lose", "parked", "throttle")
 
 
 @implementer(IRequestLifecycle)
@@ -93,7 +90,6 @@ class Connection:
     A connection without a transport.
 
     @ivar told: what its driver has told it.
-    @ivar heard: called with each of that.
     """
 
     makeRequest = ServerRequest
@@ -101,26 +97,21 @@ class Connection:
     hasPeerGone = isLost = isClosing = False
     whyClosed: str | None = None
 
-    def __init__(self, server: Server, heard: Callable[[str], object] = lambda word: None) -> None:
+    def __init__(self, server: Server) -> None:
         self.factory: Any = server
         self.told: list[str] = []
-        self.heard = heard
         self.driver = RequestDriver(self)
 
     def close(self, reason: str) -> None:
         self.isClosing, self.whyClosed = True, reason
-        self._hear("close")
+        self.told.append("close")
 
     def throttled(self, delaySeconds: float) -> None:
-        self._hear("throttled")
+        self.told.append("throttled")
 
     def throttleOver(self) -> None:
-        self._hear("over")
-
-    def _hear(self, word: str) -> None:
-        assert word != "over" or self.factory.clock.seconds() >= self.driver.throttledUntilSeconds, "it is too early"
-        self.told.append(word)
-        self.heard(word)
+        assert self.factory.clock.seconds() >= self.driver.throttledUntilSeconds, "it is too early"
+        self.told.append("over")
 
     def request(self, kind: str, refusal: Refusal = Refusal.ERROR) -> ServerRequest:
         """A request that the policies were asked about."""

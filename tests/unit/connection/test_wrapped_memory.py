@@ -106,6 +106,28 @@ class SendingTests(SynchronousTestCase):
         self.server.settle()
         self.assertEqual(producer.told, ["pause", "resume", "stop"])
 
+    def test_refillingProducer(self) -> None:
+        """
+        While a producer fills the transport again each time it may, its peer is
+        not read, and the connection does not close.
+        """
+        protocol, transport = self.deaf()
+
+        class Refilling(RecordingProducer):
+            def resumeProducing(self) -> None:
+                super().resumeProducing()
+                protocol.transport.write(bytes(100 * KIB))
+
+        protocol.transport.registerProducer(Refilling(), True)
+        protocol.transport.write(bytes(100 * KIB))
+        transport.isTaking = True
+        for _ in range(3):
+            transport.wake()
+            for _ in range(3):
+                runNext(self.server.clock)
+            self.assertEqual(list(protocol.transport.link.pauses.reasons), [Pause.UNSENT])
+            self.assertFalse(transport.isReading)
+
     def test_pulledOnce(self) -> None:
         """
         A pull producer that does not write at once is asked once, whatever
