@@ -782,3 +782,4 @@ class DefaultPoliciesTests(ControlTestCase):
             control.configure(entity, limit, self.now)
             control.charge(REQUEST, Usage(1000, 0, 0.0), self.now)
             self.assertEqual(control.admit(REQUEST, self.now).admitted, not isAsked)
+            self.assertEqual([each.status.limitName for each in control.explain(REQUEST, self.now)], [*limit])

@@ -218,6 +218,40 @@ class AdmittedTests(SynchronousTestCase):
         self.connection.behave = None
         self.assertEqual(self.send(b"put"), b"3:PUT,")
 
+    def test_debtOutlivesConnection(self) -> None:
+        """A client that connects anew waits for as long as it was told."""
+        self.begin()
+        self.policy.delaySeconds = 3.0
+        self.send(b"put bob")
+        self.transport.peerCloses()
+        self.policy.delaySeconds = 0.0
+        self.connection, self.transport = self.server.connect()
+        self.assertEqual(self.send(b"put bob"), b"")
+        self.server.clock.advance(3.0)
+        self.assertEqual(bytes(self.transport.received), b"7:PUT BOB,")
+
+    def test_refused(self) -> None:
+        """A refusal is told in the protocol's own way, nothing is charged, and the client waits."""
+        self.begin(Refusing)
+        self.policy.decision = NO
+        self.assertEqual(self.send(b"put", b"put"), b"17:scripted: not now,")
+        self.assertEqual(self.charged(), [])
+        self.policy.decision = Decision()
+        self.server.clock.advance(2.0)
+        self.assertTrue(self.transport.received.endswith(b"3:PUT,"))
+
+    def test_hangUp(self) -> None:
+        """What waits for a client that hangs up is cancelled, once, and what it used is charged."""
+        cancelled: list[Deferred[bytes]] = []
+        for leave in ("peerCloses", "abortConnection"):
+            self.begin(behave=lambda request: Deferred(cancelled.append))
+            self.send(b"put")
+            getattr(self.transport, leave)()
+            self.server.settle()
+            self.assertEqual((len(cancelled), self.charged()), (1, [("put", "192.0.2.1", Traits(), Usage(3))]))
+            self.assertEqual((self.server.used(), self.server.factory.connections), ({}, {}))
+            cancelled.clear()
+
 
 class Multiplexed(Refusing):
     """Has several requests wait at once."""

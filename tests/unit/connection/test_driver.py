@@ -224,3 +224,22 @@ class DelayTests(DriverTestCase):
         self.assertFalse(Connection(self.server).driver.holdBack(request))
         self.clock.advance(7.0)
         self.assertEqual(refused.told[-1], "over")
+
+    def test_debtFollows(self) -> None:
+        """A client that owes time and connects anew has its first request held back, until the debt is paid."""
+        self.policy.delaySeconds = 3.0
+        first = Connection(self.server)
+        first.charged(first.request("a"))
+        first.driver.lost()
+        self.clock.advance(1.0)
+        second = Connection(self.server)
+        request = second.request("a")
+        self.assertTrue(second.driver.holdBack(request))
+        self.assertEqual((second.driver.heldSeconds, request.begun), (1.0, None))
+        self.clock.advance(1.9)
+        self.assertEqual(second.told, ["throttled"])
+        self.clock.advance(0.1)
+        self.assertEqual(second.told, ["throttled", "over"])
+        self.assertTrue(second.driver.letGo())
+        self.assertFalse(second.driver.holdBack(request))
+        self.assertTrue(second.driver.owesNothing)

@@ -18,6 +18,7 @@ from admission.testing.faketransport import FakeTransport
 from admission.testing.scriptedpool import ScriptedPool
 from admission_plugins.bounded import BoundedPool
 from tests.kit.admitted import runNext
+from tests.kit.patchable import PatchablePool
 from tests.kit.wrapped import KIB, Foreign, RecordingProducer, stock, wrapped
 
 
@@ -229,6 +230,25 @@ class SendingTests(SynchronousTestCase):
         protocol.transport.write(bytes(5000 * KIB))
         server.clock.pump([60.0] * 60)
         self.assertEqual((len(transport.unsent), transport.isLost), (5000 * KIB, False))
+
+    def test_failingPool(self) -> None:
+        """A connection that cannot be served because its pool fails ends, rather than being neither read nor closed."""
+        pool = PatchablePool(1 << 20)
+        self.server = wrapped(self, pool=pool)
+        protocol, transport = self.server.connect()
+        protocol.transport.pauseProducing()
+        protocol.transport.dataReceived(b"held")
+        charge = pool.charge(pool.sizeBytes, RESPONSES)
+        self.addCleanup(charge.release)
+
+        def fail(*_: object) -> None:
+            raise ZeroDivisionError
+
+        self.patch(pool, "tryAllocate", fail)
+        protocol.transport.resumeProducing()
+        self.server.settle()
+        self.assertTrue(transport.isLost)
+        self.assertTrue(self.flushLoggedErrors(ZeroDivisionError))
 
 
 class MemoryTests(SynchronousTestCase):

@@ -107,7 +107,7 @@ class QuotaTests(SynchronousTestCase):
         transport.peerSends(bytes(5000))
         server.settle()
         [(name, debt)] = server.factory.debts.items()
-        self.assertEqual((name, debt.ip), (("", "192.0.2.1"), "192.0.2.1"))
+        self.assertEqual((name, debt.ip, debt.untilSeconds), (("", "192.0.2.1"), "192.0.2.1", 0.024))
         transport.peerSends(b"x")
         server.clock.pump([0.01] * 399)
         self.assertEqual((len(protocol.received), transport.isReading), (5000, False))
