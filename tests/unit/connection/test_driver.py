@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from hypothesis import given, settings, strategies as st
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
@@ -28,6 +30,8 @@ from admission.quotas.policy import QuotaPolicy
 from admission.request import ServerRequest
 
 ALICE = QuotaEntity(user="alice")
+
+ACTIONS = ("charge", "wait", "hold", "limits", "over", "lose", "parked", "throttle")
 
 
 @implementer(IRequestLifecycle)
@@ -90,6 +94,7 @@ class Connection:
     A connection without a transport.
 
     @ivar told: what its driver has told it.
+    @ivar heard: called with each of that.
     """
 
     makeRequest = ServerRequest
@@ -97,21 +102,26 @@ class Connection:
     hasPeerGone = isLost = isClosing = False
     whyClosed: str | None = None
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, heard: Callable[[str], object] = lambda word: None) -> None:
         self.factory: Any = server
         self.told: list[str] = []
+        self.heard = heard
         self.driver = RequestDriver(self)
 
     def close(self, reason: str) -> None:
         self.isClosing, self.whyClosed = True, reason
-        self.told.append("close")
+        self._hear("close")
 
     def throttled(self, delaySeconds: float) -> None:
-        self.told.append("throttled")
+        self._hear("throttled")
 
     def throttleOver(self) -> None:
-        assert self.factory.clock.seconds() >= self.driver.throttledUntilSeconds, "it is too early"
-        self.told.append("over")
+        self._hear("over")
+
+    def _hear(self, word: str) -> None:
+        assert word != "over" or self.factory.clock.seconds() >= self.driver.throttledUntilSeconds, "it is too early"
+        self.told.append(word)
+        self.heard(word)
 
     def request(self, kind: str, refusal: Refusal = Refusal.ERROR) -> ServerRequest:
         """A request that the policies were asked about."""
@@ -195,6 +205,25 @@ class WayTests(DriverTestCase):
 class DelayTests(DriverTestCase):
     """How long clients wait."""
 
+    def test_debtFollows(self) -> None:
+        """A client that owes time and connects anew has its first request held back, until the debt is paid."""
+        self.policy.delaySeconds = 3.0
+        first = Connection(self.server)
+        first.charged(first.request("a"))
+        first.driver.lost()
+        self.clock.advance(1.0)
+        second = Connection(self.server)
+        request = second.request("a")
+        self.assertTrue(second.driver.holdBack(request))
+        self.assertEqual((second.driver.heldSeconds, request.begun), (1.0, None))
+        self.clock.advance(1.9)
+        self.assertEqual(second.told, ["throttled"])
+        self.clock.advance(0.1)
+        self.assertEqual(second.told, ["throttled", "over"])
+        self.assertTrue(second.driver.letGo())
+        self.assertFalse(second.driver.holdBack(request))
+        self.assertTrue(second.driver.owesNothing)
+
     def test_gone(self) -> None:
         """Nobody waits for a client that has left."""
         self.policy.delaySeconds = 3.0
@@ -225,21 +254,70 @@ class DelayTests(DriverTestCase):
         self.clock.advance(7.0)
         self.assertEqual(refused.told[-1], "over")
 
-    def test_debtFollows(self) -> None:
-        """A client that owes time and connects anew has its first request held back, until the debt is paid."""
-        self.policy.delaySeconds = 3.0
-        first = Connection(self.server)
-        first.charged(first.request("a"))
-        first.driver.lost()
-        self.clock.advance(1.0)
-        second = Connection(self.server)
-        request = second.request("a")
-        self.assertTrue(second.driver.holdBack(request))
-        self.assertEqual((second.driver.heldSeconds, request.begun), (1.0, None))
-        self.clock.advance(1.9)
-        self.assertEqual(second.told, ["throttled"])
-        self.clock.advance(0.1)
-        self.assertEqual(second.told, ["throttled", "over"])
-        self.assertTrue(second.driver.letGo())
-        self.assertFalse(second.driver.holdBack(request))
-        self.assertTrue(second.driver.owesNothing)
+
+class AnyOrderTests(DriverTestCase):
+    """Whatever happens, also while a connection is being told something."""
+
+    @settings(deadline=None, max_examples=150)
+    @given(st.lists(st.sampled_from(ACTIONS), max_size=30), st.data())
+    def test_nothingIsLeft(self, actions: list[str], data: st.DataObject) -> None:
+        """When all connections are lost no timer runs and nobody waits, and each request was over once."""
+        self.server = server = Server()
+        server.policy.delaySeconds = 2.0
+        depth = 0
+
+        def react(_: str) -> None:
+            nonlocal depth
+            if depth < 3:
+                depth += 1
+                act(data.draw(st.sampled_from(("none", "charge", "limits", "over", "lose"))))
+                depth -= 1
+
+        connections = [Connection(server, react) for _ in range(2)]
+        open_: dict[Connection, list[ServerRequest]] = {each: [] for each in connections}
+        arrived: list[ServerRequest] = []
+
+        def ended(connection: Connection) -> None:
+            while open_[connection]:
+                connection.driver.over(open_[connection].pop(), server.clock.seconds())
+
+        def act(action: str) -> None:
+            connection = data.draw(st.sampled_from(connections))
+            if action == "wait":
+                server.clock.advance(data.draw(st.sampled_from((0.0, 0.7, 2.0))))
+            elif action == "limits":
+                server.debts.limitsChanged(server.clock.seconds())
+            elif action == "over":
+                ended(connection)
+            elif action == "throttle":
+                # Also a connection that is lost, whose last request has been worked on until now.
+                connection.driver.throttle(data.draw(st.sampled_from((0.5, 3.0))))
+            elif action == "lose" and not connection.isLost:
+                connection.isLost = connection.isClosing = True
+                connection.driver.lost()
+            elif action in ("charge", "hold", "parked") and not connection.isLost:
+                request = connection.request("a")
+                arrived.append(request)
+                open_[connection].append(request)
+                if action == "hold":
+                    connection.driver.holdBack(request)
+                elif action == "parked":
+                    connection.driver.begin(request)
+                    connection.driver.park(request)
+                else:
+                    connection.charged(request)
+
+        for action in actions:
+            act(action)
+            throttled = {each.driver for each in connections if each.driver.isThrottled}
+            self.assertEqual(server.debts.throttled, throttled)
+        for connection in connections:
+            connection.heard = lambda word: None
+            if not connection.isLost:
+                connection.isLost = connection.isClosing = True
+                connection.driver.lost()
+            ended(connection)
+        self.assertEqual((server.clock.getDelayedCalls(), server.debts.throttled), ([], set()))
+        self.assertEqual([each.driver.openRequests for each in connections], [0, 0])
+        self.assertEqual(sorted(map(id, server.over)), sorted(map(id, arrived)))
+        self.assertEqual(server.policy.running, [])
