@@ -8,6 +8,7 @@ from typing import Any
 from twisted.internet.address import IPv4Address
 from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.internet.task import Clock
+from twisted.protocols.policies import ThrottlingFactory
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -162,5 +163,13 @@ class Wrapped:
 def wrapped(case: SynchronousTestCase, **kwargs: Any) -> Wrapped:
     """A wrapped server whose clients are gone when C{case} is over."""
     server = Wrapped(**kwargs)
+    case.addCleanup(server.close)
+    return server
+
+
+def stock(case: SynchronousTestCase, **limits: int) -> Wrapped:
+    """The same behind Twisted's own C{ThrottlingFactory}."""
+    server = Wrapped(ThrottlingFactory, **limits)
+    server.factory.callLater = server.clock.callLater
     case.addCleanup(server.close)
     return server

@@ -15,12 +15,10 @@ from typing import Any
 from twisted.internet.defer import DeferredList, maybeDeferred
 from twisted.internet.task import deferLater
 from twisted.internet.threads import deferToThread
-from twisted.logger import capturedLogs
 from twisted.trial.unittest import SkipTest, TestCase
 
 from admission.clock import MonotonicClock
 from admission.connection.factory import (
-    HANDSHAKE_BYTES,
     MAX_ACCEPTS,
     MAX_READ_BYTES,
     READ_SHARE,
@@ -31,7 +29,7 @@ from admission.connection.factory import (
 from admission.connection.hangup import HangUpWatch
 from admission.connection.link import PLAIN_CONNECTION_BYTES
 from admission.gate.reserve import RESERVED_SHARE
-from admission.interfaces import CONNECTIONS, FRAMES, ILease
+from admission.interfaces import CONNECTIONS, ILease
 from admission_plugins.bounded import BoundedPool
 from tests.kit.admitted import WHIM, RecordingProtocol, framed, gateFor
 from tests.kit.certificates import Authority
@@ -39,8 +37,6 @@ from tests.kit.certificates import Authority
 MIB = 1 << 20
 KINDS = ("tcp", "tls", "unix")
 RESET = struct.pack("ii", 1, 0)
-TLS_OVERSHOOT_BYTES = 82_000
-"""What Twisted's TLS delivers in one turn at most, rounded up."""
 
 AUTHORITY = Authority()
 
@@ -128,8 +124,8 @@ class Peer:
         self.socket.close()
 
 
-class SocketTestCase(TestCase):
-    """A server on ports of all kinds."""
+class PeersTestCase(TestCase):
+    """Peers in threads of their own, and a reactor that goes on meanwhile."""
 
     timeout = 30
 
@@ -137,10 +133,30 @@ class SocketTestCase(TestCase):
         from twisted.internet import reactor
 
         self.reactor: Any = reactor
+        self.peers: list[Peer] = []
+
+    async def do(self, function: Callable[..., Any], *args: Any) -> Any:
+        """What C{function} returns, in a thread."""
+        return await deferToThread(function, *args)
+
+    async def until(self, isSo: Callable[[], Any]) -> None:
+        """Wait for something to be so."""
+        while not isSo():
+            await deferLater(self.reactor, 0.002)
+
+    async def turns(self, seconds: float = 0.05) -> None:
+        """Let happen what will."""
+        await deferLater(self.reactor, seconds)
+
+
+class SocketTestCase(PeersTestCase):
+    """A server on ports of all kinds."""
+
+    def setUp(self) -> None:
+        super().setUp()
         self.clock = MonotonicClock(self.reactor)
         self.behave: Callable[[RecordingProtocol, ILease], None] | None = None
         self.protocols: list[RecordingProtocol] = []
-        self.peers: list[Peer] = []
         self.directories: list[str] = []
         self.serve()
 
@@ -189,19 +205,6 @@ class SocketTestCase(TestCase):
             self.factory.addPort(port)
             self.ports[kind] = port
         return self.ports[kind]
-
-    async def do(self, function: Callable[..., Any], *args: Any) -> Any:
-        """What C{function} returns, in a thread."""
-        return await deferToThread(function, *args)
-
-    async def until(self, isSo: Callable[[], Any]) -> None:
-        """Wait for something to be so."""
-        while not isSo():
-            await deferLater(self.reactor, 0.002)
-
-    async def turns(self, seconds: float = 0.05) -> None:
-        """Let happen what will."""
-        await deferLater(self.reactor, seconds)
 
     async def connect(self, kind: str, receiveBytes: int | None = None) -> tuple[RecordingProtocol, Peer]:
         """
@@ -271,19 +274,6 @@ class RequestTests(SocketTestCase):
         self.assertLessEqual(self.pool.peakFrameBytes, 300_000 + 100_001 - 1 + 300_000 // RESERVED_SHARE)
         self.assertEqual((self.gate.memory.waiting, self.gate.turns.runningRequests), (0, 0))
 
-    async def test_largeResponse(self) -> None:
-        """A response much larger than what the sockets hold arrives whole at a peer that reads late."""
-        response = Random(5).randbytes(8 * MIB)
-        self.behave = lambda protocol, lease: protocol.respond([response[: 5 * MIB], response[5 * MIB :]])
-        for kind in KINDS:
-            protocol, peer = await self.connect(kind)
-            await self.do(peer.send, framed(b"one"))
-            await self.until(lambda: protocol.link.responses.pausedSinceSeconds is not None)  # noqa: B023
-            self.assertGreater(protocol.link.unsentBytes(), 0)
-            self.assertEqual(await self.do(peer.receive, len(response)), response)
-            await self.until(lambda: not protocol.pauses.reasons)  # noqa: B023
-            self.assertEqual(protocol.link.unsentBytes(), 0)
-
     async def test_manyParts(self) -> None:
         """
         Responses in very many parts, small, large and empty ones, arrive whole and in order at a peer that takes them
@@ -319,34 +309,6 @@ class RequestTests(SocketTestCase):
 
 class MuteTests(SocketTestCase):
     """Connections that are not read."""
-
-    async def test_overshoot(self) -> None:
-        """
-        Muted from within its first request a TLS connection delivers what it
-        had decrypted, which is charged and bounded; once it may be read again
-        all of it is served, though the peer sends nothing more.
-        """
-        bodies = [b"%05d" % number * 100 for number in range(600)]
-
-        def behave(protocol: RecordingProtocol, lease: ILease) -> None:
-            if len(protocol.requests) == 1:
-                protocol.pause(WHIM)
-            protocol.finish()
-
-        self.behave = behave
-        for kind in KINDS:
-            protocol, peer = await self.connect(kind)
-            sent = deferToThread(peer.send, framed(*bodies))
-            await self.until(lambda: protocol.pauses.isApplied)  # noqa: B023
-            await self.turns()
-            self.assertEqual(len(protocol.requests), 1)
-            buffered = protocol.framer.bufferedBytes
-            self.assertLessEqual(buffered, TLS_OVERSHOOT_BYTES)
-            self.assertGreaterEqual(self.gate.ledger.usedBytes[CONNECTIONS], buffered)
-            protocol.resume(WHIM)
-            await sent
-            await self.until(lambda: len(protocol.requests) == len(bodies))  # noqa: B023
-            self.assertEqual(protocol.requests, bodies)
 
     async def test_manyOvershoot(self) -> None:
         """
@@ -394,18 +356,6 @@ class MuteTests(SocketTestCase):
             protocol.resume(WHIM)
             self.assertEqual(await self.do(peer.receive, 14), framed(b"one", b"two"))
 
-    async def test_memory(self) -> None:
-        """A connection that waits for memory is served when there is some, though the peer sends nothing more."""
-        for kind in KINDS:
-            lease = self.takeAll()
-            _, peer = await self.connect(kind)
-            await self.do(peer.send, framed(b"x" * 30_000, b"y" * 30_000))
-            await self.until(lambda: self.gate.memory.waiting)
-            await self.turns()
-            lease.release()
-            expected = framed(b"x" * 30_000, b"y" * 30_000)
-            self.assertEqual(await self.do(peer.receive, len(expected)), expected)
-
 
 class HangUpTests(SocketTestCase):
     """Peers that leave while nobody reads from them."""
@@ -422,22 +372,6 @@ class HangUpTests(SocketTestCase):
         protocol.pause(WHIM)
         await self.do(peer.send, unread)
         return protocol, peer
-
-    async def test_end(self) -> None:
-        """A peer that closes with nothing to say is noticed at once; a TLS farewell is nothing."""
-        for kind in KINDS:
-            protocol, peer = await self.mutedPeer(kind)
-            await self.do(peer.end)
-            await self.until(lambda: protocol.isLost)  # noqa: B023
-
-    async def test_reset(self) -> None:
-        """A connection that fails is noticed at once, with and without requests unread."""
-        for kind in ("tcp", "tls"):
-            for unread in (b"", framed(b"x" * 1000)):
-                protocol, peer = await self.mutedPeer(kind, unread)
-                await self.do(peer.reset)
-                await self.until(lambda: protocol.isLost)  # noqa: B023
-                self.assertEqual(protocol.requests, [b"hello"])
 
     async def test_endBehindRequests(self) -> None:
         """
@@ -456,18 +390,6 @@ class HangUpTests(SocketTestCase):
             protocol.resume(WHIM)
             await self.until(lambda: protocol.isLost)  # noqa: B023
             self.assertEqual(protocol.requests, [b"hello", b"x" * 1000, b"last"])
-
-    async def test_givesBackMemory(self) -> None:
-        """A peer that leaves in the middle of a body, while it is mute, holds its memory no longer."""
-        for kind in KINDS:
-            protocol, peer = await self.connect(kind)
-            await self.do(peer.send, framed(b"x" * 100_000)[:50_000])
-            await self.until(lambda: self.gate.ledger.usedBytes[FRAMES] == 100_000)
-            await self.until(lambda: protocol.framer.filledBytes == 49_996)  # noqa: B023
-            protocol.pause(WHIM)
-            await self.do(peer.end)
-            await self.until(lambda: protocol.isLost)  # noqa: B023
-            self.assertEqual(self.gate.ledger.usedBytes[FRAMES], 0)
 
 
 class ClosingTests(SocketTestCase):
@@ -501,44 +423,6 @@ class ClosingTests(SocketTestCase):
         received = await self.do(peer.receive, 16 * MIB)
         self.assertGreater(len(received), MIB)
         await self.until(lambda: protocol.isLost)
-
-    async def test_peerThatNeverAnswers(self) -> None:
-        """Closing ends after the grace period for a peer that does nothing any more, or that only sends."""
-        self.serve(limits=ConnectionLimits(closeGraceSeconds=0.1))
-        for kind in KINDS:
-            protocol, peer = await self.connect(kind)
-            self.assertEqual(await self.do(peer.ask, b"hello"), framed(b"hello"))
-            protocol.pause(WHIM)
-            await self.do(peer.send, framed(b"x" * 50_000))
-            protocol.closeGracefully()
-            await self.until(lambda: protocol.isLost)  # noqa: B023
-            self.assertEqual(protocol.requests, [b"hello"])
-
-    async def test_stalledReader(self) -> None:
-        """A peer that asks for much and reads nothing is cut off, and its responses are held no longer."""
-        self.serve(limits=ConnectionLimits(sendSeconds=0.2))
-        self.behave = lambda protocol, lease: protocol.respond([b"r" * (16 * MIB)])
-        for kind in KINDS:
-            protocol, peer = await self.connect(kind, receiveBytes=4096)
-            await self.do(peer.send, framed(b"one"))
-            await self.until(lambda: protocol.isLost)  # noqa: B023
-            self.assertEqual(protocol.link.unsentBytes(), 0)
-
-    async def test_closeAll(self) -> None:
-        """
-        All connections of all kinds can be closed together, one in its
-        handshake and one that never answers included.
-        """
-        self.serve(limits=ConnectionLimits(closeGraceSeconds=0.2))
-        for kind in KINDS:
-            protocol, _ = await self.connect(kind)
-        protocol.pause(WHIM)
-        host = self.listen("tls").getHost()
-        raw = await self.do(socket.create_connection, (host.host, host.port), 10)
-        self.addCleanup(raw.close)
-        await self.until(lambda: len(self.factory.connections) == 4)
-        await self.factory.closeAll()
-        self.assertEqual(self.factory.connections, {})
 
 
 class PressureTests(SocketTestCase):
@@ -619,34 +503,6 @@ class SilentTests(SocketTestCase):
             self.addCleanup(made[-1].close)
         return made
 
-    async def test_newcomersBeforeSilentOnes(self) -> None:
-        """
-        Silent peers at a TLS port, more than the pool has memory for, keep
-        nobody out, and nobody who has asked for something loses its connection.
-        """
-        self.serve(limits=ConnectionLimits(handshakeSeconds=1000.0))
-        known = await self.connect("tls")
-        self.assertEqual(await self.do(known[1].ask, b"one"), framed(b"one"))
-        await self.raw(2 * MIB // HANDSHAKE_BYTES)
-        for _ in range(10):
-            _, peer = await self.connect("tls")
-            self.assertEqual(await self.do(peer.ask, b"two"), framed(b"two"))
-        self.assertEqual(await self.do(known[1].ask, b"three"), framed(b"three"))
-
-    async def test_handshakeTime(self) -> None:
-        """
-        A handshake that is not over in time ends the connection; one that is
-        costs less from then on, and has all the time.
-        """
-        self.serve(limits=ConnectionLimits(handshakeSeconds=0.5))
-        protocol, peer = await self.connect("tls")
-        await self.until(lambda: protocol.link.handshake is None)
-        self.assertEqual(protocol.link.openBytes, TLS_CONNECTION_BYTES)
-        await self.raw(1)
-        await self.until(lambda: len(self.protocols) == 2 and self.protocols[1].isLost)
-        self.assertIn("handshakeSeconds", self.protocols[1].closeReason or "")
-        self.assertEqual(await self.do(peer.ask, b"one"), framed(b"one"))
-
     async def test_endlessGreeting(self) -> None:
         """A peer that sends far more than a handshake takes is cut off."""
         (endless,) = await self.raw(1)
@@ -659,12 +515,6 @@ class SilentTests(SocketTestCase):
             pass
         await self.until(lambda: self.protocols and self.protocols[0].isLost)
         self.assertIn("for its TLS handshake", self.protocols[0].closeReason or "")
-
-    async def test_keepAlive(self) -> None:
-        """The system asks the machine of a silent peer whether it still exists."""
-        for kind in ("tcp", "tls"):
-            protocol, _ = await self.connect(kind)
-            self.assertTrue(protocol.transport.getTcpKeepAlive())
 
 
 class UnwantedTests(SocketTestCase):
@@ -685,26 +535,3 @@ class UnwantedTests(SocketTestCase):
                 # It may be gone before connecting has returned.
                 pass
         self.assertEqual((len(self.factory.connections), self.factory.refusedConnections), (2, 2))
-
-    async def test_notTLS(self) -> None:
-        """
-        What is no handshake ends a TLS connection, and a handshake ends a
-        plain one; nothing is left of either, and the log says what was wrong.
-        """
-        self.listen("tls")
-        self.listen("tcp")
-        for kind, greeting, expected in [
-            ("tls", framed(b"hello") * 10, "TLS failed"),
-            ("tcp", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "was announced"),
-        ]:
-            host = self.ports[kind].getHost()
-            raw = await self.do(socket.create_connection, (host.host, host.port), 10)
-            self.addCleanup(raw.close)
-            with capturedLogs() as events:
-                await self.do(raw.sendall, greeting)
-                await self.until(lambda: self.protocols and self.protocols[-1].isLost)
-            self.assertEqual(self.protocols.pop().requests, [])
-            reasons = [event["reason"] for event in events if event.get("log_namespace", "").startswith("admission")]
-            self.assertEqual(len(reasons), 1)
-            self.assertIn(expected, reasons[0])
-        self.assertEqual(self.factory.connections, {})

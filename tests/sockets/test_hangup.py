@@ -6,6 +6,7 @@ import os
 import select
 import socket
 import struct
+from itertools import product
 from typing import Any
 
 from twisted.internet.interfaces import IReadDescriptor
@@ -89,32 +90,19 @@ class HangUpWatchTests(SynchronousTestCase):
         self.assertEqual(self.watch.logPrefix(), "hang-up watch")
 
     def test_end(self) -> None:
-        """A peer that closes in order is told of as such, on TCP and UNIX sockets, once."""
-        for kind in ("tcp", "unix"):
-            _, peer = self.pair(kind, kind)
-            peer.close()
+        """
+        A peer that closes in order, or only its sending side, is told of as such, once, whether or not it has sent
+        something before that nobody has read; the bytes can be counted and read.
+        """
+        for kind, sizeBytes, isHalf in product(("tcp", "unix"), (0, 1000), (False, True)):
+            ours, peer = self.pair(kind, kind)
+            peer.sendall(b"x" * sizeBytes)
+            peer.shutdown(socket.SHUT_WR) if isHalf else peer.close()
             self.look()
             self.watch.doRead()
             self.assertEqual(self.hungUp.pop(), (kind, False))
-            self.assertEqual(self.hungUp, [])
-
-    def test_endBehindUnreadBytes(self) -> None:
-        """So is one that has sent something before that nobody has read; the bytes can be counted and read."""
-        for kind in ("tcp", "unix"):
-            ours, peer = self.pair(kind, kind)
-            peer.sendall(b"x" * 1000)
-            peer.close()
-            self.look()
-            self.assertEqual(self.hungUp.pop(), (kind, False))
-            self.assertEqual(unreadBytes(ours.fileno()), 1000)
-            self.assertEqual(ours.recv(2000), b"x" * 1000)
-
-    def test_halfClosed(self) -> None:
-        """So is one that has closed only its sending side."""
-        _, peer = self.pair("tcp")
-        peer.shutdown(socket.SHUT_WR)
-        self.look()
-        self.assertEqual(self.hungUp, [("it", False)])
+            self.assertEqual((self.hungUp, unreadBytes(ours.fileno())), ([], sizeBytes))
+            self.assertEqual(ours.recv(2000), b"x" * sizeBytes)
 
     def test_reset(self) -> None:
         """A connection that is reset is told of as failed, with and without unread bytes."""

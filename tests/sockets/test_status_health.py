@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from http.client import HTTPConnection
 from typing import Any
 
@@ -75,25 +74,3 @@ class DrainTests(StatusPortTestCase):
         yield stopped
         self.assertIs(service._statusPort._port, None)
         self.assertEqual(service._statusPort.site.channels, set())
-
-
-class SlowClientTests(StatusPortTestCase):
-    """Clients of the status port that are slow keep nobody out."""
-
-    @inlineCallbacks
-    def test_slow(self) -> Any:
-        """Beside many that are silent, ask byte by byte or do not read, health is answered each time."""
-        _, port = self.startWithStatus()
-        slow: list[socket.socket] = []
-        self.addCleanup(lambda: [each.close() for each in slow])
-
-        def attack() -> None:
-            for beginning in (b"", b"GET /healthz HT", b"GET /sensors HTTP/1.1\r\n\r\n") * 25:
-                each = socket.create_connection(("127.0.0.1", port))
-                slow.append(each)
-                each.sendall(beginning)
-
-        for _ in range(3):
-            yield deferToThread(attack)
-            code, body = yield self.get(port)
-            self.assertEqual((code, body), (200, {"status": "ok"}))

@@ -182,8 +182,6 @@ class AdmissionTests(SynchronousTestCase):
     def test_mistakes(self) -> None:
         """An argument that makes no sense is refused by its name."""
         for arguments, words in (
-            ({"limits": 5}, "limits=5: give ConnectionLimits"),
-            ({"quota": 5}, "quota=5: give a description"),
             ({"export": 5}, "export=5: give a description such as 'spark:recording'"),
             ({"purgatory": 5}, "purgatory=5: give a description such as 'wheel'"),
             ({"quota": {"client-bytes": "64k"}}, "quota={'client-bytes': '64k'}: give a description"),

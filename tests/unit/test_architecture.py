@@ -60,12 +60,7 @@ class RecipesTests(SynchronousTestCase):
         environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(tree.resolve().parent)}
         for diff in diffs:
             applied = subprocess.run(
-                ["git", "apply", "-"],
-                cwd=tree,
-                env=environment,
-                input=diff,
-                capture_output=True,
-                text=True,
+                ["git", "apply", "-"], cwd=tree, env=environment, input=diff, capture_output=True, text=True
             )
             self.assertEqual(applied.returncode, 0, f"{applied.stderr}\n{diff}")
         paths = [str((tree / part).resolve()) for part in ("src", "plugins", ".")]

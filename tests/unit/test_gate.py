@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from random import Random
@@ -13,7 +12,6 @@ from hypothesis import given, strategies as st
 from twisted.internet.defer import CancelledError
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
-from zope.interface import implementer
 
 from admission.gate.answerroom import SMALL_ANSWER_BYTES
 from admission.gate.aside import HOLDERS_PER_TURN
@@ -73,14 +71,6 @@ class GateTestCase(SynchronousTestCase):
 class MemoryTests(GateTestCase):
     """Who gets memory, and when."""
 
-    def test_atOnce(self) -> None:
-        """As long as there is memory and nobody waits, it is had at once, and nobody speaks of pressure."""
-        lease = self.take(10)
-        self.assertEqual((self.gate.memory.waiting, self.pressures), (0, []))
-        self.assertEqual(self.gate.ledger.usedBytes[FRAMES], 10)
-        lease.release()
-        self.assertEqual(self.clock.getDelayedCalls(), [])
-
     def test_accounts(self) -> None:
         """The ledger shows what others hold beside the pool, as it is now; nobody waits for it."""
         held = [7]
@@ -133,25 +123,6 @@ class MemoryTests(GateTestCase):
         self.clock.advance(0)
         self.finish(first, second)
         self.assertEqual((self.pool.availableBytes, self.gate.memory.waiting), (1000, 0))
-
-    def test_randomOrder(self) -> None:
-        """
-        Who has waited longest has no advantage: each of five is served first
-        with some seed, about as often as the others.
-        """
-        firsts: Counter[int] = Counter()
-        for seed in range(200):
-            self.setUp()
-            self.gate = gateFor(self.pool, self.clock, seed)
-            lease = self.take()
-            waiters = [self.wait(1000) for _ in range(5)]
-            lease.release()
-            self.clock.advance(0)
-            served = [number for number, waiter in enumerate(waiters) if waiter.leases]
-            self.assertEqual(len(served), 1)
-            firsts[served[0]] += 1
-            self.finish(*waiters)
-        self.assertTrue(all(20 < firsts[number] < 60 for number in range(5)), firsts)
 
     @given(seed=st.integers(0, 2**32))
     def test_nobodyIsForgotten(self, seed: int) -> None:
@@ -213,17 +184,6 @@ class MemoryTests(GateTestCase):
         lease.release()
         self.clock.advance(0)
         self.assertEqual(len(waiter.leases), 1)
-        self.finish(waiter)
-
-    def test_forgotten(self) -> None:
-        """Who has gone gets nothing, and the others do."""
-        lease = self.take()
-        gone, waiter = self.wait(), self.wait()
-        self.gate.forget(gone)
-        self.gate.forget(gone)
-        lease.release()
-        self.clock.advance(0)
-        self.assertEqual((gone.leases, len(waiter.leases)), ([], 1))
         self.finish(waiter)
 
     def test_failingWaiter(self) -> None:
@@ -413,20 +373,6 @@ class FairTests(SynchronousTestCase):
             self.clock.advance(0)
             self.assertEqual([len(each.leases) for each in greedy[5:]], [1] * (number + 1) + [0] * (2 - number))
         self.assertEqual(self.gate.memory.waiting, 0)
-
-    def test_manyAtOnce(self) -> None:
-        """One large release serves as many as there is room for."""
-        large = self.ask("greedy", 900)
-        others = [self.ask("greedy") for _ in range(8)]
-        self.finish(large)
-        for _ in range(20):
-            self.clock.advance(0)
-        self.assertEqual([len(each.leases) for each in others], [1] * 5 + [0] * 3)
-        for each in others[:5]:
-            self.finish(each)
-        for _ in range(20):
-            self.clock.advance(0)
-        self.assertEqual([len(each.leases) for each in others[5:]], [1] * 3)
 
     def test_newcomers(self) -> None:
         """A newcomer does not overtake those of its own holder."""
@@ -732,12 +678,7 @@ class ClaimTests(GateTestCase):
         """Memory that is in use is no claim."""
         Body(self, 16_000, 16_000)
         self.wait(10)
-        lease = self.take_()
-        self.assertIsNone(lease)
-
-    def take_(self) -> ILease | None:
-        """Ask for a little."""
-        return self.gate.memory.tryAllocate(RecordingWaiter(10), 10)
+        self.wait(10)
 
     def test_slowest(self) -> None:
         """
@@ -940,18 +881,6 @@ class AnswerTests(GateTestCase):
         self.clock.advance(0)
         self.assertEqual((self.made, self.pressures), (["a", "b", "c"], [True, False]))
 
-    def test_cancelled(self) -> None:
-        """Who has gone waits no more."""
-        first = self.ask("a", 1000)
-        room = self.gate.answers.whenRoom("", LARGE_BYTES)
-        assert room is not None
-        self.ask("c")
-        room.cancel()
-        self.failureResultOf(room, CancelledError)
-        first.pop().release()
-        self.clock.advance(0)
-        self.assertEqual(self.made, ["a", "c"])
-
     def test_relief(self) -> None:
         """While answers wait, connections that do not take theirs are cut off."""
         self.gate.readers.note(Stalled(self.clock, self.pool.charge(1500, RESPONSES)), True)
@@ -1022,63 +951,6 @@ class TurnTests(GateTestCase):
     def test_positive(self) -> None:
         """A gate that lets nobody through is a mistake."""
         self.assertRaises(ValueError, gateFor, self.pool, self.clock, maxRequests=0)
-
-    @given(seed=st.integers(0, 2**32))
-    def test_bothLimits(self, seed: int) -> None:
-        """
-        Requests that wait for memory, then for a turn, then work, then give
-        back both: neither limit is ever passed, everybody gets both, and in
-        the end nothing is held.
-        """
-        self.setUp()
-        random = Random(seed)
-        gate, pool, clock = self.gate, self.pool, self.clock
-        running: list[Client] = []
-        done: list[Client] = []
-
-        @implementer(IWaiter)
-        @define(eq=False)
-        class Client:
-            wantedBytes: int
-            holder: str = ""
-            lease: ILease | None = None
-
-            def start(self) -> None:
-                lease = gate.memory.tryAllocate(self, self.wantedBytes)
-                if lease is not None:
-                    self.leaseGranted(lease)
-
-            def leaseGranted(self, lease: ILease) -> None:
-                self.lease = lease
-                if gate.turns.tryBegin(self):
-                    running.append(self)
-
-            def turnGranted(self) -> None:
-                running.append(self)
-
-            def end(self) -> None:
-                assert self.lease is not None
-                self.lease.release()
-                gate.turns.end()
-                done.append(self)
-
-        clients = [Client(random.randint(1, 1000)) for _ in range(40)]
-        for client in clients:
-            client.start()
-            while running and random.random() < 0.3:
-                running.pop(random.randrange(len(running))).end()
-            if random.random() < 0.5:
-                clock.advance(0)
-            self.assertEqual(len(running), gate.turns.runningRequests)
-            self.assertLessEqual(gate.turns.runningRequests, 3)
-            self.assertLessEqual(pool.usedBytesByPurpose[FRAMES], 1999)
-        for _ in range(len(clients) + 1):
-            for client in running[:]:
-                running.remove(client)
-                client.end()
-            clock.advance(0)
-        self.assertEqual(sorted(map(id, done)), sorted(map(id, clients)))
-        self.assertEqual((pool.availableBytes, gate.turns.runningRequests, gate.memory.waiting), (1000, 0, 0))
 
 
 class PressureTests(GateTestCase):

@@ -6,6 +6,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 from attrs import frozen
@@ -37,14 +38,7 @@ def tableIn(text: str) -> dict[str, set[str]]:
 ALLOWED = tableIn((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"))
 
 CLOCKS = {
-    "time": {
-        "time",
-        "time_ns",
-        "monotonic",
-        "monotonic_ns",
-        "perf_counter",
-        "perf_counter_ns",
-    },
+    "time": {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"},
     "datetime": {"now", "utcnow", "today"},
 }
 
@@ -106,9 +100,8 @@ def partOf(name: str) -> str | None:
     return words[0] if words[0] in ALLOWED else None
 
 
-def complaints(source: str, module: str, isPackage: bool = False) -> Iterator[tuple[int, str]]:
+def complaints(tree: ast.Module, module: str, isPackage: bool = False) -> Iterator[tuple[int, str]]:
     """Check one module: the lines that break a rule, and which."""
-    tree = ast.parse(source)
     part = "drop-ins" if module.startswith("twisted.plugins.") else partOf(module)
     for each in importsOf(tree, module, isPackage):
         other = partOf(each.name)
@@ -153,7 +146,7 @@ def importGraph() -> Mapping[str, set[str]]:
         if isPackage:
             continue
         graph[module] = set()
-        for each in importsOf(ast.parse(path.read_text(encoding="utf-8")), module):
+        for each in importsOf(parsed(path), module):
             name = each.name if each.name in known else each.name.rpartition(".")[0]
             if name in known and not known[name][1]:
                 graph[module].add(name)
@@ -202,6 +195,12 @@ def kafkaNames(tree: ast.Module) -> Iterator[tuple[int, str]]:
                 yield getattr(node, "lineno", 0), name
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    """A module's source, which several rules are about."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def modules() -> Iterator[tuple[Path, str, bool]]:
     """Every module of ours that users get: its file, its name, whether it is a package."""
     for root, pattern in [("src", "**/*.py"), ("plugins", "**/*.py"), (".", "twisted/plugins/*.py")]:
@@ -219,7 +218,7 @@ class ImportRulesTests(SynchronousTestCase):
         broken = [
             f"{path.relative_to(ROOT)}:{line}: {complaint}"
             for path, module, isPackage in modules()
-            for line, complaint in complaints(path.read_text(encoding="utf-8"), module, isPackage)
+            for line, complaint in complaints(parsed(path), module, isPackage)
         ]
         self.assertEqual(broken, [], "\n" + "\n".join(broken))
 
@@ -258,7 +257,7 @@ class KafkaTests(SynchronousTestCase):
             f"{path.relative_to(ROOT)}:{line}: {name}"
             for path, module, _ in modules()
             if not module.startswith(KNOW_KAFKA)
-            for line, name in kafkaNames(ast.parse(path.read_text(encoding="utf-8")))
+            for line, name in kafkaNames(parsed(path))
         ]
         self.assertEqual(found, [], "\n" + "\n".join(found))
 
@@ -271,7 +270,7 @@ class OneRuleTests(SynchronousTestCase):
         asking = {
             module
             for path, module, _ in modules()
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            for node in ast.walk(parsed(path))
             if isinstance(node, ast.Attribute)
             and (node.attr == "decide" or (node.attr == "record" and ast.unparse(node.value) in ("policy", "member")))
             and ast.unparse(node.value) != "lane"
@@ -282,16 +281,11 @@ class OneRuleTests(SynchronousTestCase):
 
     def test_nobodyAsksWhetherItIsRecorded(self) -> None:
         """Code that serves does not look whether somebody records."""
-        serving = (
-            "admission.gate",
-            "admission.control",
-            "admission.connection.",
-            "admission.kafka.broker.",
-        )
+        serving = ("admission.gate", "admission.control", "admission.connection.", "admission.kafka.broker.")
         for path, module, _ in modules():
             if not module.startswith(serving):
                 continue
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for node in ast.walk(parsed(path)):
                 if isinstance(node, ast.Compare) and isinstance(node.comparators[0], ast.Constant):
                     compared = ast.unparse(node.left).rpartition(".")[2]
                     self.assertNotIn(compared, ("recorded", "recorder", "recording"), f"{module}:{node.lineno}")
@@ -314,5 +308,5 @@ class RulesTests(SynchronousTestCase):
             ("from datetime import date\ndate.today()", "admission.gate", "have a clock handed in"),
             ("import pyspark.sql", "admission.cli", "pyspark is an extra"),
         ):
-            [(_, complaint)] = complaints(source, module)
+            [(_, complaint)] = complaints(ast.parse(source), module)
             self.assertIn(words, complaint)

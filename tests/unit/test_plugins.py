@@ -307,31 +307,23 @@ class ListFactoriesTests(InstalledTestCase):
         self.assertEqual([name for name, _ in self.names() if name == "echo"], ["echo"])
 
     def test_brokenEntryPoint(self) -> None:
-        """An entry point that cannot be loaded is left out, and the log says so; the others are there."""
-        self.entryPoints(
-            FakeEntryPoint("bad", ImportError("no module named acme")), FakeEntryPoint("ok", echoFactory())
-        )
-        self.assertIn("echo", [name for name, _ in self.names()])
-        self.assertEqual(
-            self.logged,
-            [
-                "entry point bad (bad.policies:factory) cannot be used and is left out:"
-                " ImportError: no module named acme"
-            ],
-        )
-
-    def test_noFactory(self) -> None:
         """
-        What an entry point names and is no factory is left out, and whoever asks for a policy that is not there is
-        told.
+        An entry point that cannot be loaded or names no factory is left out, as the log and whoever asks for a policy
+        that is not there are told; the others are there.
         """
-        for named, what in ((plugins, "the module admission.plugins"), (echoFactory, "a function"), ("x", "a str")):
-            self.entryPoints(FakeEntryPoint("bad", named))
-            sentence = (
-                f"entry point bad (bad.policies:factory) cannot be used and is left out: it names {what}, which is no "
-                "factory; name an admission.PolicyFactory"
-            )
-            self.assertNotIn("bad", [name for name, _ in self.names()])
+        nameless, remedy = echoFactory("bad"), "which is no factory; name an admission.PolicyFactory"
+        del nameless.format
+        for named, reason in (
+            (ImportError("no module named acme"), "ImportError: no module named acme"),
+            (nameless, "AttributeError: 'PolicyFactory' object has no attribute 'format'"),
+            (plugins, f"it names the module admission.plugins, {remedy}"),
+            (echoFactory, f"it names a function, {remedy}"),
+            ("x", f"it names a str, {remedy}"),
+        ):
+            self.entryPoints(FakeEntryPoint("bad", named), FakeEntryPoint("ok", echoFactory()))
+            sentence = f"entry point bad (bad.policies:factory) cannot be used and is left out: {reason}"
+            names = [name for name, _ in self.names()]
+            self.assertEqual(("bad" in names, "echo" in names), (False, True))
             self.assertEqual(self.logged.pop(), sentence)
             error = self.assertRaises(PolicyError, findFactory, ILoudSpeakerFactory, "bad")
             self.assertTrue(str(error).endswith(sentence), error)
@@ -360,14 +352,6 @@ class ListFactoriesTests(InstalledTestCase):
             pool = buildPolicy(IMemoryPoolFactory, "unbounded2", PolicyContext(Clock(), lambda: 0.0))
             self.assertTrue(IMemoryPool.providedBy(pool))
         self.assertEqual(self.logged, [])
-
-    def test_factoryWithoutName(self) -> None:
-        """A provider that lacks an attribute of its interface is left out, and the log says so."""
-        factory = echoFactory()
-        del factory.format
-        self.entryPoints(FakeEntryPoint("bad", factory))
-        self.assertNotIn("echo", [name for name, _ in self.names()])
-        self.assertIn("AttributeError", self.logged[0])
 
     def test_brokenDropin(self) -> None:
         """
@@ -426,7 +410,7 @@ class BuildPolicyTests(InstalledTestCase):
         self.assertEqual(buildPolicy(ILoudSpeakerFactory, "echo:5:flavour=a\\:b", CONTEXT), (CONTEXT, "5", "B", "a:b"))
 
     def test_badArguments(self) -> None:
-        """Too few, too many and unknown arguments are each explained in one sentence that ends in the right form."""
+        """Arguments of a wrong number, name or value are each explained in one sentence that quotes the description."""
         form = "; expected echo:AMOUNT[:UNIT][:flavour=WORD]"
         for description, complaint in [
             ("echo", "missing a required argument: 'amount'"),
@@ -435,17 +419,11 @@ class BuildPolicyTests(InstalledTestCase):
             ("echo:1:context=2", "multiple values for argument 'context'"),
         ]:
             self.assertEqual(self.refusal(description), f"{description!r}: {complaint}{form}")
-
-    def test_badValue(self) -> None:
-        """What the implementation refuses is reported with the description."""
         self.assertEqual(self.refusal("echo:much"), "'echo:much': 'much' is not an amount")
 
     def test_unknownName(self) -> None:
-        """An unknown name is answered with what is installed."""
+        """An unknown name is answered with what is installed, be it nothing."""
         self.assertEqual(self.refusal("ekko:1"), "no loud speaker is called 'ekko'; installed: echo")
-
-    def test_nothingInstalled(self) -> None:
-        """That nothing is installed is said as well."""
         self.entryPoints()
         self.assertTrue(self.refusal("echo:1").endswith("installed: nothing"))
 

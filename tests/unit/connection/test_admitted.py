@@ -90,8 +90,7 @@ class AdmittedTests(AdmittedTestCase):
         self.policy.delaySeconds = 1.5
         self.assertEqual(self.send(b"get bob", b"put"), b"7:GET BOB,")
         self.assertEqual(
-            self.charged(),
-            [("put", "192.0.2.1", Traits(), Usage(3, 6)), ("get", "bob", WAITING, Usage(7, 10))],
+            self.charged(), [("put", "192.0.2.1", Traits(), Usage(3, 6)), ("get", "bob", WAITING, Usage(7, 10))]
         )
         self.assertIn(Pause.THROTTLED, self.connection.pauses.reasons)
         self.policy.delaySeconds = 0.0
@@ -149,16 +148,6 @@ class AdmittedTests(AdmittedTestCase):
         self.assertLessEqual(len(clientId), 240)
         self.assertEqual(usage.requestBytes, 10_001)
 
-    def test_refused(self) -> None:
-        """A refusal is told in the protocol's own way, nothing is charged, and the client waits."""
-        self.begin(Refusing)
-        self.policy.decision = NO
-        self.assertEqual(self.send(b"put", b"put"), b"17:scripted: not now,")
-        self.assertEqual(self.charged(), [])
-        self.policy.decision = Decision()
-        self.server.clock.advance(2.0)
-        self.assertTrue(self.transport.received.endswith(b"3:PUT,"))
-
     def test_delayedInstead(self) -> None:
         """A protocol that has no way to refuse serves the request, and has the client wait for as long."""
         self.begin()
@@ -167,18 +156,6 @@ class AdmittedTests(AdmittedTestCase):
         self.assertEqual(len(self.charged()), 1)
         self.server.clock.advance(2.0)
         self.assertEqual(len(self.charged()), 2)
-
-    def test_debtOutlivesConnection(self) -> None:
-        """A client that connects anew waits for as long as it was told."""
-        self.begin()
-        self.policy.delaySeconds = 3.0
-        self.send(b"put bob")
-        self.transport.peerCloses()
-        self.policy.delaySeconds = 0.0
-        self.connection, self.transport = self.server.connect()
-        self.assertEqual(self.send(b"put bob"), b"")
-        self.server.clock.advance(3.0)
-        self.assertEqual(bytes(self.transport.received), b"7:PUT BOB,")
 
     def test_later(self) -> None:
         """The answer may be a Deferred or a coroutine: the request waits without its memory and its turn."""
@@ -226,18 +203,6 @@ class AdmittedTests(AdmittedTestCase):
         late.callback(b"late")
         self.assertEqual((self.send(b"put"), len(self.charged())), (b"raw", 2))
 
-    def test_hangUp(self) -> None:
-        """What waits for a client that hangs up is cancelled, once, and what it used is charged."""
-        cancelled: list[Deferred[bytes]] = []
-        for leave in ("peerCloses", "abortConnection"):
-            self.begin(behave=lambda request: Deferred(cancelled.append))
-            self.send(b"put")
-            getattr(self.transport, leave)()
-            self.server.settle()
-            self.assertEqual((len(cancelled), self.charged()), (1, [("put", "192.0.2.1", Traits(), Usage(3))]))
-            self.assertEqual((self.server.used(), self.server.factory.connections), ({}, {}))
-            cancelled.clear()
-
     def test_failing(self) -> None:
         """A failure is logged, and closes the connection; one that was cancelled from within ends the request alone."""
 
@@ -256,6 +221,40 @@ class AdmittedTests(AdmittedTestCase):
         self.assertEqual(self.send(b"put"), b"")
         self.connection.behave = None
         self.assertEqual(self.send(b"put"), b"3:PUT,")
+
+    def test_debtOutlivesConnection(self) -> None:
+        """A client that connects anew waits for as long as it was told."""
+        self.begin()
+        self.policy.delaySeconds = 3.0
+        self.send(b"put bob")
+        self.transport.peerCloses()
+        self.policy.delaySeconds = 0.0
+        self.connection, self.transport = self.server.connect()
+        self.assertEqual(self.send(b"put bob"), b"")
+        self.server.clock.advance(3.0)
+        self.assertEqual(bytes(self.transport.received), b"7:PUT BOB,")
+
+    def test_refused(self) -> None:
+        """A refusal is told in the protocol's own way, nothing is charged, and the client waits."""
+        self.begin(Refusing)
+        self.policy.decision = NO
+        self.assertEqual(self.send(b"put", b"put"), b"17:scripted: not now,")
+        self.assertEqual(self.charged(), [])
+        self.policy.decision = Decision()
+        self.server.clock.advance(2.0)
+        self.assertTrue(self.transport.received.endswith(b"3:PUT,"))
+
+    def test_hangUp(self) -> None:
+        """What waits for a client that hangs up is cancelled, once, and what it used is charged."""
+        cancelled: list[Deferred[bytes]] = []
+        for leave in ("peerCloses", "abortConnection"):
+            self.begin(behave=lambda request: Deferred(cancelled.append))
+            self.send(b"put")
+            getattr(self.transport, leave)()
+            self.server.settle()
+            self.assertEqual((len(cancelled), self.charged()), (1, [("put", "192.0.2.1", Traits(), Usage(3))]))
+            self.assertEqual((self.server.used(), self.server.factory.connections), ({}, {}))
+            cancelled.clear()
 
 
 class Multiplexed(Refusing):

@@ -300,23 +300,6 @@ class FramerTests(SynchronousTestCase):
             lease.release()
         self.assertEqual(pool.leases, [])
 
-    @given(
-        sizes=st.lists(st.integers(0, 50), max_size=12),
-        cut=st.integers(0, 400),
-        chunkBytes=st.integers(1, 60),
-    )
-    def test_discardAnywhere(self, sizes: list[int], cut: int, chunkBytes: int) -> None:
-        """Wherever the stream stops, discarding leaves the pool whole."""
-        stream = framed(*map(bytes, sizes))[:cut]
-        pool = ScriptedPool()
-        framer = Framer(pool.tryAllocate, accept)
-        for start in range(0, len(stream), chunkBytes):
-            framer.feed(stream[start : start + chunkBytes])
-            while (lease := framer.advance()) is not None:
-                lease.release()
-        framer.discard()
-        self.assertEqual((pool.leases, framer.bufferedBytes), ([], 0))
-
 
 class LinearTests(SynchronousTestCase):
     """What framing costs, in bytes copied."""

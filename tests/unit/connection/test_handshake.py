@@ -48,10 +48,7 @@ class HandshakeTests(SynchronousTestCase):
 
     def test_tooLong(self) -> None:
         """It fails when the time is over, unless it is over itself."""
-        for isOver, expected in (
-            (False, "its TLS handshake is not over after 10 s (a.timeout)"),
-            (True, "over"),
-        ):
+        for isOver, expected in ((False, "its TLS handshake is not over after 10 s (a.timeout)"), (True, "over")):
             _, transport = self.begin()
             transport.isOver = isOver
             self.clock.advance(9.9)

@@ -8,13 +8,7 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.connection.heaptrim import (
-    CHECK_SECONDS,
-    MIN_EXCESS_BYTES,
-    MIN_INTERVAL_SECONDS,
-    HeapTrim,
-    heapTrimmer,
-)
+from admission.connection.heaptrim import CHECK_SECONDS, MIN_EXCESS_BYTES, MIN_INTERVAL_SECONDS, HeapTrim, heapTrimmer
 from admission.metrics.process import ProcessUsage
 from admission_plugins.bounded import BoundedPool
 from tests.kit.admitted import gateFor

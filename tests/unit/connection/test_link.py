@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
@@ -18,7 +19,7 @@ from admission.connection.factory import HANDSHAKE_BYTES, TLS_CONNECTION_BYTES, 
 from admission.connection.link import PLAIN_CONNECTION_BYTES, Link, LinkState
 from admission.connection.pauses import Pause
 from admission.connection.responses import ResponseQueue, WrittenQueue
-from admission.interfaces import CONNECTIONS
+from admission.interfaces import CONNECTIONS, RESPONSES
 from admission.testing.faketransport import FakeTLSTransport, FakeTransport
 from tests.kit.admitted import WHIM, Server, serve
 from tests.kit.holding import PIECE_BYTES, HoldingMutability, HoldingTLSTransport, HoldingTransport
@@ -102,6 +103,12 @@ class Owner(Protocol):
     def closing(self) -> None:
         self.told.append("closing")
         self.held.clear()
+
+
+class Writing(Owner):
+    """Leaves what the peer has not taken to the transport."""
+
+    queue = WrittenQueue
 
 
 class KeepAliveTests(SynchronousTestCase):
@@ -272,15 +279,6 @@ class BufferedTests(LinkTestCase):
                 self.assertEqual(len(owner.served), pieces * PIECE_BYTES)
             self.assertEqual((owner.served, transport.isReading), (self.DATA, True))
             self.send(transport, b"more")
-            self.assertEqual(owner.served, self.DATA + b"more")
-
-    def test_beforeWhatIsUnread(self) -> None:
-        """What the peer sends meanwhile comes after it."""
-        for kind in self.KINDS:
-            owner, transport = self.hold(kind)
-            transport.peerSends(b"more")
-            owner.link.resume(WHIM)
-            self.settle()
             self.assertEqual(owner.served, self.DATA + b"more")
 
     def test_pausedInBetween(self) -> None:
@@ -524,22 +522,36 @@ class SendingTests(LinkTestCase):
 
     def test_notRead(self) -> None:
         """A peer that takes nothing is not read until it has taken everything; its owner is told of both."""
-        owner, transport = self.stall()
-        self.assertEqual((list(owner.link.pauses.reasons), transport.isReading), ([Pause.UNSENT], False))
-        self.clock.advance(2)
-        self.assertEqual((owner.link.unsentBytes(), owner.link.stalledSeconds()), (3 * MIB, 2.0))
-        self.take(transport)
-        self.assertEqual((owner.link.unsentBytes(), owner.link.stalledSeconds()), (0, 0.0))
-        self.assertEqual((list(owner.link.pauses.reasons), transport.isReading), ([], True))
-        self.assertEqual((owner.told[0], owner.told[-1]), (("blocked", True), ("blocked", False)))
-        self.assertEqual(owner.link.lastActiveSeconds, 2.0)
+        for kind in (Owner, Writing):
+            owner, transport = self.stall(kind)
+            self.assertEqual((list(owner.link.pauses.reasons), transport.isReading), ([Pause.UNSENT], False))
+            self.clock.advance(2)
+            self.assertEqual((owner.link.unsentBytes(), owner.link.stalledSeconds()), (3 * MIB, 2.0))
+            self.assertEqual(self.server.used()[RESPONSES], 3 * MIB)
+            self.send(transport, b"more")
+            self.take(transport)
+            self.assertEqual((owner.link.unsentBytes(), owner.link.stalledSeconds()), (0, 0.0))
+            self.assertEqual((list(owner.link.pauses.reasons), transport.isReading), ([], True))
+            self.assertEqual((owner.told[0], owner.told[-1]), (("blocked", True), ("blocked", False)))
+            self.assertEqual((owner.served, owner.link.lastActiveSeconds), (b"more", self.clock.seconds()))
+            self.assertNotIn(RESPONSES, self.server.used())
+
+    def test_takesLittle(self) -> None:
+        """A slow peer that takes something in every such time gets everything."""
+        for kind in (Owner, Writing):
+            _, transport = self.stall(kind)
+            while len(transport.received) < 3 * MIB:
+                self.clock.advance(29.0)
+                self.assertFalse(transport.isLost)
+                transport.isTaking = True
+                transport.wake()
+                self.clock.advance(0)
+                transport.isTaking = False
+            self.take(transport)
+            self.assertEqual(len(transport.received), 3 * MIB)
 
     def test_sendTimeout(self) -> None:
         """A peer that takes nothing for thirty seconds is cut off, and the log names the setting that says so."""
-
-        class Writing(Owner):
-            queue = WrittenQueue
-
         for kind in (FakeTransport, FakeTLSTransport):
             for owner in (Owner, Writing):
                 with capturedLogs() as events:
@@ -644,8 +656,8 @@ class StateTests(LinkTestCase):
 
     def test_sentFirst(self) -> None:
         """What was written is sent before the connection closes, and what comes meanwhile is dropped."""
-        for kind in (FakeTransport, FakeTLSTransport):
-            owner, transport = self.connect(kind)
+        for kind, made in product((FakeTransport, FakeTLSTransport), (Owner, Writing)):
+            owner, transport = self.connect(kind, made)
             transport.isTaking = False
             owner.link.responses.write([bytes(3 * MIB)], 3 * MIB)
             owner.link.beginClosing(isReadOn=True)

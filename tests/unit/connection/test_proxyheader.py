@@ -19,7 +19,7 @@ from admission.testing.faketransport import FakeTransport
 from admission.testing.scriptedquota import ScriptedQuota
 from tests.kit.admitted import RecordingProtocol, Server, framed
 from tests.kit.proxyheaders import BALANCER, balanced, versionOne, versionTwo
-from tests.kit.wrapped import BUCKET, Foreign, Wrapped, limiting
+from tests.kit.wrapped import Foreign, Wrapped, limiting
 
 ONE, OTHER = "192.0.2.7", "192.0.2.8"
 
@@ -93,20 +93,22 @@ class PeerTests(ProxyHeaderTestCase):
                 self.assertEqual((seen.pop(), bytes(server.protocols[0].received)), ((ONE, "198.51.100.2"), b"hello"))
 
     def test_beforeTheHeader(self) -> None:
-        """Until its header has come a connection is the balancer's."""
+        """Until its header has come a connection is the balancer's, and charged for as much as the header may be."""
         server = self.wrapped()
         transport = balanced(server)
         [connection] = server.factory.connections
         self.assertEqual((connection.host, connection.getPeer().host), (BALANCER, BALANCER))
+        self.assertEqual(server.used(), {CONNECTIONS: HANDSHAKE_BYTES})
         self.send(server, transport, versionOne(ONE))
+        self.assertEqual(server.used(), {CONNECTIONS: PLAIN_CONNECTION_BYTES})
         self.assertEqual((connection.host, connection.peer, connection.getPeer().host), (ONE, f"{ONE}:40000", ONE))
 
     def test_silent(self) -> None:
-        """Who sends nothing behind its header is seen at its own address as well, in servers of either kind."""
+        """Who sends nothing behind its header is seen at its own address, which holds the memory, in either kind."""
         for server in self.both():
             self.client(server, ONE)
-            [client] = clientsOf(server.factory, "")
-            self.assertEqual((client.ip, [each.peer for each in server.factory.connections]), (ONE, [f"{ONE}:40000"]))
+            [client], [connection] = clientsOf(server.factory, ""), server.factory.connections
+            self.assertEqual((client.ip, connection.peer, connection.holder), (ONE, f"{ONE}:40000", ONE))
 
     def test_ofTheBalancer(self) -> None:
         """A connection of the balancer's own, which says nothing else, is that once it sends anything."""
@@ -117,13 +119,6 @@ class PeerTests(ProxyHeaderTestCase):
                 self.assertEqual((transport.isLost, len(server.factory.connections)), (hasLeft, 1))
                 [connection] = server.factory.connections
                 self.assertEqual(connection.host, BALANCER)
-
-    def test_holder(self) -> None:
-        """Memory is asked for in the name of the client."""
-        server = self.admitted()
-        self.client(server, ONE)
-        [connection] = server.factory.connections
-        self.assertEqual(connection.holder, ONE)
 
     def test_observers(self) -> None:
         """Observers are told of a connection when it is known whose it is, and of the end of those alone."""
@@ -181,7 +176,7 @@ class LimitTests(ProxyHeaderTestCase):
             with capturedLogs() as events:
                 refused = self.client(server, ONE)
             self.assertEqual([each.isLost for each in (mine, others, refused)], [False, False, True])
-            self.assertEqual(server.factory.refusedConnections, 1)
+            self.assertEqual((server.factory.refusedConnections, server.factory.cutOffs), (1, 0))
             [event] = [each for each in events if "reason" in each]
             self.assertEqual(
                 (event["peer"], event["reason"]),
@@ -191,13 +186,6 @@ class LimitTests(ProxyHeaderTestCase):
             server.settle()
             self.assertFalse(self.client(server, ONE).isLost)
 
-    def test_refusedIsNotCutOff(self) -> None:
-        """Who is one too many has done nothing."""
-        server = self.wrapped(limits=ConnectionLimits(maxConnectionsPerAddress=1))
-        for _ in range(2):
-            self.client(server, ONE)
-        self.assertEqual((server.factory.refusedConnections, server.factory.cutOffs), (1, 0))
-
     def test_withoutHeader(self) -> None:
         """Connections whose header has not come count for no address, and give way when their place is needed."""
         for server in self.both(maxConnectionsPerAddress=1, maxConnections=3):
@@ -206,14 +194,6 @@ class LimitTests(ProxyHeaderTestCase):
             known = self.client(server, ONE)
             server.settle()
             self.assertEqual([each.isLost for each in (*silent, known)], [True, False, False, False])
-
-    def test_charge(self) -> None:
-        """Until its header has come a connection is charged for as much as that may be."""
-        for server in self.both():
-            transport = balanced(server)
-            self.assertEqual(server.factory.gate.pool.usedBytesByPurpose[CONNECTIONS], HANDSHAKE_BYTES)
-            self.send(server, transport, versionOne(ONE))
-            self.assertEqual(server.factory.gate.pool.usedBytesByPurpose[CONNECTIONS], PLAIN_CONNECTION_BYTES)
 
     def test_strangers(self) -> None:
         """Those whose header has come, and no request, hold what they are charged for then."""
@@ -266,18 +246,6 @@ class LimitTests(ProxyHeaderTestCase):
         self.send(server, other, versionOne(OTHER) + b"hello")
         self.assertEqual([each.isLost for each in (transport, other)], [True, False])
         self.assertEqual([bytes(each.received) for each in server.protocols], [b"", b"hello"])
-
-    def test_bytes(self) -> None:
-        """Who sends too much pays for it alone, and is explained at its own address."""
-        server = self.wrapped(quota=BUCKET)
-        flooding, calm = self.client(server, ONE), self.client(server, OTHER)
-        self.send(server, flooding, bytes(5000))
-        self.send(server, calm, b"hello")
-        self.assertEqual([each.isReading for each in (flooding, calm)], [False, True])
-        [debt] = server.factory.debts.items()
-        self.assertEqual((debt[0], debt[1].ip), (("", ONE), ONE))
-        [client] = [each for each in clientsOf(server.factory, "") if each.untilSeconds > 0]
-        self.assertEqual((client.ip, client.clientId), (ONE, ONE))
 
 
 class EndTests(ProxyHeaderTestCase):

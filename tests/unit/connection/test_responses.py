@@ -153,8 +153,7 @@ class ResponseQueueTests(SynchronousTestCase):
     @given(
         steps=st.lists(
             st.one_of(
-                st.lists(st.integers(0, 300_000), min_size=1, max_size=4),
-                st.sampled_from(["stall", "unstall", "turn"]),
+                st.lists(st.integers(0, 300_000), min_size=1, max_size=4), st.sampled_from(["stall", "unstall", "turn"])
             ),
             max_size=30,
         )

@@ -32,11 +32,6 @@ class TokenBucketTests(SynchronousTestCase):
         self.assertEqual(bucket.tokens(1.0), -15.0 - 1e9)
         self.assertEqual(bucket.delaySeconds(2.0), 2.0 + 2e8)
 
-    def test_emptyOwesNothing(self) -> None:
-        """Spending all there is needs no waiting."""
-        bucket = TokenBucket(5.0, 2.0, 0.0)
-        self.assertEqual((bucket.spend(10.0, 0.0), bucket.delaySeconds(0.0)), (0.0, 0.0))
-
     def test_givingBack(self) -> None:
         """A negative amount gives back, up to the burst."""
         bucket = TokenBucket(5.0, 2.0, 0.0)

@@ -71,25 +71,6 @@ class SampledTotalTests(SynchronousTestCase):
         total.record(20_000, 0.0)
         self.assertEqual((total.spanSeconds(0.0), total.rate(0.0)), (10.0, 2000.0))
 
-    def test_elapsedPartCounts(self) -> None:
-        """The window in progress counts as far as it has come."""
-        total = SampledTotal(11, 1.0)
-        total.record(1050, 0.0)
-        self.assertEqual((total.spanSeconds(0.5), total.rate(0.5)), (10.5, 100.0))
-
-    def test_rateStaysAndThenDrops(self) -> None:
-        """After ten seconds the rate is what it was, after eleven it is zero."""
-        total = SampledTotal(11, 1.0)
-        total.record(20_000, 0.0)
-        self.assertEqual([total.rate(at) for at in (10.0, 11.0)], [2000.0, 0.0])
-
-    def test_oneWindow(self) -> None:
-        """With a single window the span is a millisecond at first, never zero."""
-        total = SampledTotal(1, 1.0)
-        total.record(3, 5.0)
-        self.assertEqual(total.spanSeconds(5.0), 0.001)
-        self.assertEqual(total.rate(5.5), 6.0)
-
     def test_nothingRecorded(self) -> None:
         """Before the first record the rate is zero over all whole windows."""
         total = SampledTotal(11, 1.0)

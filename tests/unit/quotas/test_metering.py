@@ -89,6 +89,12 @@ class MetersTestCase(SynchronousTestCase):
         self.limits.configure(entity, {RATE: value})
         self.meters.refresh(entity, self.clock.seconds())
 
+    def spend(self, request: Request, amount: float) -> float:
+        return self.meters.spend(request, amount, self.clock.seconds())
+
+    def budget(self, request: Request) -> int | None:
+        return self.meters.budget(request, self.clock.seconds())
+
     def owed(self, *requests: Request) -> list[float]:
         """How long each of these has to wait."""
         return [self.meters.delaySeconds(request, self.clock.seconds()) for request in requests]
@@ -105,7 +111,7 @@ class SharingTests(MetersTestCase):
         for spender in keys:
             self.setUp()
             self.configure(entity)
-            self.meters.spend(by(*spender), 200, self.clock.seconds())
+            self.spend(by(*spender), 200)
             for other in keys:
                 delaySeconds = self.meters.delaySeconds(by(*other), self.clock.seconds())
                 isShared = keys[spender] is not None and keys[other] == keys[spender]
@@ -137,29 +143,18 @@ class SharingTests(MetersTestCase):
 
     def test_addresses(self) -> None:
         """Each address has a meter of its own, whoever comes from there."""
-        limits = LimitTable([RATE], ADDRESS_KINDS)
-        meters = Meters(limits, RATE, Buckets(1.0).build, 10, byAddress)
-        self.assertEqual(meters.spend(at("192.0.2.1"), 200, self.clock.seconds()), 0.0)
-        limits.configure(QuotaEntity(ip=DEFAULT), {RATE: 100.0})
-        meters.refresh(QuotaEntity(ip=DEFAULT), self.clock.seconds())
-        self.assertEqual(meters.spend(at("192.0.2.1"), 200, self.clock.seconds()), 1.0)
-        self.assertEqual(
-            [meters.delaySeconds(at(ip), self.clock.seconds()) for ip in ("192.0.2.1", "192.0.2.2")], [1.0, 0.0]
-        )
-        self.assertEqual(meters.spend(at("192.0.2.2"), 0, self.clock.seconds()), 0.0)
-        self.assertEqual(
-            (
-                meters.budget(at("192.0.2.1"), self.clock.seconds()),
-                meters.budget(at("192.0.2.2"), self.clock.seconds()),
-            ),
-            (0, 100),
-        )
-        self.assertNotEqual(meters.keyOf(at("192.0.2.1")), meters.keyOf(at("192.0.2.2")))
-        limits.configure(QuotaEntity(ip="192.0.2.1"), {RATE: 200.0})
-        meters.refresh(QuotaEntity(ip="192.0.2.1"), self.clock.seconds())
-        self.assertEqual(
-            [meters.delaySeconds(at(ip), self.clock.seconds()) for ip in ("192.0.2.1", "192.0.2.2")], [0.5, 0.0]
-        )
+        self.limits = LimitTable([RATE], ADDRESS_KINDS)
+        self.meters = Meters(self.limits, RATE, Buckets(1.0).build, 10, byAddress)
+        one, other = at("192.0.2.1"), at("192.0.2.2")
+        self.assertEqual(self.spend(one, 200), 0.0)
+        self.configure(QuotaEntity(ip=DEFAULT))
+        self.assertEqual(self.spend(one, 200), 1.0)
+        self.assertEqual(self.owed(one, other), [1.0, 0.0])
+        self.assertEqual(self.spend(other, 0), 0.0)
+        self.assertEqual((self.budget(one), self.budget(other)), (0, 100))
+        self.assertNotEqual(self.meters.keyOf(one), self.meters.keyOf(other))
+        self.configure(QuotaEntity(ip="192.0.2.1"), 200.0)
+        self.assertEqual(self.owed(one, other), [0.5, 0.0])
 
     @given(spending=st.lists(st.tuples(st.sampled_from(["b", "c"]), st.integers(1, 500), st.floats(0, 2))))
     def test_nobodyElseMoves(self, spending: list[tuple[str, int, float]]) -> None:
@@ -169,11 +164,9 @@ class SharingTests(MetersTestCase):
         alone = Meters(self.limits, RATE, Buckets(1.0).build, 10)
         for clientId, amount, pauseSeconds in spending:
             self.clock.advance(pauseSeconds)
-            self.meters.spend(by("alice", clientId), amount, self.clock.seconds())
+            self.spend(by("alice", clientId), amount)
             request = by("alice", "a")
-            self.assertEqual(
-                self.meters.spend(request, 30, self.clock.seconds()), alone.spend(request, 30, self.clock.seconds())
-            )
+            self.assertEqual(self.spend(request, 30), alone.spend(request, 30, self.clock.seconds()))
             self.assertEqual(
                 self.meters.status(request, self.clock.seconds()), alone.status(request, self.clock.seconds())
             )
@@ -200,7 +193,7 @@ class ChangingTests(MetersTestCase):
     def test_bound(self) -> None:
         """A new bound holds at once, and what was taken stays counted."""
         self.configure(DEFAULT_CLIENT)
-        self.meters.spend(by("alice", "app"), 300, self.clock.seconds())
+        self.spend(by("alice", "app"), 300)
         self.assertEqual(self.owed(by("alice", "app")), [2.0])
         self.configure(DEFAULT_CLIENT, 50.0)
         self.assertEqual(self.owed(by("alice", "app")), [4.0])
@@ -214,7 +207,7 @@ class ChangingTests(MetersTestCase):
         or loses it again, still owes what it took: its meter is the same.
         """
         self.configure(DEFAULT_CLIENT)
-        self.meters.spend(by("alice", "app"), 300, self.clock.seconds())
+        self.spend(by("alice", "app"), 300)
         self.configure(APP, 200.0)
         self.assertEqual(self.owed(by("alice", "app")), [1.0])
         self.configure(APP, None)
@@ -226,7 +219,7 @@ class ChangingTests(MetersTestCase):
         what was counted before is still there when that goes.
         """
         self.configure(DEFAULT_CLIENT)
-        self.meters.spend(by("alice", "app"), 300, self.clock.seconds())
+        self.spend(by("alice", "app"), 300)
         self.configure(ALICE)
         self.assertEqual(self.owed(by("alice", "app"), by("bob", "app")), [0.0, 2.0])
         self.configure(ALICE, None)
@@ -235,10 +228,10 @@ class ChangingTests(MetersTestCase):
     def test_removed(self) -> None:
         """Who has no limit any more is free at once, and nothing is remembered."""
         self.configure(DEFAULT_CLIENT)
-        self.meters.spend(by("alice", "app"), 300, self.clock.seconds())
+        self.spend(by("alice", "app"), 300)
         self.configure(DEFAULT_CLIENT, None)
-        self.assertEqual((self.meters.spend(by("alice", "app"), 300, self.clock.seconds()), len(self.meters)), (0.0, 0))
-        self.assertIs(self.meters.budget(by("alice", "app"), self.clock.seconds()), None)
+        self.assertEqual((self.spend(by("alice", "app"), 300), len(self.meters)), (0.0, 0))
+        self.assertIs(self.budget(by("alice", "app")), None)
         self.configure(DEFAULT_CLIENT)
         self.assertEqual(self.owed(by("alice", "app")), [0.0])
 
@@ -250,7 +243,7 @@ class ChangingTests(MetersTestCase):
         entities = [ALICE_APP, ALICE_DEFAULT, DEFAULT_APP, DEFAULT_DEFAULT]
         for value, entity in enumerate(entities, 1):
             self.configure(entity, 100.0 * value)
-        self.meters.spend(by("alice", "app"), 2100, self.clock.seconds())
+        self.spend(by("alice", "app"), 2100)
         delays = []
         for entity in (None, *entities):
             if entity is not None:
@@ -261,7 +254,7 @@ class ChangingTests(MetersTestCase):
         self.configure(DEFAULT_USER)
         self.configure(ALICE, 200.0)
         for name in ("alice", "bob"):
-            self.meters.spend(by(name, "app"), 1000, self.clock.seconds())
+            self.spend(by(name, "app"), 1000)
         self.configure(DEFAULT_USER, 50.0)
         self.assertEqual(self.owed(by("alice", "app"), by("bob", "app")), [4.0, 18.0])
         self.configure(ALICE, None)
@@ -270,9 +263,9 @@ class ChangingTests(MetersTestCase):
     def test_limitForSomebodyNew(self) -> None:
         """Who has been seen to have no limit has one as soon as it is set."""
         self.configure(APP)
-        self.assertEqual(self.meters.spend(by("alice", "other"), 200, self.clock.seconds()), 0.0)
+        self.assertEqual(self.spend(by("alice", "other"), 200), 0.0)
         self.configure(DEFAULT_CLIENT)
-        self.assertEqual(self.meters.spend(by("alice", "other"), 200, self.clock.seconds()), 1.0)
+        self.assertEqual(self.spend(by("alice", "other"), 200), 1.0)
 
 
 class AskingTests(MetersTestCase):
@@ -281,20 +274,20 @@ class AskingTests(MetersTestCase):
     def test_budget(self) -> None:
         """The budget is what there is room for, at least one for who is not over the limit, and nothing for who is."""
         request = by("alice", "app")
-        self.assertIs(self.meters.budget(request, self.clock.seconds()), None)
+        self.assertIs(self.budget(request), None)
         self.configure(DEFAULT_CLIENT)
-        budgets = [self.meters.budget(request, self.clock.seconds())]
+        budgets = [self.budget(request)]
         for amount in (30, 69.5, 0.5, 1):
-            self.meters.spend(request, amount, self.clock.seconds())
-            budgets.append(self.meters.budget(request, self.clock.seconds()))
+            self.spend(request, amount)
+            budgets.append(self.budget(request))
         self.assertEqual(budgets, [100, 70, 1, 1, 0])
 
     def test_nothingSpent(self) -> None:
         """Who only asks, or spends nothing, gets no meter."""
         self.configure(DEFAULT_CLIENT)
         request = by("alice", "app")
-        self.meters.spend(request, 0, self.clock.seconds())
-        self.meters.budget(request, self.clock.seconds())
+        self.spend(request, 0)
+        self.budget(request)
         self.meters.delaySeconds(request, self.clock.seconds())
         self.assertEqual((self.meters.status(request, self.clock.seconds()).used, len(self.meters)), (0.0, 0))  # type: ignore[union-attr]
 
@@ -303,7 +296,7 @@ class AskingTests(MetersTestCase):
         request = by("alice", "app")
         self.assertIs(self.meters.status(request, self.clock.seconds()), None)
         self.configure(DEFAULT_CLIENT)
-        self.meters.spend(request, 150, self.clock.seconds())
+        self.spend(request, 150)
         status = self.meters.status(request, self.clock.seconds())
         assert status is not None
         self.assertEqual(
@@ -319,12 +312,12 @@ class CardinalityTests(MetersTestCase):
         """The first ten have a meter each, all others share one under the same limit, and harm only each other."""
         self.configure(DEFAULT_CLIENT)
         for number in range(10):
-            self.assertEqual(self.meters.spend(by("alice", str(number)), 60, self.clock.seconds()), 0.0)
+            self.assertEqual(self.spend(by("alice", str(number)), 60), 0.0)
         now = self.clock.seconds()
         delays = [self.meters.spend(by("alice", f"new-{number}"), 60, now) for number in range(3)]
         self.assertEqual(delays, [0.0, 0.2, 0.8])
         self.assertEqual(self.owed(by("alice", "new-9"), by("alice", "3")), [0.8, 0.0])
-        self.assertEqual(self.meters.budget(by("alice", "new-9"), self.clock.seconds()), 0)
+        self.assertEqual(self.budget(by("alice", "new-9")), 0)
 
     def test_sizeBytes(self) -> None:
         """
@@ -371,25 +364,14 @@ class CardinalityTests(MetersTestCase):
         self.configure(QuotaEntity(clientId=name), 50.0)
         self.assertEqual(self.owed(request), [2.0])
 
-    def test_namedHaveTheirOwn(self) -> None:
-        """Who has a limit by name never shares, and takes nobody's room."""
-        self.configure(DEFAULT_CLIENT)
-        for number in range(5):
-            self.configure(QuotaEntity(clientId=f"named-{number}"), 50.0)
-        for number in range(100):
-            self.meters.spend(by("alice", str(number)), 60, self.clock.seconds())
-        delays = [self.meters.spend(by("alice", f"named-{number}"), 60, self.clock.seconds()) for number in range(5)]
-        self.assertEqual(delays, [0.2] * 5)
-        self.assertEqual(len(self.meters), 10 + 1 + 5)
-
     def test_overflowOfEachDefault(self) -> None:
         """Each default has an overflow of its own, since their limits differ; it goes with its limit."""
         self.configure(DEFAULT_CLIENT)
         self.configure(ALICE_DEFAULT, 50.0)
         for number in range(10):
-            self.meters.spend(by("bob", str(number)), 10, self.clock.seconds())
-        self.assertEqual(self.meters.spend(by("bob", "x"), 200, self.clock.seconds()), 1.0)
-        self.assertEqual(self.meters.spend(by("alice", "x"), 200, self.clock.seconds()), 3.0)
+            self.spend(by("bob", str(number)), 10)
+        self.assertEqual(self.spend(by("bob", "x"), 200), 1.0)
+        self.assertEqual(self.spend(by("alice", "x"), 200), 3.0)
         self.configure(ALICE_DEFAULT, 150.0)
         self.assertEqual(self.owed(by("alice", "y"), by("bob", "y")), [1.0, 1.0])
         self.configure(ALICE_DEFAULT, None)
@@ -404,13 +386,13 @@ class CardinalityTests(MetersTestCase):
             return Request("Produce", "alice", name, peer, 100)
 
         for number in range(25):
-            self.meters.spend(new(str(number), "192.0.2.66"), 100, self.clock.seconds())
+            self.spend(new(str(number), "192.0.2.66"), 100)
         for peer, expected in (("192.0.2.66", 4.0), ("192.0.2.1", 0.0)):
             self.assertEqual(self.owed(new("another", peer)), [expected])
-            self.meters.spend(new("another", peer), 100, self.clock.seconds())
+            self.spend(new("another", peer), 100)
         # Beyond some addresses, all others share.
         for peer in ("192.0.2.2", "192.0.2.3"):
-            self.meters.spend(new("another", peer), 100, self.clock.seconds())
+            self.spend(new("another", peer), 100)
         self.assertEqual(self.owed(new("more", "192.0.2.4")), [1.0])
         self.assertEqual(len(self.meters), 20 + 2 + 1)
         self.configure(DEFAULT_CLIENT, None)
@@ -420,25 +402,25 @@ class CardinalityTests(MetersTestCase):
         """Meters that are idle make room for newcomers, swept or not."""
         self.configure(DEFAULT_CLIENT)
         for number in range(10):
-            self.meters.spend(by("alice", str(number)), 60, self.clock.seconds())
+            self.spend(by("alice", str(number)), 60)
         shared = by("alice", "new")
-        self.meters.spend(shared, 150, self.clock.seconds())
+        self.spend(shared, 150)
         self.clock.advance(0.6)
         for number in range(11):
-            self.meters.spend(by("alice", f"{number} more"), 10, self.clock.seconds())
+            self.spend(by("alice", f"{number} more"), 10)
         self.assertEqual(self.owed(shared), [0.0])
-        self.assertEqual(self.meters.spend(shared, 150, self.clock.seconds()), 0.5)
+        self.assertEqual(self.spend(shared, 150), 0.5)
         self.assertEqual(self.owed(by("alice", "newer")), [0.0])
 
     def test_sweep(self) -> None:
         """Sweeping drops who is idle, and whoever comes back is counted anew."""
         self.configure(DEFAULT_CLIENT)
-        self.meters.spend(by("alice", "a"), 50, self.clock.seconds())
-        self.meters.spend(by("alice", "b"), 200, self.clock.seconds())
+        self.spend(by("alice", "a"), 50)
+        self.spend(by("alice", "b"), 200)
         self.clock.advance(1.0)
         self.meters.sweep(self.clock.seconds())
         self.assertEqual((len(self.meters), self.owed(by("alice", "b"))), (1, [0.0]))
-        self.assertEqual([self.meters.spend(by("alice", "a"), 150, self.clock.seconds()) for _ in range(2)], [0.5, 2.0])
+        self.assertEqual([self.spend(by("alice", "a"), 150) for _ in range(2)], [0.5, 2.0])
 
     def test_aMillionClients(self) -> None:
         """
@@ -451,18 +433,18 @@ class CardinalityTests(MetersTestCase):
         tracemalloc.start()
         try:
             sizes = []
-            for first in range(0, 12_000, 4000):
-                for number in range(first, first + 4000):
+            for first in range(0, 6000, 2000):
+                for number in range(first, first + 2000):
                     for user in ("alice", "bob"):
-                        self.meters.spend(by(user, f"client-{number}"), 10, self.clock.seconds())
+                        self.spend(by(user, f"client-{number}"), 10)
                 sizes.append(tracemalloc.get_traced_memory()[0])
         finally:
             tracemalloc.stop()
         self.assertEqual(len(self.meters), 1002)
         self.assertLess(max(sizes), 1_500_000)
         self.assertLess(sizes[2] - sizes[0], 200_000)
-        for number in range(100_000):
-            self.meters.spend(by("bob", str(number)), 10, self.clock.seconds())
+        for number in range(10_000):
+            self.spend(by("bob", str(number)), 10)
         self.assertEqual(len(self.meters), 1002)
 
     def test_roomOfNamed(self) -> None:
@@ -473,15 +455,15 @@ class CardinalityTests(MetersTestCase):
         self.configure(DEFAULT_CLIENT)
         for name in ("swept", "removed", "kept"):
             self.configure(QuotaEntity(clientId=name), 50.0)
-            self.meters.spend(by("alice", name), 10 if name == "swept" else 200, self.clock.seconds())
+            self.spend(by("alice", name), 10 if name == "swept" else 200)
         for number in range(10):
-            self.meters.spend(by("alice", str(number)), 200, self.clock.seconds())
+            self.spend(by("alice", str(number)), 200)
         self.assertEqual((len(self.meters), self.meters.overflows), (13, 0))
         self.clock.advance(0.5)
         self.meters.sweep(self.clock.seconds())
         self.configure(QuotaEntity(clientId="removed"), None)
         self.assertEqual(len(self.meters), 12)
-        self.meters.spend(by("alice", "new"), 10, self.clock.seconds())
+        self.spend(by("alice", "new"), 10)
         self.assertEqual((len(self.meters), self.meters.overflows), (13, 1))
 
     def test_sweepingIsAmortised(self) -> None:
@@ -540,7 +522,7 @@ class CardinalityTests(MetersTestCase):
         total = 0
         for client, amount, pauseSeconds in steps:
             self.clock.advance(pauseSeconds)
-            delaySeconds = self.meters.spend(by("alice", str(client)), amount, self.clock.seconds())
+            delaySeconds = self.spend(by("alice", str(client)), amount)
             total += amount
             self.assertLessEqual(delaySeconds, max(total / 100 - 1.0, 0.0) + 1e-9)
             self.assertLessEqual(len(self.meters), 11)
@@ -562,9 +544,9 @@ class SensorTests(MetersTestCase):
         self.meters.addSensors(registry, "client-bytes.Produce", Buckets(1.0).reads("byte-rate"))
         self.configure(DEFAULT_CLIENT)
         self.configure(ALICE)
-        self.meters.spend(by("alice", "app"), 150, self.clock.seconds())
+        self.spend(by("alice", "app"), 150)
         for number in range(11):
-            self.meters.spend(by("bob", str(number)), 100 + number, self.clock.seconds())
+            self.spend(by("bob", str(number)), 100 + number)
         tokens = self.read(registry, "client-bytes.Produce.tokens")
         self.assertEqual(len(tokens), 12)
         self.assertEqual((tokens["alice", ""], tokens["", "0"], tokens["", OVERFLOW]), (-50.0, 0.0, -10.0))
@@ -579,8 +561,8 @@ class SensorTests(MetersTestCase):
         registry = SensorRegistry(self.clock.seconds)
         self.meters.addSensors(registry, "x", Buckets(1.0).reads("byte-rate"))
         self.configure(DEFAULT_CLIENT)
-        self.meters.spend(by("alice", "app"), 200, self.clock.seconds())
-        self.meters.spend(by("alice", "app"), 200, self.clock.seconds())
+        self.spend(by("alice", "app"), 200)
+        self.spend(by("alice", "app"), 200)
         self.assertEqual(self.read(registry, "x.throttle-time"), {("", "app"): 2000.0})
         self.clock.advance(60.0)
         self.assertEqual(str(self.read(registry, "x.throttle-time")["", "app"]), "nan")
@@ -593,12 +575,12 @@ class SensorTests(MetersTestCase):
         registry = SensorRegistry(self.clock.seconds)
         self.meters.addSensors(registry, "x", Buckets(1.0).reads("byte-rate"))
         self.configure(DEFAULT_CLIENT)
-        self.meters.spend(by("alice", OVERFLOW), 70, self.clock.seconds())
+        self.spend(by("alice", OVERFLOW), 70)
         for number in range(10):
-            self.meters.spend(by("alice", str(number)), 20, self.clock.seconds())
+            self.spend(by("alice", str(number)), 20)
         labels = [tuple(labels) for labels, _ in registry.families["x.tokens"].read(self.clock.seconds())]
         self.assertEqual((len(labels), len(set(labels))), (10, 10))
-        self.meters.spend(by("alice", "more"), 30, self.clock.seconds())
+        self.spend(by("alice", "more"), 30)
         self.assertEqual(self.read(registry, "x.tokens")["", OVERFLOW], 50.0)
 
     def test_addresses(self) -> None:
@@ -802,9 +784,7 @@ class BucketTests(SynchronousTestCase):
         self.assertLessEqual(excess(taken, limit), max(limit * burstSeconds, 1.0) + limit * 1e-3)
 
     @settings(deadline=None)
-    @given(
-        steps=st.lists(st.tuples(st.floats(0.001, 30.0), st.floats(0.0, 1.0)), min_size=5, max_size=40),
-    )
+    @given(steps=st.lists(st.tuples(st.floats(0.001, 30.0), st.floats(0.0, 1.0)), min_size=5, max_size=40))
     def test_conformingIsFree(self, steps: list[tuple[float, float]]) -> None:
         """
         Who takes no more than the limit allows in each pause, and no more than
