@@ -15,6 +15,8 @@ _SHARING = {
     "suites": ("tests/clients/suites/",),
 }
 """What shares something that takes long to start: a session of Spark, a cluster of Kafka; or to fetch, clients."""
+_APART = tuple(f"tests/spark/test_{name}.py" for name in ("documentation_spark", "raised_limit", "workers"))
+"""What starts commands and clusters of its own there, and so need not wait for the session."""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -28,6 +30,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class SharingTogether(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             own: str = super()._split_scope(nodeid)
+            if nodeid.startswith(_APART):
+                return own
             return next((shared for shared, places in _SHARING.items() if nodeid.startswith(places)), own)
 
     return SharingTogether(config, log) if config.getoption("dist") == "loadfile" else None
