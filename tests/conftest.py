@@ -15,8 +15,8 @@ _SHARING = {
     "suites": ("tests/clients/suites/",),
 }
 """What shares something that takes long to start: a session of Spark, a cluster of Kafka; or to fetch, clients."""
-_APART = tuple(f"tests/spark/test_{name}.py" for name in ("documentation_spark", "raised_limit", "workers"))
-"""What starts commands and clusters of its own there, and so need not wait for the session."""
+_APART = tuple(f"tests/spark/test_{name}.py" for name in ("documentation_spark", "workers"))
+"""What mostly waits for commands and clusters of its own there: beside the others, and not after them."""
 
 
 @pytest.hookimpl(optionalhook=True)
