@@ -69,14 +69,20 @@ class UnitOfWork:
         self.principal: str | None = nameIn("principal", principal)
         self.clientId = nameIn("clientId", clientId)
         self.host = nameIn("peer", peer)
-        self.sentBytes = 0
+        self._sentBytes = 0
         self.delaySeconds = 0.0
         self._driver = RequestDriver(self)
         self._kind = nameIn("kind", kind)
         self._traits = traits
-        if not (isinstance(receivedBytes, int) and receivedBytes >= 0):
-            raise TypeError(f"receivedBytes={receivedBytes!r}: write a number of bytes")
-        self._receivedBytes = receivedBytes
+        self._receivedBytes = _checked("receivedBytes", receivedBytes)
+
+    @property
+    def sentBytes(self) -> int:
+        return self._sentBytes
+
+    @sentBytes.setter
+    def sentBytes(self, sizeBytes: int) -> None:
+        self._sentBytes = _checked("sentBytes", sizeBytes)
 
     def __enter__(self) -> UnitOfWork:
         """
@@ -140,3 +146,12 @@ class UnitOfWork:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._kind} of {self.clientId or self.host or 'somebody'}>"
+
+
+def _checked(name: str, sizeBytes: int) -> int:
+    """
+    @raise TypeError: if it is no number of bytes.
+    """
+    if not (isinstance(sizeBytes, int) and sizeBytes >= 0):
+        raise TypeError(f"{name}={sizeBytes!r}: write a number of bytes")
+    return sizeBytes

@@ -100,6 +100,15 @@ class WorkTests(SynchronousTestCase):
             pass
         self.assertLess(admission.control.sizeBytes, heldBytes / 10)
 
+    def test_mistakes(self) -> None:
+        """What is no number of bytes is refused where it is written, and the work is over all the same."""
+        admission = self.make()
+        for wrong in ("7", -5, 1.5, None):
+            with self.assertRaisesRegex(TypeError, "write a number of bytes"), admission.work("put") as work:
+                work.sentBytes = wrong
+            self.assertRaises(TypeError, admission.work, "put", receivedBytes=wrong)
+        self.assertEqual([each.decision for each in self.events()], [EXPIRE] * 4)
+
     def test_stopping(self) -> None:
         """A server that stops waits for work, for the grace period at most, and none may begin any more."""
         admission = self.make()
