@@ -15,8 +15,6 @@ _SHARING = {
     "suites": ("tests/clients/suites/",),
 }
 """What shares something that takes long to start: a session of Spark, a cluster of Kafka; or to fetch, clients."""
-_APART = tuple(f"tests/spark/test_{name}.py" for name in ("documentation_spark", "workers"))
-"""What mostly waits for commands and clusters of its own there: beside the others, and not after them."""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -30,8 +28,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class SharingTogether(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             own: str = super()._split_scope(nodeid)
-            if nodeid.startswith(_APART):
-                return own
             return next((shared for shared, places in _SHARING.items() if nodeid.startswith(places)), own)
 
     return SharingTogether(config, log) if config.getoption("dist") == "loadfile" else None

@@ -514,6 +514,6 @@ class ReactorTests(SynchronousTestCase):
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
-                timeout=60,
+                timeout=600,
             )
             self.assertEqual((result.returncode, result.stdout.strip()), (0, className), result.stdout)

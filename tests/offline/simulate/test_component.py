@@ -57,7 +57,8 @@ class PackedRowsTests(SynchronousTestCase):
                     links.add(os.readlink(f"/proc/self/fd/{name}"))
                 except OSError:
                     continue
-            return links
+            # Threads of other tests may still have pipes.
+            return {link for link in links if link.startswith("/")}
 
         before = descriptors()
         packed = PackedRows(ROW, 10)
