@@ -53,20 +53,20 @@ COMMANDS = (
     Command(
         "quotas",
         "See and change the limits of clients while a broker runs.",
-        "admission.commands.quotascommand.QuotasOptions",
-        "admission.commands.quotascommand.run",
+        "admission.commands.kafka.quotascommand.QuotasOptions",
+        "admission.commands.kafka.quotascommand.run",
     ),
     Command(
         "topics",
         "See the topics of a broker, and how large they are.",
-        "admission.commands.topicscommand.TopicsOptions",
-        "admission.commands.topicscommand.run",
+        "admission.commands.kafka.topicscommand.TopicsOptions",
+        "admission.commands.kafka.topicscommand.run",
     ),
     Command(
         "groups",
         "See the consumer groups of a broker, and how far they are behind.",
-        "admission.commands.groupscommand.GroupsOptions",
-        "admission.commands.groupscommand.run",
+        "admission.commands.kafka.groupscommand.GroupsOptions",
+        "admission.commands.kafka.groupscommand.run",
     ),
     Command(
         "explain",
@@ -89,20 +89,20 @@ COMMANDS = (
     Command(
         "doctor",
         "Tell whether a broker can run here, and what would help it.",
-        "admission.commands.doctorcommand.brokerOptions",
-        "admission.commands.doctorcommand.run",
+        "admission.commands.kafka.doctorcommand.brokerOptions",
+        "admission.commands.kafka.doctorcommand.run",
     ),
     Command(
         "doctor-gateway",
         "The same for a gateway.",
-        "admission.commands.doctorcommand.gatewayOptions",
-        "admission.commands.doctorcommand.run",
+        "admission.commands.kafka.doctorcommand.gatewayOptions",
+        "admission.commands.kafka.doctorcommand.run",
     ),
     Command(
         "data",
         "Check, back up or restore the data of a broker.",
-        "admission.commands.datacommand.DataOptions",
-        "admission.commands.datacommand.run",
+        "admission.commands.kafka.datacommand.DataOptions",
+        "admission.commands.kafka.datacommand.run",
     ),
     Command(
         "synth",
@@ -143,8 +143,8 @@ COMMANDS = (
     Command(
         "users",
         "Keep the password file of a broker.",
-        "admission.commands.userscommand.UsersOptions",
-        "admission.commands.userscommand.run",
+        "admission.commands.kafka.userscommand.UsersOptions",
+        "admission.commands.kafka.userscommand.run",
     ),
 )
 

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.commands.test_doctorinstallation -*-
+# -*- test-case-name: tests.unit.commands.kafka.test_doctorinstallation -*-
 """
 The doctor's checks of the installation: distributions, Java and Python for
 Spark, and plug-ins.
@@ -24,16 +24,17 @@ from twisted import plugins
 from twisted.plugin import IPlugin
 from twisted.python.modules import getModule
 
-from ..interfaces import (
+from admission.interfaces import (
     IMemoryPoolFactory,
     IMetricsExporterFactory,
     IPurgatoryFactory,
     IQuotaPolicyFactory,
     IWaitOrderFactory,
 )
-from ..offline.failures import JavaMissing
-from ..offline.sparksession import javaEnvironment
-from ..plugins import InstalledFactory, PolicyFactory
+from admission.offline.failures import JavaMissing
+from admission.offline.sparksession import javaEnvironment
+from admission.plugins import InstalledFactory, PolicyFactory
+
 from .doctormachine import Finding, Level
 
 EXTRAS = ("consumer", "spark")

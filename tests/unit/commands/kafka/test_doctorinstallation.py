@@ -1,4 +1,4 @@
-"""Tests for L{admission.commands.doctorinstallation}."""
+"""Tests for L{admission.commands.kafka.doctorinstallation}."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attrs import define
 from twisted.plugin import CachedDropin, CachedPlugin, IPlugin
 from zope.interface import implementer
 
-from admission.commands.doctorinstallation import (
+from admission.commands.kafka.doctorinstallation import (
     Dropin,
     checkCache,
     checkCompiled,
@@ -27,7 +27,7 @@ from admission.commands.doctorinstallation import (
     installedVersion,
     ownRequirements,
 )
-from admission.commands.doctormachine import Finding, Level
+from admission.commands.kafka.doctormachine import Finding, Level
 from admission.interfaces import IMemoryPoolFactory
 from admission.plugins import InstalledFactory, PolicyFactory
 from tests.kit.commandcases import FindingTestCase
