@@ -15,6 +15,7 @@ from twisted.python.reflect import namedAny
 from twisted.python.usage import Options, UsageError
 
 from .commands.console import CommandFailed, CommandGroup
+from .extras import explaining
 from .plaintext import escapeUnencodable
 
 FAILED = 1
@@ -42,7 +43,12 @@ class Command:
     run: str
 
     def makeOptions(self) -> Options:
-        options: Options = namedAny(self.options)()  # type: ignore[no-untyped-call]
+        """
+        @raise CommandFailed: if an extra is missing.
+        """
+        with explaining(self.name, CommandFailed):
+            make = namedAny(self.options)  # type: ignore[no-untyped-call]
+        options: Options = make()
         return options
 
     def resolve(self) -> Any:
@@ -204,6 +210,8 @@ def _run(arguments: list[str]) -> int:
     except UsageError as error:
         # Some messages of Twisted are whole sentences.
         return _complain(f"{str(error).rstrip('.')}; see {' '.join(_path(options))} --help", MISUSED)
+    except CommandFailed as error:
+        return _complain(str(error), FAILED)
     (command,) = (each for each in COMMANDS if each.name == options.subCommand)
     try:
         command.resolve()(options.subOptions, sys.stdin, sys.stdout)
