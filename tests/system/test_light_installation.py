@@ -251,9 +251,13 @@ class WithoutTests(LightInstallationCases):
         self.assertEqual({name for name, sentence in said.items() if sentence}, set(needing))
         for name, extra in needing.items():
             self.assertNeeds(said[name], extra)
-        status, listed, errors = self.run_(*ADMISSION, "synth", "--help-quota")
-        self.assertEqual((status, errors), (0, ""))
-        self.assertIn("producer-ids", listed)
+        for option, words in (
+            ("--help-quota", "producer-ids"),
+            ("--help-quota-type=producer-ids", "Needs admission[kafka]"),
+        ):
+            status, listed, errors = self.run_(*ADMISSION, "synth", option)
+            self.assertEqual((status, errors), (0, ""))
+            self.assertIn(words, listed)
 
     def test_kafkaAlone(self) -> None:
         """With the extra C{kafka} alone only what reads and writes recordings is missing."""
