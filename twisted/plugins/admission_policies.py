@@ -226,6 +226,8 @@ producerIds = PolicyFactory(
         with more are refused before anything is appended; with mode=throttle they
         are let in, and the user is throttled.  With shadow=yes it only counts.
 
+        Needs admission[kafka].
+
         Known ids are kept in Bloom filters of that many layers, which take
         falsePositives of all unknown ids for known, and maxBytes of memory at
         most, all users together.  windows is in how many steps the sensor of the
