@@ -24,8 +24,8 @@ from attrs import define
 from twisted.internet.defer import maybeDeferred
 from twisted.internet.task import Clock
 
-from admission.kafka.broker.log.disk import LocalDisk, LocalFile
 from admission.kafka.broker.log.segmentlog import SegmentLog
+from admission.kafka.storage.disk import LocalDisk, LocalFile
 from admission.kafka.wire.batches import HEADER_BYTES, Record, encodeBatch, readBatch
 
 from .measure import KIB, MIB, Report, cpuSeconds, inTurns, median, noCollections, ratio, run, sizeName, spreadPercent

@@ -21,7 +21,7 @@ from admission.gate.gate import buildGate
 from admission.interfaces import PolicyContext
 from admission.kafka.broker.api import produceapi
 from admission.kafka.broker.broker import Broker
-from admission.kafka.server import ANONYMOUS
+from admission.kafka.serving.server import ANONYMOUS
 from admission.kafka.wire.headers import RequestHeader, frame, parseRequestHeader
 from admission.kafka.wire.produce import PartitionResult, encodeProduceResponse, parseProduce
 from admission.kafka.wire.recordwalk import FoundRecord, RecordWalk

@@ -21,7 +21,7 @@ from twisted.internet.threads import deferToThreadPool
 from zope.interface import implementer
 
 from admission.interfaces import IMetricsExporter
-from admission.kafka.recordedcolumns import KafkaRequestEvent
+from admission.kafka.serving.recordedcolumns import KafkaRequestEvent
 from admission.metrics.registry import SensorRegistry
 from admission.recording.events import ADMIT, Origin
 from admission.recording.recorder import EventRecorder

@@ -1,5 +1,5 @@
 """
-Tests for L{admission.kafka.broker.api.quotaapi} with kafka-python, which knows the
+Tests for L{admission.kafka.serving.quotaapi} with kafka-python, which knows the
 requests but has no method for them.
 """
 

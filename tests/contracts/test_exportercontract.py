@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from admission.interfaces import IMetricsExporter
-from admission.kafka.recordedcolumns import KafkaRequestEvent
+from admission.kafka.serving.recordedcolumns import KafkaRequestEvent
 from admission.metrics.registry import SensorRegistry
 from admission.recording.events import SensorSample
 from admission.testing.exportercontract import MetricsExporterContract

@@ -31,10 +31,10 @@ from admission.control import AdmissionControl
 from admission.interfaces import FRAMES
 from admission.kafka.broker.broker import Broker
 from admission.kafka.broker.brokerbackend import BrokerBackend
+from admission.kafka.broker.brokersettings import loadSettings
 from admission.kafka.broker.log.interface import Partition, Topic
 from admission.kafka.broker.log.segmentlog import SegmentLog
-from admission.kafka.brokersettings import loadSettings
-from admission.kafka.session import KafkaSession, SessionFactory
+from admission.kafka.serving.session import KafkaSession, SessionFactory
 from admission.kafka.wire.batches import Record, encodeBatch, readBatch
 from admission.kafka.wire.versions import APIS
 from admission.testing.faketransport import FakeTransport

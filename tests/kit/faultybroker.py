@@ -17,7 +17,7 @@ from unittest.mock import patch
 from twisted.internet.base import ReactorBase
 
 from admission.kafka.broker.log import segmentlog
-from admission.kafka.broker.log.disk import LocalDisk, LocalFile
+from admission.kafka.storage.disk import LocalDisk, LocalFile
 from tests.kit.memorybroker import Reporter, main
 
 _timeOfDay = time.time

@@ -12,9 +12,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.kafka.broker.api import timelookup
 from admission.kafka.broker.api.timelookup import TimestampedOffset
-from admission.kafka.broker.log.disk import LocalDisk, LocalFile
 from admission.kafka.broker.log.interface import AppendResult, Partition
 from admission.kafka.broker.log.segmentlog import SegmentLog
+from admission.kafka.storage.disk import LocalDisk, LocalFile
 from admission.kafka.wire.batches import Record, RecordBatch, encodeBatch, readBatch, readHeader
 from admission.kafka.wire.recordwalk import FoundRecord, RecordWalk
 from admission.timeslices import Steps

@@ -23,8 +23,8 @@ from twisted.logger import FileLogObserver, formatEventAsClassicLogText, globalL
 from twisted.protocols.basic import LineOnlyReceiver
 from twisted.python.usage import Options as CommandLine
 
-from admission.kafka.options import Options
-from admission.kafka.service import BrokerService, makeService
+from admission.kafka.broker.options import Options
+from admission.kafka.broker.service import BrokerService, makeService
 from admission_plugins.bounded import Lease
 from tests.kit.fairclock import FairClock
 

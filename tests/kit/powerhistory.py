@@ -15,17 +15,12 @@ from attrs import define, field
 from twisted.internet.defer import Deferred
 from twisted.logger import capturedLogs
 
-from admission.kafka.broker.log import batchlookup, documents, partitionlog, segmentlog
-from admission.kafka.broker.log.interface import (
-    InvalidProducerEpoch,
-    LogFailed,
-    LogRefusal,
-    NoProducerId,
-    OutOfOrderSequence,
-    Partition,
-)
+from admission.kafka.broker.log import batchlookup, partitionlog, segmentlog
+from admission.kafka.broker.log.interface import InvalidProducerEpoch, NoProducerId, OutOfOrderSequence, Partition
 from admission.kafka.broker.log.partitionlog import SegmentFiles
 from admission.kafka.broker.log.segmentlog import SegmentLog
+from admission.kafka.storage import documents
+from admission.kafka.storage.itable import LogFailed, LogRefusal
 from admission.kafka.wire.batches import Record, encodeBatch, readBatch
 
 from .logfixture import TurnClock, batchesIn, storageError

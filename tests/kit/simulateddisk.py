@@ -191,7 +191,7 @@ class _Mood:
 
 class SimulatedDisk:
     """
-    L{admission.kafka.broker.log.disk.Disk} in memory.
+    L{admission.kafka.storage.disk.Disk} in memory.
 
     @ivar fault: asked before each operation whether it fails.  A write that fails has
         written a part.  After a flush of a file that fails, the disk has any part of what it
@@ -321,7 +321,7 @@ class SimulatedDisk:
         return self._time
 
     def open(self, path: str, create: bool = False) -> SimulatedFile:
-        """See L{admission.kafka.broker.log.disk.Disk}; so the others."""
+        """See L{admission.kafka.storage.disk.Disk}; so the others."""
         self._check("open", path)
         directory, name = self._parent(path)
         node = directory.names.get(name)
@@ -435,7 +435,7 @@ class SimulatedDisk:
 
 
 class SimulatedFile:
-    """L{admission.kafka.broker.log.disk.File} on a L{SimulatedDisk}."""
+    """L{admission.kafka.storage.disk.File} on a L{SimulatedDisk}."""
 
     def __init__(self, disk: SimulatedDisk, path: str, inode: _Inode, random: Random) -> None:
         self._disk = disk
@@ -445,7 +445,7 @@ class SimulatedFile:
         self._isClosed = False
 
     def write(self, buffers: Sequence[bytes | bytearray | memoryview], position: int) -> None:
-        """See L{admission.kafka.broker.log.disk.File}; so the others."""
+        """See L{admission.kafka.storage.disk.File}; so the others."""
         written = b"".join(buffers)
         wasDead = self._disk.isDead
         try:

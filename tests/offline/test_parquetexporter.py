@@ -20,7 +20,7 @@ from zope.interface.verify import verifyObject
 
 from admission import extras
 from admission.interfaces import IMetricsExporter, IMetricsExporterFactory, PolicyContext
-from admission.kafka.recordedcolumns import KafkaRequestEvent
+from admission.kafka.serving.recordedcolumns import KafkaRequestEvent
 from admission.metrics.registry import SensorRegistry
 from admission.plugins import PolicyError, buildPolicy
 from admission.recording.events import Origin, SensorSample

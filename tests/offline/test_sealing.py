@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from pyarrow import int64, list_, parquet as pq, string, timestamp
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.kafka.recordedcolumns import KafkaRequestEvent
+from admission.kafka.serving.recordedcolumns import KafkaRequestEvent
 from admission.recording.arrow import arrowTable
 from admission.recording.events import ConnectionEvent, LimitEvent, Origin, SensorSample
 from admission.recording.schema import CONNECTIONS, LIMITS, SENSORS, ColumnType

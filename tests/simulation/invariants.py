@@ -9,8 +9,8 @@ from unittest.mock import patch
 
 from admission.connection.protocol import FrameProtocol
 from admission.interfaces import FRAMES
-from admission.kafka.service import BrokerService
-from admission.kafka.session import KafkaSession
+from admission.kafka.broker.service import BrokerService
+from admission.kafka.serving.session import KafkaSession
 
 from .network import Violation
 

@@ -16,9 +16,9 @@ from admission.gate.gate import Gate
 from admission.kafka.broker.broker import Broker
 from admission.kafka.broker.brokerbackend import BrokerBackend
 from admission.kafka.broker.groups.groupstore import GroupStore
-from admission.kafka.broker.log import flushing
 from admission.kafka.broker.log.producers import ProducerStates
 from admission.kafka.broker.log.segmentlog import SegmentLog
+from admission.kafka.storage import flushing
 from admission.kafka.wire.versions import PRODUCE
 from admission_plugins.purgatory import WheelPurgatory
 

@@ -18,14 +18,15 @@ from twisted.python.failure import Failure
 
 from admission import plugins
 from admission.garbage import GarbageCollection
-from admission.kafka import kafkaservice, service as servicemodule
+from admission.kafka.broker import service as servicemodule
 from admission.kafka.broker.api import produceapi
+from admission.kafka.broker.brokersettings import loadSettings
 from admission.kafka.broker.log import segmentlog
-from admission.kafka.broker.log.interface import LogRefusal
 from admission.kafka.broker.log.segmentlog import SegmentLog
-from admission.kafka.brokersettings import loadSettings
-from admission.kafka.options import Listener
-from admission.kafka.service import BrokerConfig, BrokerService
+from admission.kafka.broker.service import BrokerConfig, BrokerService
+from admission.kafka.serving import kafkaservice
+from admission.kafka.serving.options import Listener
+from admission.kafka.storage.itable import LogRefusal
 from admission_plugins.bounded import Ledger
 from tests.kit.logfixture import storageError
 from tests.kit.powerhistory import FreeLock

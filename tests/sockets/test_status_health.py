@@ -11,11 +11,11 @@ from twisted.internet.defer import Deferred, inlineCallbacks
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.threads import deferToThread
 
-from admission.kafka.brokersettings import loadSettings
-from admission.kafka.options import Listener
-from admission.kafka.service import BrokerConfig, BrokerService
+from admission.kafka.broker.brokersettings import loadSettings
+from admission.kafka.broker.service import BrokerConfig, BrokerService
+from admission.kafka.serving.options import Listener
 from tests.kit.brokerprocess import PATIENCE_SECONDS
-from tests.unit.kafka.test_service import LOOPBACK, ServiceTestCase
+from tests.unit.kafka.broker.test_service import LOOPBACK, ServiceTestCase
 
 
 class StatusPortTestCase(ServiceTestCase):

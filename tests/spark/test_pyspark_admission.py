@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 from pyspark.sql.types import IntegerType, LongType, StructType
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.kafka.recordedcolumns import KafkaRequestEvent
+from admission.kafka.serving.recordedcolumns import KafkaRequestEvent
 from admission.recording.events import ConnectionEvent, Event, LimitEvent, Origin, SensorSample
 from admission.recording.schema import SENSORS, VERSION
 from admission.recording.segmentheader import Header

@@ -15,7 +15,7 @@ from pyarrow import parquet as pq
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import CONNECTION
-from admission.kafka.recordedcolumns import KafkaRequestEvent
+from admission.kafka.serving.recordedcolumns import KafkaRequestEvent
 from admission.offline.failures import RecordingError
 from admission.offline.recording import Recording, parseSample
 from admission.recording.events import ConnectionEvent, Event, LimitEvent

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.kafka.recordedcolumns import KafkaRequestEvent
+from admission.kafka.serving.recordedcolumns import KafkaRequestEvent
 from admission.offline.aggregate import clientMinutes, throttleMinutes
 from admission.offline.clean import clean
 from admission.offline.streaming import CHECKPOINT, appendAvailable, clientMinutesStream, throttleMinutesStream

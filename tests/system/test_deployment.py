@@ -19,9 +19,9 @@ from urllib.parse import urlsplit
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from admission.commands.kafka.doctorservers import BrokerDoctorOptions
-from admission.kafka.brokersettings import Settings
-from admission.kafka.options import Options
-from admission.kafka.serversettings import RESERVED_DESCRIPTORS
+from admission.kafka.broker.brokersettings import Settings
+from admission.kafka.broker.options import Options
+from admission.kafka.serving.serversettings import RESERVED_DESCRIPTORS
 from admission.units import parseSeconds
 from tests.kit.checkout import ROOT
 

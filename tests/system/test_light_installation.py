@@ -268,7 +268,7 @@ class WithoutTests(LightInstallationCases):
         for command in ((*TWISTD, "-n", "admission"), (*TWISTD, "-n", "admission-gateway"), (*ADMISSION, "quotas")):
             status, _, errors = self.run_(*command, "--help")
             self.assertEqual((status, errors), (0, ""))
-        self.assertEqual(self.answers(IMPORTING, "admission.kafka:Consumer", "admission.kafka.service"), {})
+        self.assertEqual(self.answers(IMPORTING, "admission.kafka:Consumer", "admission.kafka.broker.service"), {})
 
     def test_sparkAlone(self) -> None:
         """With the extra C{spark} alone recordings are made and read, the policy C{producer-ids} included."""

@@ -1,4 +1,4 @@
-"""Tests for L{admission.kafka.memoryuse}, against brokers in processes of their own."""
+"""Tests for L{admission.kafka.serving.memoryuse}, against brokers in processes of their own."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ImportTests(SynchronousTestCase):
 
     def test_off(self) -> None:
         """Pympler is not imported with the broker."""
-        program = "import sys; import admission.kafka.service; sys.exit('pympler' in sys.modules)"
+        program = "import sys; import admission.kafka.broker.service; sys.exit('pympler' in sys.modules)"
         subprocess.run([sys.executable, "-c", program], env=ENVIRONMENT, check=True, timeout=PATIENCE_SECONDS)
 
 

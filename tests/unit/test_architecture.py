@@ -22,7 +22,7 @@ from admission import (
 )
 from admission.cli import main
 from admission.kafka.broker.servedapis import SERVED
-from admission.kafka.brokersettings import loadSettings
+from admission.kafka.broker.brokersettings import loadSettings
 from admission.kafka.wire.codec import encodeResponse
 from admission.kafka.wire.versions import BY_KEY
 from admission.recording import REQUESTS, RequestEvent

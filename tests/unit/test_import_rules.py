@@ -297,7 +297,7 @@ class RulesTests(SynchronousTestCase):
     def test_noticed(self) -> None:
         """It is found however it is written."""
         for source, module, words in (
-            ("import admission.kafka.service", "admission.gate", "gate may not import kafka, only "),
+            ("import admission.kafka.broker.service", "admission.gate", "gate may not import kafka.broker, only "),
             ("from .kafka.service import makeService", "admission.gate", "gate may not import kafka, only "),
             ("def f():\n    from . import kafka", "admission.gate", "gate may not import kafka, only "),
             ("from ....kafka import options", "admission.metrics.codec.fast", "metrics may not import kafka, only "),

@@ -6,7 +6,7 @@ from admission.kafka.twistdcommand import TwistdCommand
 
 admission = TwistdCommand(
     "Admission broker",
-    "admission.kafka.service",
+    "admission.kafka.broker.service",
     "A Kafka-compatible broker behind a bounded memory pool",
     "admission",
 )

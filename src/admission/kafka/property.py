@@ -64,7 +64,7 @@ class Property:
     @ivar maximum: the largest value, as a user would write it.
     @ivar choices: the possible values, or the possible elements of a list that
         must not be empty; everything is possible if C{choices} is empty.
-    @ivar isReloaded: whether it may change while a server runs, see L{admission.kafka.reload}.
+    @ivar isReloaded: whether it may change while a server runs, see L{admission.kafka.serving.reload}.
     """
 
     name: str

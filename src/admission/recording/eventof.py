@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.test_recording -*-
+# -*- test-case-name: tests.unit.kafka.broker.test_recording -*-
 """
 Makes the event of a request that is over.
 """

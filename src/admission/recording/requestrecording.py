@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.test_recording -*-
+# -*- test-case-name: tests.unit.kafka.broker.test_recording -*-
 """
 Recording connections and requests, whatever their protocol.
 """

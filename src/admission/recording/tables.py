@@ -4,7 +4,8 @@ The recorded tables: the columns of every server, and the columns that installed
 
 A driver with further columns makes a subclass of L{RequestEvent <admission.recording.events.RequestEvent>} and names
 its columns in the entry-point group C{admission.recorded_columns}: a mapping of columns as L{Table.extended
-<admission.recording.schema.Table.extended>} takes it.
+<admission.recording.schema.Table.extended>} takes it.  Ours are known without, since Spark's workers may have this
+code from a zip, which has no entry points.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ from .schema import CONNECTIONS, LIMITS, SENSORS, Table
 
 ENTRY_POINT_GROUP = "admission.recorded_columns"
 
+OURS = (EntryPoint("kafka", "admission.kafka.serving.recordedcolumns:KAFKA_COLUMNS", ENTRY_POINT_GROUP),)
+
 
 def extendedBy(table: Table, entries: Iterable[EntryPoint]) -> Table:
     """
-    C{table} with the columns of all drivers, in the order of their names. Columns that cannot be imported, or that do
-    not fit into a record, are left out, with a warning.
+    C{table} with the columns of drivers.  Columns that cannot be imported, or that do not fit into a record, are left
+    out, with a warning; of two columns of one name, the later one.
     """
-    # Ours first: of two columns of one name, the later one is left out.
-    for entry in sorted(entries, key=lambda entry: (not entry.value.startswith("admission."), entry.name)):
+    for entry in entries:
         try:
             extended = table.extended(entry.load())
             Layout.of(extended)
@@ -38,7 +40,9 @@ def extendedBy(table: Table, entries: Iterable[EntryPoint]) -> Table:
     return table
 
 
-REQUESTS = extendedBy(schema.REQUESTS, entry_points(group=ENTRY_POINT_GROUP))
+REQUESTS = extendedBy(
+    schema.REQUESTS, (*OURS, *sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda entry: entry.name))
+)
 """One record for each request of any server; columns that its driver lacks are null, or -1."""
 
 TABLES: Sequence[Table] = (REQUESTS, CONNECTIONS, LIMITS, SENSORS)

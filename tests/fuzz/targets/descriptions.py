@@ -28,7 +28,7 @@ from admission.interfaces import (
     Request,
     Usage,
 )
-from admission.kafka.brokeroptions import parseHostPort
+from admission.kafka.serving.listenoptions import parseHostPort
 from admission.plugins import PolicyError, buildPolicy, checkPolicy, parseDescription
 from admission.units import (
     formatBytes,

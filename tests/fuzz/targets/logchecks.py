@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from twisted.internet.defer import maybeDeferred
 from twisted.logger import capturedLogs
 
-from admission.kafka.broker.log.interface import LogFailed
 from admission.kafka.broker.log.logcheck import LogReport, checkLog
 from admission.kafka.broker.log.segmentlog import SegmentLog
+from admission.kafka.storage.itable import LogFailed
 from tests.kit.logfixture import TurnClock
 
 from ..scratch import scratch

@@ -24,9 +24,10 @@ from admission.control import AdmissionControl
 from admission.kafka.broker.api.timelookup import maxTimestampOffset, offsetForTimestamp
 from admission.kafka.broker.groups.groupstate import Group, GroupTotals, Offset
 from admission.kafka.broker.groups.groupstore import GroupStore
-from admission.kafka.broker.log.interface import LogFailed, LogRefusal, Partition
+from admission.kafka.broker.log.interface import Partition
 from admission.kafka.broker.log.segmentlog import SegmentLog
-from admission.kafka.quotalimits import QuotaLimits
+from admission.kafka.serving.quotalimits import QuotaLimits
+from admission.kafka.storage.itable import LogFailed, LogRefusal
 from admission.kafka.wire.batches import HEADER_BYTES, Record, encodeBatch, readBatch, readHeader
 from tests.kit.logfixture import TurnClock, finish, goOver
 from tests.kit.simulateddisk import SimulatedDisk

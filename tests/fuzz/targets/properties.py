@@ -10,10 +10,10 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from admission.kafka.brokersettings import PROPERTIES, loadSettings
+from admission.kafka.broker.brokersettings import PROPERTIES, loadSettings
 from admission.kafka.client.consumersettings import ConsumerSettings, consumerSettings
 from admission.kafka.property import Given, SettingsError, propertiesOf
-from admission.kafka.propertyfile import readPropertyFile
+from admission.kafka.serving.propertyfile import readPropertyFile
 
 from ..scratch import scratch
 

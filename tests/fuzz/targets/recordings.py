@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 from unittest.mock import patch
 
-from admission.kafka.recordedcolumns import KafkaRequestEvent
+from admission.kafka.serving.recordedcolumns import KafkaRequestEvent
 from admission.recording.arrow import arrowTable
 from admission.recording.events import ConnectionEvent, LimitEvent, Origin, SensorSample
 from admission.recording.recordlayout import Layout

@@ -30,12 +30,12 @@ from admission.connection.hangup import HangUpWatch
 from admission.control import AdmissionControl
 from admission.kafka.broker.broker import Broker
 from admission.kafka.broker.brokerbackend import BrokerBackend
+from admission.kafka.broker.brokersettings import Settings, loadSettings
 from admission.kafka.broker.log.segmentlog import SegmentLog
-from admission.kafka.brokersettings import Settings, loadSettings
 from admission.kafka.scram import HASHES, MIN_ITERATIONS, ScramSecret
 from admission.kafka.security.checkers import ScramChecker, makePortal
 from admission.kafka.security.passwordfile import PasswordFile, Users, formatUsers
-from admission.kafka.session import KafkaSession, SessionFactory
+from admission.kafka.serving.session import KafkaSession, SessionFactory
 from admission.kafka.wire.batches import HEADER_BYTES
 from admission.kafka.wire.headers import parseRequestHeader
 from admission.kafka.wire.primitives import MalformedRequest

@@ -9,7 +9,7 @@ from random import Random
 from hypothesis import given, settings, strategies as st
 
 from admission.interfaces import DEFAULT, IQuotaPolicyFactory, PolicyContext, QuotaEntity
-from admission.kafka.quotalimits import Alteration, QuotaLimits
+from admission.kafka.serving.quotalimits import Alteration, QuotaLimits
 from admission.offline.simulate.identity import Fidelity
 from admission.plugins import buildPolicy
 from admission.recording.events import Origin
@@ -17,7 +17,7 @@ from tests.kit.admitted import advanceTo
 from tests.kit.brokerfixture import batchOf, produceFields, requestOf
 from tests.kit.identitygate import assertAsRecorded, gate, readRecording
 from tests.kit.recordings import writeRecording
-from tests.unit.kafka.test_recording import RecordedTestCase
+from tests.unit.kafka.broker.test_recording import RecordedTestCase
 
 OBEYS, IGNORES, PIPELINES = "obeys", "ignores", "pipelines"
 """A client waits as long as it is told, or thinks from when it has its answer, or sends whatever is answered."""

@@ -8,7 +8,7 @@ from typing import Any
 from attrs import Factory, field, frozen
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.kafka.brokersettings import Settings
+from admission.kafka.broker.brokersettings import Settings
 from admission.kafka.client.consumersettings import ConsumerSettings
 from admission.kafka.gateway.gatewaysettings import GatewaySettings
 from admission.kafka.property import (
@@ -37,7 +37,7 @@ from admission.kafka.property import (
     setting,
     unlimited,
 )
-from admission.kafka.serversettings import ServerSettings
+from admission.kafka.serving.serversettings import ServerSettings
 from tests.kit.checkout import ROOT
 
 

@@ -11,7 +11,7 @@ from attrs import evolve, fields
 from hypothesis import given, strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.kafka.recordedcolumns import KAFKA_COLUMNS, KafkaRequestEvent
+from admission.kafka.serving.recordedcolumns import KAFKA_COLUMNS, KafkaRequestEvent
 from admission.recording import schema
 from admission.recording.events import (
     UNKNOWN,

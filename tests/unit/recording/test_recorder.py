@@ -11,7 +11,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import QuotaEntity
-from admission.kafka.recordedcolumns import KafkaRequestEvent
+from admission.kafka.serving.recordedcolumns import KafkaRequestEvent
 from admission.metrics.histogram import Histogram
 from admission.metrics.registry import SensorRegistry
 from admission.recording.events import ConnectionEvent, LimitEvent, Origin, SensorSample

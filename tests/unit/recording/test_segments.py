@@ -11,7 +11,7 @@ from typing import Any
 from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.kafka.recordedcolumns import KafkaRequestEvent
+from admission.kafka.serving.recordedcolumns import KafkaRequestEvent
 from admission.recording.events import REJECT, ConnectionEvent, LimitEvent, Origin, SensorSample
 from admission.recording.recordlayout import SLOT_BYTES
 from admission.recording.schema import CONNECTIONS, LIMITS, OVERFLOW, SENSORS, VERSION

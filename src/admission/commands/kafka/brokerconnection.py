@@ -18,10 +18,10 @@ from twisted.python.usage import UsageError
 
 from admission.boundedfile import readBounded
 from admission.clock import MonotonicClock
-from admission.kafka.brokeroptions import parseHostPort
 from admission.kafka.client.clientconnection import ClientConnection, ConnectionSettings, connect
 from admission.kafka.client.errors import AuthenticationFailed, BrokerRefused, ClientError, UnsupportedApi
 from admission.kafka.client.sasl import MECHANISMS, SCRAM_SHA_512, Credentials
+from admission.kafka.serving.listenoptions import parseHostPort
 
 from ..console import CommandFailed, CommandOptions, chosen, parseTimeout
 

@@ -13,10 +13,10 @@ from typing import Any, ClassVar, TextIO
 from twisted.python.usage import UsageError
 
 from admission.kafka.broker.groups.groupstore import committedOffsets
-from admission.kafka.broker.log.datadirectory import DOCUMENTS, PARTITIONS, lockHolder
-from admission.kafka.broker.log.interface import LogRefusal
 from admission.kafka.broker.log.logbackup import LogBackup, copiedBytes, copyLog, markUnclean, refuseOccupied
 from admission.kafka.broker.log.logcheck import LogReport, Problem, checkLog, described, logBytes
+from admission.kafka.storage.datadirectory import DOCUMENTS, PARTITIONS, lockHolder
+from admission.kafka.storage.itable import LogRefusal
 from admission.plaintext import printable, table
 from admission.units import roundedBytes
 

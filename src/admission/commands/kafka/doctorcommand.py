@@ -23,10 +23,10 @@ from twisted.internet.protocol import ServerFactory
 from twisted.python.usage import Options
 
 from admission._version import isCompiled
-from admission.kafka.broker.log.datadirectory import lockHolder
-from admission.kafka.brokeroptions import BrokerOptions
-from admission.kafka.brokersettings import Settings, loadSettings
-from admission.kafka.serversettings import ServerSettings
+from admission.kafka.broker.brokersettings import Settings, loadSettings
+from admission.kafka.serving.listenoptions import BrokerOptions
+from admission.kafka.serving.serversettings import ServerSettings
+from admission.kafka.storage.datadirectory import lockHolder
 from admission.memorylimit import memoryLimitBytes
 from admission.plaintext import printable, table
 from admission.plugins import ENTRY_POINT_GROUP, listFactories

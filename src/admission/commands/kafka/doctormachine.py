@@ -21,8 +21,8 @@ from pathlib import Path
 
 from attrs import frozen
 
-from admission.kafka.broker.log.datadirectory import lockHolder
-from admission.kafka.serversettings import RESERVED_DESCRIPTORS, ServerSettings
+from admission.kafka.serving.serversettings import RESERVED_DESCRIPTORS, ServerSettings
+from admission.kafka.storage.datadirectory import lockHolder
 from admission.plaintext import printable
 from admission.plugins import PolicyError, parseDescription
 from admission.units import roundedBytes, roundedSeconds

@@ -13,11 +13,12 @@ from twisted.internet.task import Clock
 from twisted.python.usage import Options
 
 from admission.interfaces import ITryOut
+from admission.kafka.broker.options import Options as BrokerOptions
+from admission.kafka.broker.service import makeService as makeBroker
 from admission.kafka.gateway.gatewayoptions import GatewayOptions
 from admission.kafka.gateway.gatewayservice import makeService as makeGateway
-from admission.kafka.kafkaservice import KafkaService
-from admission.kafka.options import Listener, Options as BrokerOptions, buildExporters
-from admission.kafka.service import makeService as makeBroker
+from admission.kafka.serving.kafkaservice import KafkaService
+from admission.kafka.serving.options import Listener, buildExporters
 
 from ..console import CommandOptions, parseTimeout
 from ..statusport import parseStatus

@@ -18,16 +18,16 @@ from admission.names import boundedName
 from admission.policyfailure import FAILURES
 from admission.timeslices import SLICE_SECONDS, Places, Steps, TimeSlices
 
-from ..brokersettings import Settings
-from ..kafkarequest import KafkaRequest
-from ..quotalimits import QuotaLimits
 from ..security.login import Logins
 from ..security.superusers import SuperUsers
-from ..server import Server
+from ..serving.kafkarequest import KafkaRequest
+from ..serving.quotalimits import QuotaLimits
+from ..serving.server import Server
+from ..storage.holdings import RefusedShares
 from ..wire.recordwalk import FoundRecord, RecordWalk
+from .brokersettings import Settings
 from .groups.groupcoordinator import GroupCoordinator
 from .groups.groupstate import GroupLimits
-from .holdings import RefusedShares
 from .log.interface import ILog, Partition
 
 

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.test_session -*-
+# -*- test-case-name: tests.unit.kafka.serving.test_session -*-
 """
 Answers the requests of a session from the log, the groups and the limits of the broker.
 """
@@ -19,18 +19,11 @@ from admission.gate.answerroom import SMALL_ANSWER_BYTES
 from admission.interfaces import ADMITTED, NOTHING, PARKED, RESPONSES, ILease
 from admission.timeslices import Steps, begun
 
-from ..kafkarequest import KafkaRequest, groupOf
 from ..security import saslapi
 from ..security.login import Authenticator
-from ..session import Backend, KafkaSession, whyRejected
-from ..wire.codec import (
-    decodeCounted,
-    decodeRequest,
-    encodeInSteps,
-    encodeResponse,
-    isSmallResponse,
-    withThrottleTime,
-)
+from ..serving.kafkarequest import KafkaRequest, groupOf
+from ..serving.session import Backend, KafkaSession, whyRejected
+from ..wire.codec import decodeCounted, decodeRequest, encodeInSteps, encodeResponse, isSmallResponse, withThrottleTime
 from ..wire.guard import countElements
 from ..wire.headers import frame
 from ..wire.primitives import MalformedRequest

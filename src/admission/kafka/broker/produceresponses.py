@@ -18,8 +18,8 @@ from admission.connection.pauses import Pause
 from admission.interfaces import PARKED, ILease
 from admission.operations import waitFor
 
-from ..kafkarequest import KafkaRequest
-from ..session import KafkaSession
+from ..serving.kafkarequest import KafkaRequest
+from ..serving.session import KafkaSession
 from ..wire.headers import frame
 from ..wire.produce import encodeProduceResponse
 from ..wire.throttletime import throttleTimeMs

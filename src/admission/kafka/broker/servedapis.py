@@ -12,7 +12,9 @@ from attrs import frozen
 from admission.interfaces import Refusal
 from admission.timeslices import Steps
 
-from ..kafkarequest import KafkaRequest
+from ..serving import quotaapi
+from ..serving.kafkarequest import KafkaRequest
+from ..serving.refusals import refusedProducerId
 from .api import (
     authorization,
     configapi,
@@ -23,7 +25,6 @@ from .api import (
     metadataapi,
     offsetapi,
     produceapi,
-    quotaapi,
     replicaapi,
     topicapi,
     transactionapi,
@@ -62,7 +63,7 @@ class ServedApi:
 
 
 SERVED: Mapping[str, ServedApi] = {
-    "AlterClientQuotas": ServedApi(quotaapi.alterClientQuotas, Refusal.NEVER, forbid=authorization.quotasForbidden),
+    "AlterClientQuotas": ServedApi(quotaapi.alterClientQuotas, Refusal.NEVER, forbid=quotaapi.quotasForbidden),
     "AlterConfigs": ServedApi(configapi.alterConfigs, forbid=authorization.configsForbidden),
     "AlterUserScramCredentials": ServedApi(
         credentialapi.alterUserScramCredentials, Refusal.NEVER, forbid=authorization.credentialsForbidden
@@ -89,7 +90,7 @@ SERVED: Mapping[str, ServedApi] = {
     "FindCoordinator": ServedApi(metadataapi.findCoordinator),
     "Heartbeat": ServedApi(groupapi.heartbeat),
     "IncrementalAlterConfigs": ServedApi(configapi.incrementalAlterConfigs, forbid=authorization.configsForbidden),
-    "InitProducerId": ServedApi(produceapi.initProducerId, Refusal.ERROR, produceapi.refusedProducerId),
+    "InitProducerId": ServedApi(produceapi.initProducerId, Refusal.ERROR, refusedProducerId),
     "JoinGroup": ServedApi(groupapi.joinGroup),
     "LeaveGroup": ServedApi(groupapi.leaveGroup, Refusal.NEVER),
     "ListConfigResources": ServedApi(configapi.listConfigResources),

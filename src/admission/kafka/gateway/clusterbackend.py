@@ -18,12 +18,12 @@ from twisted.internet.defer import Deferred
 from admission.connection.pauses import Pause
 from admission.interfaces import ADMITTED, CONNECTIONS, PARKED, RESPONSES, Decision, Refusal
 
-from ..broker.api import quotaapi
-from ..broker.api.authorization import quotasForbidden
-from ..broker.api.produceapi import refusedProducerId
-from ..kafkarequest import KafkaRequest
 from ..security.login import SERVED_BEFORE_LOGIN
-from ..session import Backend, KafkaSession
+from ..serving import quotaapi
+from ..serving.kafkarequest import KafkaRequest
+from ..serving.quotaapi import quotasForbidden
+from ..serving.refusals import refusedProducerId
+from ..serving.session import Backend, KafkaSession
 from ..wire.addresses import metadataHead, withAddresses
 from ..wire.codec import decodeRequest, encodeResponse
 from ..wire.headers import frame, hasResponseTags

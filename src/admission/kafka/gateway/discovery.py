@@ -14,7 +14,7 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 from ..client.clientconnection import ClientConnection, ConnectionSettings, connectTo
-from ..kafkarequest import Address
+from ..serving.kafkarequest import Address
 from .gateway import Gateway
 
 LOGGED_SECONDS = 60.0

@@ -17,9 +17,9 @@ from twisted.python.failure import Failure
 from admission.connection.link import PLAIN_CONNECTION_BYTES
 from admission.names import boundedName
 
-from ..kafkarequest import Address
 from ..security.superusers import SuperUsers
-from ..server import Server
+from ..serving.kafkarequest import Address
+from ..serving.server import Server
 from .gatewaysettings import GatewaySettings
 from .knownproducers import KnownProducers
 from .nodelink import NodeLink

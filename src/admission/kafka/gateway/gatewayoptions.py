@@ -17,10 +17,10 @@ from twisted.python.usage import UsageError
 
 from admission.boundedfile import readBounded
 
-from ..brokeroptions import parseHostPort
 from ..client.sasl import Credentials
-from ..kafkarequest import Address
-from ..options import Listener, ServerOptions, checkFiles, endpointOf
+from ..serving.kafkarequest import Address
+from ..serving.listenoptions import parseHostPort
+from ..serving.options import Listener, ServerOptions, checkFiles, endpointOf
 from .gateway import EndpointMaker
 from .gatewaysettings import GatewaySettings, loadGatewaySettings
 from .nodes import NodePorts

@@ -18,14 +18,14 @@ from admission.connection.link import PLAIN_CONNECTION_BYTES
 from admission.control import AdmissionControl
 from admission.gate.gate import Gate
 
-from ..broker.log.interface import ILog, LogRefusal
-from ..broker.log.segmentlog import SegmentLog
 from ..client.clientconnection import ConnectionSettings
 from ..client.sasl import Credentials
-from ..kafkaservice import CannotStart, KafkaService, ServerConfig
-from ..options import Listener, buildOrder
-from ..quotalimits import QuotaLimits
-from ..session import KafkaSession
+from ..serving.kafkaservice import CannotStart, KafkaService, ServerConfig
+from ..serving.options import Listener, buildOrder
+from ..serving.quotalimits import QuotaLimits
+from ..serving.session import KafkaSession
+from ..storage.itable import LogRefusal
+from ..storage.tablestore import TableStore
 from .clusterbackend import ClusterBackend
 from .discovery import Discovery
 from .gateway import Gateway
@@ -87,9 +87,9 @@ class GatewayStore:
     The limits of a gateway are in a log, and the producers that it knows are in a file.
     """
 
-    def __init__(self, log: ILog, known: KnownProducers) -> None:
-        self.table = log.table
-        self.whenFlushed = log.whenFlushed
+    def __init__(self, store: TableStore, known: KnownProducers) -> None:
+        self.table = store.table
+        self.whenFlushed = store.whenFlushed
         self._known = known
 
     def producers(self) -> Iterator[tuple[str, int]]:
@@ -148,8 +148,7 @@ class GatewayService(KafkaService):
             PLAIN_CONNECTION_BYTES if config.upstream.options is None else TLS_CONNECTION_BYTES,
         )
         try:
-            # Limits are kept as the broker keeps them, in a log without records.
-            store = SegmentLog(config.dataPath, clock, wallSeconds, self._deferToThread)
+            store = TableStore(config.dataPath, clock, self._deferToThread)
         except (LogRefusal, OSError) as error:
             raise CannotStart(
                 f"admission: limits that are set at run time cannot be kept: {error}; --data chooses where"

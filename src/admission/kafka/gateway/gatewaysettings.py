@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from attrs import frozen
 
 from ..property import DURATION, INTEGER, setting
-from ..serversettings import ServerSettings, load
+from ..serving.serversettings import ServerSettings, load
 
 
 @frozen(kw_only=True)

@@ -17,7 +17,7 @@ from admission.connection.factory import AdmittedFactory, peerName
 from admission.metrics.registry import SensorRegistry
 from admission.status.sections import Section, shortened
 
-from ..serverstatus import ServerStatus
+from ..serving.serverstatus import ServerStatus
 from .discovery import Discovery
 from .gateway import Gateway
 from .nodes import Node

@@ -18,8 +18,8 @@ from twisted.logger import Logger
 
 from admission.boundedfile import readBounded
 
-from ..broker.holdings import Holdings
-from ..broker.log.flushing import DeferToThread
+from ..storage.flushing import DeferToThread
+from ..storage.holdings import Holdings
 
 MAX_PRODUCERS: Final = 100_000
 """How many are remembered; of users that have more than the mean, those that were used longest ago are forgotten."""

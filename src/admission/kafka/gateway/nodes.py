@@ -15,8 +15,8 @@ from twisted.logger import Logger
 from admission.interfaces import IWaitOrder
 from admission.policyfailure import FAILURES
 
-from ..kafkarequest import Address
-from ..session import IShareWaiter
+from ..serving.kafkarequest import Address
+from ..serving.session import IShareWaiter
 
 MOVE_LOGGED_SECONDS: Final = 1.0
 """How often it is logged, at most, that a node has moved."""

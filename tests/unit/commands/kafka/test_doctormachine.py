@@ -28,9 +28,9 @@ from admission.commands.kafka.doctormachine import (
     checkStatus,
     fileSystemOf,
 )
-from admission.kafka.broker.log.disk import DirectoryLock
-from admission.kafka.brokersettings import loadSettings
-from admission.kafka.serversettings import RESERVED_DESCRIPTORS
+from admission.kafka.broker.brokersettings import loadSettings
+from admission.kafka.serving.serversettings import RESERVED_DESCRIPTORS
+from admission.kafka.storage.disk import DirectoryLock
 from tests.kit.commandcases import FindingTestCase
 
 GIB = 1 << 30

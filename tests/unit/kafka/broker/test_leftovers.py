@@ -9,7 +9,7 @@ from typing import Any
 
 from admission.kafka.broker.groups.groupstate import Group
 from admission.kafka.broker.groups.member import Participant
-from admission.kafka.kafkarequest import KafkaRequest
+from admission.kafka.serving.kafkarequest import KafkaRequest
 from admission.kafka.wire.codec import Rows
 from tests.kit.brokerfixture import BrokerTestCase, Client, framed, requestFrame
 from tests.kit.costlyrequests import UNKNOWN, joining

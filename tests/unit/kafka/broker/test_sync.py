@@ -12,7 +12,7 @@ from admission.connection.driver import FAILED
 from admission.connection.pauses import Pause
 from admission.interfaces import PARKED
 from admission.kafka.broker import produceresponses
-from admission.kafka.session import KafkaSession
+from admission.kafka.serving.session import KafkaSession
 from admission.kafka.wire.produce import encodeProduceResponse
 from admission.request import ServerRequest
 from tests.kit.brokerfixture import BrokerTestCase, Client, batchOf, produceFields, requestOf

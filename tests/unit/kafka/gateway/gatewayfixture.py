@@ -30,8 +30,8 @@ from admission.kafka.gateway.gateway import Gateway
 from admission.kafka.gateway.gatewaysettings import loadGatewaySettings
 from admission.kafka.gateway.nodelink import NodeLink
 from admission.kafka.gateway.nodes import NodePorts, Nodes
-from admission.kafka.kafkarequest import Address
-from admission.kafka.session import KafkaSession, SessionFactory
+from admission.kafka.serving.kafkarequest import Address
+from admission.kafka.serving.session import KafkaSession, SessionFactory
 from admission.kafka.wire.codec import encodeEntity
 from admission.kafka.wire.headers import parseRequestHeader
 from admission.kafka.wire.relayedapis import RELAYED_APIS, RELAYED_FLEXIBLE_FROM

@@ -14,24 +14,15 @@ from admission.connection.pauses import UNANSWERED, Pause
 from admission.interfaces import ADMITTED, FRAMES, Decision
 from admission.kafka.broker.log.segmentlog import SegmentLog
 from admission.kafka.gateway import clusterbackend
-from admission.kafka.gateway.clusterbackend import (
-    COLLECTED_BYTES,
-    LARGEST_COLLECTED_BYTES,
-    UNANSWERED_BYTES,
-)
-from admission.kafka.kafkaevents import kafkaEventOf
-from admission.kafka.kafkarequest import Address, KafkaRequest
-from admission.kafka.quotalimits import QuotaLimits
-from admission.kafka.recordedcolumns import KafkaRequestEvent
-from admission.kafka.server import ANONYMOUS
-from admission.kafka.session import KafkaSession
+from admission.kafka.gateway.clusterbackend import COLLECTED_BYTES, LARGEST_COLLECTED_BYTES, UNANSWERED_BYTES
+from admission.kafka.serving.kafkaevents import kafkaEventOf
+from admission.kafka.serving.kafkarequest import Address, KafkaRequest
+from admission.kafka.serving.quotalimits import QuotaLimits
+from admission.kafka.serving.recordedcolumns import KafkaRequestEvent
+from admission.kafka.serving.server import ANONYMOUS
+from admission.kafka.serving.session import KafkaSession
 from admission.kafka.wire.addresses import metadataHead
-from tests.kit.brokerfixture import (
-    batchOf,
-    framed,
-    produceFields,
-    requestFrame,
-)
+from tests.kit.brokerfixture import batchOf, framed, produceFields, requestFrame
 from tests.unit.kafka.gateway.gatewayfixture import (
     API_KEYS,
     BASE_PORT,

@@ -7,7 +7,7 @@ from typing import Any
 
 from admission.kafka.client.clientconnection import ConnectionSettings
 from admission.kafka.gateway.discovery import LARGEST_ANSWER_BYTES, LOGGED_SECONDS, MAX_NODES, Discovery
-from admission.kafka.kafkarequest import Address
+from admission.kafka.serving.kafkarequest import Address
 from tests.unit.kafka.gateway.gatewayfixture import API_KEYS, UPSTREAM, GatewayTestCase, PlayedNode, addressOf
 
 REFRESH_SECONDS = 5.0

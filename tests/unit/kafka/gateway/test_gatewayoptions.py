@@ -15,7 +15,7 @@ from admission.kafka.gateway import gatewayoptions
 from admission.kafka.gateway.gatewayoptions import GatewayOptions, Upstream, ephemeralPorts, parseUpstream
 from admission.kafka.gateway.gatewaysettings import loadGatewaySettings
 from admission.kafka.gateway.nodes import NodePorts
-from admission.kafka.kafkarequest import Address
+from admission.kafka.serving.kafkarequest import Address
 
 ROOMY = ("--set", "queued.max.request.bytes=1GiB")
 UPSTREAM = ("--upstream", "k1:9092")

@@ -13,7 +13,7 @@ from zope.interface import implementer
 
 from admission.interfaces import ILease
 from admission.kafka.gateway.nodes import MOVE_LOGGED_SECONDS, IShareWaiter, Node, NodePorts, Nodes
-from admission.kafka.kafkarequest import Address
+from admission.kafka.serving.kafkarequest import Address
 from admission_plugins.orders import FirstInFirstOut, HolderRounds
 
 

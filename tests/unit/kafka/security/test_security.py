@@ -30,8 +30,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
+from admission.kafka.broker.options import Options
 from admission.kafka.client.sasl import Credentials, ScramConversation
-from admission.kafka.options import Options
 from admission.kafka.scram import HASHES, MIN_ITERATIONS, ScramExchange
 from admission.kafka.security.checkers import PASSWORDS_AT_ONCE, SUPPORTED, ScramChecker, SeveralCheckers, makePortal
 from admission.kafka.security.credentials import (
@@ -45,7 +45,7 @@ from admission.kafka.security.credentials import (
 from admission.kafka.security.login import MAX_REQUESTS_BEFORE_LOGIN, Logins
 from admission.kafka.security.mutualtls import subjectName
 from admission.kafka.security.passwordfile import PasswordFile, Users, formatUsers
-from admission.kafka.server import ANONYMOUS
+from admission.kafka.serving.server import ANONYMOUS
 from admission.kafka.wire.versions import API_VERSIONS
 from admission.testing.faketransport import FakeTLSTransport
 from tests.kit.brokerfixture import API_KEYS, BrokerTestCase, Client, batchOf, requestOf

@@ -10,12 +10,13 @@ about groups have no room for a reason at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from admission.kafka.kafkarequest import KafkaRequest
+from admission.kafka.serving.kafkarequest import KafkaRequest
+from admission.kafka.serving.refusals import refusedEach
 from admission.kafka.wire.codec import Rows
 
 from ..broker import Broker
@@ -74,25 +75,13 @@ def describeAcls(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     }
 
 
-def quotasForbidden(request: KafkaRequest, reason: str) -> Mapping[str, Any]:
-    """
-    The answer to AlterClientQuotas.
-    """
-
-    def describe(entry: Any) -> dict[str, Any]:
-        entity = [{"entity_type": each.entity_type, "entity_name": each.entity_name} for each in entry.entity]
-        return {"entity": entity, "error_code": ErrorCode.cluster_authorization_failed}
-
-    return {"entries": _explained(request.entity.entries, describe, reason)}
-
-
 def creationForbidden(request: KafkaRequest, reason: str) -> Mapping[str, Any]:
     """
     The answer to CreateTopics.
     """
     names = dict.fromkeys(topic.name for topic in request.entity.topics)
     nothing = {"num_partitions": -1, "replication_factor": -1}
-    return {"topics": _explained(names, lambda name: {**_topic(name), **nothing}, reason)}
+    return {"topics": refusedEach(names, lambda name: {**_topic(name), **nothing}, reason)}
 
 
 def partitionsForbidden(request: KafkaRequest, reason: str) -> Mapping[str, Any]:
@@ -100,7 +89,7 @@ def partitionsForbidden(request: KafkaRequest, reason: str) -> Mapping[str, Any]
     The answer to CreatePartitions.
     """
     names = dict.fromkeys(topic.name for topic in request.entity.topics)
-    return {"results": _explained(names, _topic, reason)}
+    return {"results": refusedEach(names, _topic, reason)}
 
 
 def deletionForbidden(request: KafkaRequest, reason: str) -> Mapping[str, Any]:
@@ -112,7 +101,7 @@ def deletionForbidden(request: KafkaRequest, reason: str) -> Mapping[str, Any]:
         wanted = dict.fromkeys((topic.name, topic.topic_id) for topic in entity.topics)
     else:
         wanted = dict.fromkeys((name, None) for name in entity.topic_names)
-    return {"responses": _explained(wanted, lambda topic: {**_topic(topic[0]), "topic_id": topic[1]}, reason)}
+    return {"responses": refusedEach(wanted, lambda topic: {**_topic(topic[0]), "topic_id": topic[1]}, reason)}
 
 
 def configsForbidden(request: KafkaRequest, reason: str) -> Mapping[str, Any]:
@@ -127,7 +116,7 @@ def configsForbidden(request: KafkaRequest, reason: str) -> Mapping[str, Any]:
         return {"resource_type": resourceType, "resource_name": name, "error_code": errorCode}
 
     resources = dict.fromkeys((each.resource_type, each.resource_name) for each in request.entity.resources)
-    return {"responses": _explained(resources, describe, reason)}
+    return {"responses": refusedEach(resources, describe, reason)}
 
 
 def recordsForbidden(request: KafkaRequest, reason: str) -> Mapping[str, Any]:
@@ -168,7 +157,7 @@ def credentialsForbidden(request: KafkaRequest, reason: str) -> Mapping[str, Any
     """
     names = dict.fromkeys(each.name for each in (*request.entity.deletions, *request.entity.upsertions))
     errorCode = ErrorCode.cluster_authorization_failed
-    return {"results": _explained(names, lambda name: {"user": name, "error_code": errorCode}, reason)}
+    return {"results": refusedEach(names, lambda name: {"user": name, "error_code": errorCode}, reason)}
 
 
 def groupsForbidden(request: KafkaRequest, reason: str) -> Mapping[str, Any]:
@@ -189,15 +178,3 @@ def offsetsForbidden(request: KafkaRequest, reason: str) -> Mapping[str, Any]:
 
 def _topic(name: str | None) -> dict[str, Any]:
     return {"name": name, "error_code": ErrorCode.topic_authorization_failed}
-
-
-def _explained(things: Iterable[T], describe: Callable[[T], dict[str, Any]], reason: str) -> Rows[T]:
-    listed = list(things)
-
-    def explained(thing: T) -> dict[str, Any]:
-        described = describe(thing)
-        if thing is listed[0]:
-            described["error_message"] = reason
-        return described
-
-    return Rows(listed, explained)

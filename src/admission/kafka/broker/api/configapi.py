@@ -11,15 +11,17 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from admission.kafka.brokersettings import PROPERTIES
-from admission.kafka.kafkarequest import KafkaRequest
+from admission.kafka.serving.kafkarequest import KafkaRequest
+from admission.kafka.serving.refusals import Refused, errorOf, repeated
+from admission.kafka.storage.itable import LogRefusal
 from admission.kafka.wire.codec import Rows
 from admission.timeslices import Steps
 
 from ..broker import Answer, Broker, Waiting
-from ..log.interface import InvalidTopicConfig, LogRefusal
+from ..brokersettings import PROPERTIES
+from ..log.interface import InvalidTopicConfig
 from .configvalues import SOURCE_STATIC_BROKER, ConfigValue, brokerValues, topicValues
-from .refusals import Refused, errorOf, onceFlushed, repeated
+from .onceflushed import onceFlushed
 from .topicconfigs import TOPIC_CONFIGS, TYPE_LIST, TYPE_STRING, checkConfigs
 
 _TOPIC = 2

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Final, NamedTuple
 
-from admission.kafka.brokersettings import PROPERTIES, Settings
 from admission.kafka.property import Property
 
+from ..brokersettings import PROPERTIES, Settings
 from .topicconfigs import TopicConfig
 
 SOURCE_TOPIC: Final = 1

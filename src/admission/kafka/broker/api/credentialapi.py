@@ -13,15 +13,15 @@ from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from admission.kafka.kafkarequest import KafkaRequest
 from admission.kafka.scram import HASHES, MAX_ITERATIONS, MIN_ITERATIONS, ScramSecret
 from admission.kafka.security.checkers import ScramChecker
 from admission.kafka.security.credentials import IScramCredentials
 from admission.kafka.security.passwordfile import PasswordFileError, Users, checkName
+from admission.kafka.serving.kafkarequest import KafkaRequest
+from admission.kafka.serving.refusals import Refused, errorOf, repeated
 from admission.kafka.wire.codec import Rows
 
 from ..broker import Answer, Broker, Waiting
-from .refusals import Refused, errorOf, repeated
 
 _MECHANISMS: Final[Mapping[int, str]] = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 _NUMBERS: Final = {name: number for number, name in _MECHANISMS.items()}

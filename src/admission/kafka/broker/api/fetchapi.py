@@ -18,14 +18,15 @@ from twisted.python.failure import Failure
 from admission.clock import wholeMicroseconds
 from admission.gate.answerroom import SMALL_ANSWER_BYTES
 from admission.interfaces import NOTHING, RESPONSES, ILease
-from admission.kafka.kafkarequest import KafkaRequest
+from admission.kafka.serving.kafkarequest import KafkaRequest
+from admission.kafka.serving.refusals import Refused, repeated
+from admission.kafka.storage.itable import LogRefusal
 from admission.kafka.wire.fetch import FetchedPartition, FetchedTopic, encodeFetchResponse
 from admission.operations import waitFor
 from admission.timeslices import Steps
 
 from ..broker import DRAINED, Answer, Body, Broker, GoOver, Waiting
-from ..log.interface import LogRefusal, Partition, Topic
-from .refusals import Refused, repeated
+from ..log.interface import Partition, Topic
 from .timelookup import maxTimestampOffset, offsetForTimestamp
 from .topicapi import partitionIn, topicById
 

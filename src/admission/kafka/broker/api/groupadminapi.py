@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.python.failure import Failure
 
-from admission.kafka.kafkarequest import KafkaRequest
+from admission.kafka.serving.kafkarequest import KafkaRequest
 from admission.kafka.wire.codec import Rows
 from admission.timeslices import Steps
 

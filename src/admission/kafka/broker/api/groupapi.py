@@ -13,7 +13,7 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.python.failure import Failure
 
 from admission.interfaces import PARKED
-from admission.kafka.kafkarequest import KafkaRequest
+from admission.kafka.serving.kafkarequest import KafkaRequest
 from admission.timeslices import Steps
 
 from ..broker import Answer, Broker, Waiting, Work

@@ -14,15 +14,16 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from admission.kafka.kafkarequest import KafkaRequest
+from admission.kafka.serving.kafkarequest import KafkaRequest
+from admission.kafka.storage.itable import LogRefusal
 from admission.kafka.wire.codec import Rows
 from admission.kafka.wire.versions import advertised
 from admission.timeslices import Steps
 
 from ..broker import Answer, Broker, Waiting
-from ..log.interface import LogRefusal, Partition, Topic
+from ..log.interface import Partition, Topic
 from .authorization import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, authorizedOperations
-from .refusals import NO_TRANSACTIONS, onceFlushed
+from .onceflushed import NO_TRANSACTIONS, onceFlushed
 from .topicapi import createTopic, topicById
 
 _GROUP = 0

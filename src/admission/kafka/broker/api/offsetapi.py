@@ -11,14 +11,15 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 from twisted.internet.defer import maybeDeferred
 
-from admission.kafka.kafkarequest import KafkaRequest
+from admission.kafka.serving.kafkarequest import KafkaRequest
+from admission.kafka.storage.itable import LogRefusal
 from admission.kafka.wire.codec import Rows
 from admission.timeslices import Steps
 
 from ..broker import Answer, Broker, Waiting
 from ..groups.groupstate import Group, Offset
 from ..groups.subscriptions import CONSUMER_PROTOCOL_TYPE
-from ..log.interface import LogRefusal, Partition
+from ..log.interface import Partition
 from .groupapi import memberRequest, refusalOf
 from .topicapi import partitionIn
 

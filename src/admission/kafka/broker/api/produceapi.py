@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from admission.kafka.kafkarequest import KafkaRequest
+from admission.kafka.serving.kafkarequest import KafkaRequest
+from admission.kafka.serving.refusals import reasonOf
+from admission.kafka.storage.itable import LogRefusal
 from admission.kafka.wire.batches import HEADER_BYTES, BatchRefused, RecordBatch, readBatch, stampBatch
 from admission.kafka.wire.compression import CHUNK_BYTES, LZ4, decompressed, decompressionBytes, hasLinkedBlocks
 from admission.kafka.wire.produce import PartitionResult, ProducedPartition, ProduceRequest, refuseAll
@@ -18,8 +20,8 @@ from admission.kafka.wire.recordwalk import ANY_TIME, RECORDS_AT_ONCE, RecordWal
 from admission.timeslices import Steps
 
 from ..broker import Broker, GoOver
-from ..log.interface import LogRefusal, Partition
-from .refusals import NO_TRANSACTIONS, reasonOf
+from ..log.interface import Partition
+from .onceflushed import NO_TRANSACTIONS
 from .topicapi import partitionIn
 from .topicconfigs import hasAppendTime, isCached, maxMessageBytes, timestampAfterMaxSeconds
 
@@ -152,13 +154,6 @@ def initProducerId(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     except LogRefusal as refusal:
         return {"error_code": refusal.errorCode, "producer_id": -1, "producer_epoch": -1}
     return {"producer_id": producerId, "producer_epoch": 0}
-
-
-def refusedProducerId(request: KafkaRequest) -> Mapping[str, Any]:
-    """
-    The answer to InitProducerId that a policy has refused.
-    """
-    return {"error_code": ErrorCode.throttling_quota_exceeded.value, "producer_id": -1, "producer_epoch": -1}
 
 
 class _Checked(NamedTuple):

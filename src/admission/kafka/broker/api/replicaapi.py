@@ -13,12 +13,13 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from admission.kafka.kafkarequest import KafkaRequest
+from admission.kafka.serving.kafkarequest import KafkaRequest
+from admission.kafka.serving.refusals import errorOf
+from admission.kafka.storage.itable import LogRefusal
 from admission.kafka.wire.codec import Rows
 
 from ..broker import Broker
-from ..log.interface import LogRefusal, Partition
-from .refusals import errorOf
+from ..log.interface import Partition
 from .topicapi import partitionIn
 
 

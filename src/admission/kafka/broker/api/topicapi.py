@@ -12,15 +12,17 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from admission.kafka.kafkarequest import KafkaRequest
+from admission.kafka.serving.kafkarequest import KafkaRequest
+from admission.kafka.serving.refusals import Refused, errorOf, repeated
+from admission.kafka.storage.holdings import Holdings
+from admission.kafka.storage.itable import LogRefusal
 from admission.kafka.wire.codec import Rows
 from admission.timeslices import Steps
 
 from ..broker import Answer, Broker, Waiting
-from ..holdings import Holdings
-from ..log.interface import LogRefusal, Partition, Topic, UnknownTopic
+from ..log.interface import Partition, Topic, UnknownTopic
 from .configvalues import topicValues
-from .refusals import Refused, errorOf, onceFlushed, repeated
+from .onceflushed import onceFlushed
 from .topicconfigs import TOPIC_CONFIGS, TopicConfig, checkConfigs
 
 _BROKER_DEFAULT = -1

@@ -12,9 +12,8 @@ from typing import Final
 
 from attrs import field, frozen
 
-from admission.kafka.brokersettings import APPEND_TIME, TIMESTAMP_TYPES, Settings
-
 from ..broker import Broker
+from ..brokersettings import APPEND_TIME, TIMESTAMP_TYPES, Settings
 from ..log.interface import InvalidTopicConfig, Topic
 
 TYPE_BOOLEAN: Final = 1

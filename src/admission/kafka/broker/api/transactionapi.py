@@ -10,12 +10,12 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from admission.kafka.kafkarequest import KafkaRequest
+from admission.kafka.serving.kafkarequest import KafkaRequest
+from admission.kafka.serving.refusals import errorOf
+from admission.kafka.storage.itable import LogRefusal
 from admission.kafka.wire.codec import Rows
 
 from ..broker import Broker
-from ..log.interface import LogRefusal
-from .refusals import errorOf
 from .topicapi import partitionIn
 
 

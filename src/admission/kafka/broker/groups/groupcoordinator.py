@@ -22,22 +22,14 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from admission.interfaces import IPurgatory
+from admission.kafka.storage.holdings import Holdings, RefusedShares
+from admission.kafka.storage.itable import CommitCallback
 from admission.timeslices import SLICE_SECONDS
 
-from ..holdings import Holdings, RefusedShares
-from ..log.interface import CommitCallback, ILog, Partition
+from ..log.interface import ILog, Partition
 from .groupstate import Group, GroupLimits, GroupTotals, Offset, State
 from .groupstore import GroupStore, StoredGroup
-from .member import (
-    GroupRefusal,
-    JoinRequest,
-    JoinResult,
-    Member,
-    MemberRequest,
-    Participant,
-    SyncResult,
-    sizeOfBytes,
-)
+from .member import GroupRefusal, JoinRequest, JoinResult, Member, MemberRequest, Participant, SyncResult, sizeOfBytes
 from .rebalancer import NEW_MEMBER_SECONDS, Rebalancer
 
 

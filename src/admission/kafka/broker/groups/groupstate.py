@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 from attrs import define, evolve, field, frozen
 from kio.schema.errors import ErrorCode
 
+from admission.kafka.storage.holdings import Holdings
 from admission.operations import DelayedOperation
 
-from ..holdings import Holdings
 from ..log.interface import Partition
 from .member import (
     GroupRefusal,

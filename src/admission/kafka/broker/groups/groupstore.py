@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
-from ..log.interface import CommitCallback, ILog, LogFailed, LogRefusal, Partition
+from admission.kafka.storage.itable import CommitCallback, LogFailed, LogRefusal
+
+from ..log.interface import ILog, Partition
 from .groupstate import Group, GroupTotals, Offset
 from .member import Member
 from .subscriptions import CONSUMER_PROTOCOL_TYPE, NO_TOPICS, Subscription, subscriptionIn

@@ -16,9 +16,8 @@ from typing import Final, NamedTuple
 from attrs import define, field
 from crc32c import crc32c
 
+from admission.kafka.storage.disk import File
 from admission.kafka.wire.batches import HEADER_BYTES, RecordBatch, readHeader
-
-from .disk import File
 
 INDEX_INTERVAL_BYTES: Final = 16 << 10
 """About how much of a segment lies between two entries of its index."""

@@ -15,8 +15,9 @@ from typing import Final
 from attrs import frozen
 from crc32c import crc32c
 
+from admission.kafka.storage.disk import Disk, File
+
 from .batchlookup import SparseIndex
-from .disk import Disk, File
 
 _MAGIC: Final = b"ADMINDX1"
 _HEAD: Final = struct.Struct(">8sI")

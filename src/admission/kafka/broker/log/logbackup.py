@@ -14,12 +14,13 @@ from typing import Final, NamedTuple
 
 from twisted.internet.defer import maybeDeferred
 
-from .datadirectory import DOCUMENTS, PARTITIONS
-from .disk import DirectoryLock, LocalDisk, openRegular
-from .documents import Documents
-from .interface import LogFailed
+from admission.kafka.storage.datadirectory import DOCUMENTS, PARTITIONS
+from admission.kafka.storage.disk import DirectoryLock, LocalDisk, openRegular
+from admission.kafka.storage.documents import Documents
+from admission.kafka.storage.itable import LogFailed
+from admission.kafka.storage.openfiles import OpenFiles
+
 from .logcheck import Tell, refuseInUse
-from .openfiles import OpenFiles
 
 _COPIED: Final = re.compile(r"[0-9]{20}\.(?:log|index|journal|snapshot)")
 _CHUNK_BYTES: Final = 1 << 20

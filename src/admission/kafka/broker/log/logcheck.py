@@ -14,15 +14,16 @@ from typing import Final, NamedTuple
 from attrs import define, field, frozen
 from twisted.internet.defer import maybeDeferred
 
+from admission.kafka.storage.datadirectory import DOCUMENTS, PARTITIONS, lockHolder
+from admission.kafka.storage.disk import File, LocalDisk, LocalFile, explain, openRegular
+from admission.kafka.storage.documents import FORMAT, Documents, frames
+from admission.kafka.storage.itable import LogFailed, LogInUse
+from admission.kafka.storage.openfiles import OpenFiles
 from admission.kafka.wire.batches import HEADER_BYTES, readHeader
 
 from .batchlookup import BatchPlace, wholeBatches
 from .checkpoint import Checkpoint, checkpointName, holds, readCheckpoint
-from .datadirectory import DOCUMENTS, PARTITIONS, lockHolder
-from .disk import File, LocalDisk, LocalFile, explain, openRegular
-from .documents import FORMAT, Documents, frames
-from .interface import LogFailed, LogInUse, Topic
-from .openfiles import OpenFiles
+from .interface import Topic
 from .partitionlog import PartitionLog
 from .retentionlimits import NO_LIMITS
 from .segment import segmentName

@@ -15,14 +15,15 @@ from typing import Final
 from attrs import define, field, frozen
 from twisted.logger import Logger
 
+from admission.kafka.storage.disk import Disk, File, explain
+from admission.kafka.storage.itable import LogFailed
+from admission.kafka.storage.openfiles import OpenFiles
 from admission.kafka.wire.batches import RecordBatch
 from admission.timeslices import Steps
 
 from .batchlookup import Damaged, findOffset, findTimestamp, readBatches
 from .checkpoint import Checkpoint
-from .disk import Disk, File, explain
-from .interface import EpochEnd, LogFailed, Partition
-from .openfiles import OpenFiles
+from .interface import EpochEnd, Partition
 from .recovery import Recovered, readIndex
 from .retentionlimits import NO_LIMITS, RetentionLimits
 from .segment import Segment

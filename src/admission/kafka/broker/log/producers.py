@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Final, NamedTuple
 
-from ..holdings import Holdings
+from admission.kafka.storage.holdings import Holdings
+
 from .interface import InvalidProducerEpoch, OutOfOrderSequence
 
 REMEMBERED_BATCHES: Final = 5

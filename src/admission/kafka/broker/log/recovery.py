@@ -13,9 +13,10 @@ from typing import Final
 from attrs import define, field
 from twisted.logger import Logger
 
+from admission.kafka.storage.disk import Disk, File
+
 from .batchlookup import wholeBatches
 from .checkpoint import Checkpoint, checkpointName, holds, readCheckpoint
-from .disk import Disk, File
 from .interface import MAX_OFFSET
 from .producers import encodedAfter, lastSequenceOf
 from .segment import Segment, segmentName

@@ -16,9 +16,10 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from .disk import Disk
-from .flushing import DeferToThread, callAll
-from .interface import CommitCallback, LogClosed, LogFailed
+from admission.kafka.storage.disk import Disk
+from admission.kafka.storage.flushing import DeferToThread, callAll
+from admission.kafka.storage.itable import CommitCallback, LogClosed, LogFailed
+
 from .partitionlog import PartitionLog, SegmentFiles
 from .producers import ProducerStates
 from .segment import Segment

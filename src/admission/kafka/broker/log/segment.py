@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from admission.kafka.storage.openfiles import LogFile
 from admission.kafka.wire.batches import RecordBatch
 
 from .batchlookup import SparseIndex
 from .checkpoint import Checkpoint, checkpointName
-from .openfiles import LogFile
 
 
 def segmentName(baseOffset: int) -> str:

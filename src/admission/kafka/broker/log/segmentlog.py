@@ -23,24 +23,24 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from admission.kafka.storage.datadirectory import DOCUMENTS, PARTITIONS
+from admission.kafka.storage.disk import DirectoryLock, Disk, LocalDisk, explain
+from admission.kafka.storage.documents import Documents
+from admission.kafka.storage.flushing import DeferToThread, Flusher, Round, callAll
+from admission.kafka.storage.flushwaiters import FlushWaiters
+from admission.kafka.storage.groupcommit import MAX_PENDING_BYTES, GroupCommit
+from admission.kafka.storage.itable import CommitCallback, LogClosed, LogFailed, LogRefusal
+from admission.kafka.storage.openfiles import LogFile, OpenFiles
+from admission.kafka.storage.storedtable import Table
 from admission.kafka.wire.batches import RecordBatch, assignOffset
 from admission.timeslices import Steps
 
 from .checkpoint import Checkpoint
-from .datadirectory import DOCUMENTS, PARTITIONS
-from .disk import DirectoryLock, Disk, LocalDisk, explain
-from .documents import Documents
-from .flushing import DeferToThread, Flusher, Round, callAll
-from .groupcommit import MAX_PENDING_BYTES, GroupCommit
 from .interface import (
     MAX_OFFSET,
     AppendResult,
-    CommitCallback,
     EpochEnd,
     ILog,
-    LogClosed,
-    LogFailed,
-    LogRefusal,
     NoProducerId,
     OffsetOutOfRange,
     Partition,
@@ -48,8 +48,6 @@ from .interface import (
     Topic,
     UnknownTopic,
 )
-from .logtables import Table
-from .openfiles import LogFile, OpenFiles
 from .partitionlog import PartitionLog, SegmentFiles
 from .producers import ProducerKey, ProducerStates, lastSequenceOf
 from .recovery import PartitionRecovery
@@ -148,9 +146,6 @@ class SegmentLog:
         @raise LogInUse: if another broker uses the directory.
         @raise LogFailed: if it cannot be opened.
         """
-        # How many commits there were, how many of them have everything on the disk that somebody waits for, and how
-        # many will have when the present flush has ended.
-        self._commitCount = self._flushedCount = self._flushingCount = 0
         # Of those that were written when a flush of everything began and that nobody waits for, how many are left.
         self._unawaitedCount = 0
         self.path = path
@@ -159,7 +154,7 @@ class SegmentLog:
         self._deferToThread = deferToThread
         self._disk = disk = LocalDisk() if disk is None else disk
         self._listeners: list[PartitionsListener] = []
-        self._flushWaiters: deque[tuple[int, CommitCallback]] = deque()
+        self._flushWaiters = FlushWaiters()
         self._roomWaiters: deque[Deferred[None]] = deque()
         # All of these are used as ordered sets. Partitions that await a commit, and those of them that somebody will
         # wait for; those with unflushed bytes, and those of them that somebody waits for; those to tell listeners of.
@@ -647,7 +642,7 @@ class SegmentLog:
             self._urgent[partition] = None
         # Former commits may count as flushed, though this partition is not: nobody waited for it.  It may be in the
         # round that is going on; then the next one is waited for.
-        self._commitCount += 1
+        self._flushWaiters.committed()
 
     def _noteOwner(self, producerId: int, owner: str) -> None:
         key, encoded = _OWNER_KEY.pack(producerId), owner.encode("utf-8", "surrogatepass")
@@ -706,7 +701,7 @@ class SegmentLog:
         self._appendedUrgently.clear()
         self._documents.settle()
         self._producers.settle()
-        self._commitCount += 1
+        self._flushWaiters.committed()
         self._flusher.written()
         if self._openFiles.isFilling:
             # Before others have to be refused.
@@ -745,7 +740,7 @@ class SegmentLog:
                 self._log.failure("{listener} raised when it was told of new records", listener=listener)
 
     def _beginFlush(self, isEverything: bool) -> Round:
-        self._flushingCount = self._commitCount
+        self._flushWaiters.begun()
         partitions = list(self._urgent)
         if isEverything:
             others = [each for each in self._dirty if each not in self._urgent]
@@ -786,16 +781,15 @@ class SegmentLog:
 
     def _flushed(self, files: list[LogFile], checkpoints: list[tuple[Segment, Checkpoint]]) -> None:
         self._openFiles.endFlush(files)
-        self._flushedCount = self._flushingCount
         self._checkpoints += checkpoints
         self._writeCheckpoints()
-        self._tellFlushed()
+        self._flushWaiters.flushed()
         self._tellRoom()
 
     def _flushFailed(self) -> None:
         assert self._flusher.problem is not None
         self._commits.fail(self._flusher.problem)
-        self._tellFlushed()
+        self._flushWaiters.failed(LogFailed(self._flusher.problem))
         self._tellRoom()
 
     @property
@@ -804,16 +798,6 @@ class SegmentLog:
         Why no flush will succeed any more.
         """
         return None if self._flusher.problem is None else LogFailed(self._flusher.problem)
-
-    def _tellFlushed(self) -> None:
-        failure = self._failure
-        waiters = self._flushWaiters
-        while waiters and (failure is not None or waiters[0][0] <= self._flushedCount):
-            _, callback = waiters.popleft()
-            try:
-                callback(failure)
-            except Exception:
-                self._log.failure("{callback} raised when it was told of a flush", callback=callback)
 
     def _tellRoom(self) -> None:
         """
@@ -831,11 +815,9 @@ class SegmentLog:
     def _awaitFlush(self, callback: CommitCallback, error: Exception | None) -> None:
         if error is None:
             error = self._failure
-        if error is not None or self._flushedCount >= self._commitCount:
+        if error is not None:
             callback(error)
-            return
-        self._flushWaiters.append((self._commitCount, callback))
-        if self._flushingCount < self._commitCount:
+        elif self._flushWaiters.add(callback):
             self._flusher.soon()
 
     def _writeCheckpoints(self) -> None:

@@ -15,14 +15,15 @@ from uuid import UUID, uuid4
 
 from attrs import evolve
 
-from ..holdings import Holdings
-from .documents import Documents
+from admission.kafka.storage.documents import Documents
+from admission.kafka.storage.holdings import Holdings
+from admission.kafka.storage.itable import LogFailed
+
 from .interface import (
     MAX_OFFSET,
     InvalidPartitionCount,
     InvalidTopicConfig,
     InvalidTopicName,
-    LogFailed,
     Topic,
     TopicExists,
     UnknownTopic,

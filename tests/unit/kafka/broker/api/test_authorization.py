@@ -9,13 +9,13 @@ from kio.schema.errors import ErrorCode
 from admission.control import AdmissionControl
 from admission.interfaces import QuotaEntity
 from admission.kafka.broker.servedapis import SERVED
-from admission.kafka.quotalimits import QuotaLimits
+from admission.kafka.serving.quotalimits import QuotaLimits
 from admission.quotas.limits import CLIENT_KINDS, LimitTable
 from admission.testing.scriptedquota import ScriptedQuota
 from tests.kit.brokerfixture import BrokerTestCase, Client, codes
 from tests.kit.kioentities import everyVersion
 from tests.unit.kafka.broker.test_servedapis import REQUESTS, errorCodes
-from tests.unit.kafka.test_quotalimits import TablePolicy
+from tests.unit.kafka.serving.test_quotalimits import TablePolicy
 
 RATE = "producer_byte_rate"
 

@@ -8,8 +8,8 @@ from kio.schema.errors import ErrorCode
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.kafka.broker.api.topicconfigs import TOPIC_CONFIGS, checkConfigs, maxMessageBytes, topicConfigTable
+from admission.kafka.broker.brokersettings import PROPERTIES, Settings
 from admission.kafka.broker.log.interface import InvalidTopicConfig
-from admission.kafka.brokersettings import PROPERTIES, Settings
 from tests.kit.brokerfixture import BrokerTestCase, codes
 from tests.kit.checkout import ROOT
 

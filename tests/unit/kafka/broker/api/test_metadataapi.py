@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from twisted.internet.address import UNIXAddress
 from twisted.logger import LogLevel, formatEvent
 
-from admission.kafka.kafkarequest import Address
+from admission.kafka.serving.kafkarequest import Address
 from admission.kafka.wire.versions import API_VERSIONS, APIS
 from tests.kit.brokerfixture import BrokerTestCase, codes, requestOf
 

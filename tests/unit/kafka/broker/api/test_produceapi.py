@@ -15,7 +15,7 @@ from attrs import evolve
 from kio.schema.errors import ErrorCode
 
 from admission.interfaces import PARKED, RESPONSES
-from admission.kafka.broker.log.interface import LogFailed
+from admission.kafka.storage.itable import LogFailed
 from admission.kafka.wire.batches import HEADER_BYTES, decodeRecords, readBatch, readHeader
 from tests.kit.brokerfixture import BrokerTestCase, batchOf, codes, produceFields
 from tests.kit.hostilebatches import batch, gzipped, hostileBatches, record

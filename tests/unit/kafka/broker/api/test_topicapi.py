@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from kio.schema.errors import ErrorCode
 
-from admission.kafka.broker.api.refusals import FLUSH_SECONDS
+from admission.kafka.broker.api.onceflushed import FLUSH_SECONDS
 from tests.kit.brokerfixture import BrokerTestCase, codes
 from tests.kit.logfixture import storageError
 

@@ -24,7 +24,8 @@ from admission.kafka.broker.groups.member import (
     Protocols,
     SyncResult,
 )
-from admission.kafka.broker.log.interface import CommitCallback, LogFailed, Partition, Topic
+from admission.kafka.broker.log.interface import Partition, Topic
+from admission.kafka.storage.itable import CommitCallback, LogFailed
 from admission_plugins.purgatory import WheelPurgatory
 from admission_plugins.wheel import TimingWheel
 

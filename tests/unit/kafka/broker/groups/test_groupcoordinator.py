@@ -11,7 +11,8 @@ from twisted.logger import capturedLogs, formatEvent
 
 from admission.kafka.broker.groups.groupstate import Offset, State
 from admission.kafka.broker.groups.member import GroupRefusal, MemberRequest
-from admission.kafka.broker.log.interface import LogFailed, Partition
+from admission.kafka.broker.log.interface import Partition
+from admission.kafka.storage.itable import LogFailed
 from tests.unit.kafka.broker.groups.groupsfixture import Consumer, GroupsTestCase, OffsetsTestCase
 
 WEEK_SECONDS = 7 * 86400.0

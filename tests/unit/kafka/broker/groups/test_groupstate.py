@@ -7,8 +7,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from admission.kafka.broker.groups.groupstate import Group, GroupLimits, GroupTotals, Offset, State
 from admission.kafka.broker.groups.member import Participant
 from admission.kafka.broker.groups.subscriptions import NO_TOPICS, Subscription
-from admission.kafka.broker.holdings import Holdings
 from admission.kafka.broker.log.interface import Partition
+from admission.kafka.storage.holdings import Holdings
 from tests.unit.kafka.broker.groups.groupsfixture import memberNamed, requestToJoin
 
 

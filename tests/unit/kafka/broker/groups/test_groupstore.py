@@ -11,7 +11,7 @@ from twisted.internet.defer import maybeDeferred
 from admission.kafka.broker.groups.groupstate import GroupTotals, Offset, State
 from admission.kafka.broker.groups.groupstore import GroupStore
 from admission.kafka.broker.groups.member import GroupRefusal
-from admission.kafka.broker.log.interface import LogFailed
+from admission.kafka.storage.itable import LogFailed
 from tests.kit.subscriptions import subscription
 from tests.unit.kafka.broker.groups.groupsfixture import OffsetsTestCase
 

@@ -11,7 +11,7 @@ from twisted.logger import capturedLogs, formatEvent
 from admission.kafka.broker.groups.groupstate import State
 from admission.kafka.broker.groups.member import JoinResult, SyncResult
 from admission.kafka.broker.groups.rebalancer import Answers
-from admission.kafka.broker.log.interface import LogFailed
+from admission.kafka.storage.itable import LogFailed
 from tests.unit.kafka.broker.groups.groupsfixture import Consumer, GroupsTestCase
 
 

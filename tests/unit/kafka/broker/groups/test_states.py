@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.kafka.broker.groups.groupstate import State
 from admission.kafka.broker.groups.member import JoinResult, SyncResult
-from admission.kafka.broker.log.interface import LogFailed
+from admission.kafka.storage.itable import LogFailed
 from tests.unit.kafka.broker.groups.groupsfixture import Consumer, GroupsRig
 
 SESSION_SECONDS = (6.0, 10.0, 25.0)

@@ -18,9 +18,9 @@ from admission.kafka.broker.log.batchlookup import (
     readBatches,
     wholeBatches,
 )
-from admission.kafka.broker.log.disk import LocalDisk, LocalFile
 from admission.kafka.broker.log.interface import OffsetOutOfRange
 from admission.kafka.broker.log.segment import Segment
+from admission.kafka.storage.disk import LocalDisk, LocalFile
 from admission.kafka.wire.batches import HEADER_BYTES, assignOffset, decodeRecords, readHeader
 from tests.kit.logfixture import LogTestCase, makeBatch
 

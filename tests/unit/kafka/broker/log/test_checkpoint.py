@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.kafka.broker.log.batchlookup import SparseIndex
 from admission.kafka.broker.log.checkpoint import Checkpoint, checkpointName, holds, readCheckpoint
-from admission.kafka.broker.log.disk import LocalDisk
+from admission.kafka.storage.disk import LocalDisk
 from admission.kafka.wire.batches import readHeader
 from tests.kit.logfixture import makeBatch
 

@@ -5,9 +5,9 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from admission.kafka.broker.log.interface import LogFailed, LogInUse
 from admission.kafka.broker.log.logbackup import LogBackup, copiedBytes, copyLog, markUnclean, refuseOccupied
 from admission.kafka.broker.log.logcheck import LogReport, checkLog, logBytes
+from admission.kafka.storage.itable import LogFailed, LogInUse
 from tests.kit.logfixture import ShortSegmentsTestCase
 
 

@@ -4,9 +4,9 @@ import os
 import shutil
 from pathlib import Path
 
-from admission.kafka.broker.log.disk import LocalDisk
-from admission.kafka.broker.log.interface import LogFailed, LogInUse
 from admission.kafka.broker.log.logcheck import LogReport, PartitionReport, checkLog, lockHolder, logBytes
+from admission.kafka.storage.disk import LocalDisk
+from admission.kafka.storage.itable import LogFailed, LogInUse
 from tests.kit.logfixture import ShortSegmentsTestCase
 
 

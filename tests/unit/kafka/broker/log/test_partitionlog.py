@@ -11,12 +11,12 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.kafka.broker.log import partitionlog
 from admission.kafka.broker.log.checkpoint import checkpointName, readCheckpoint
-from admission.kafka.broker.log.interface import LogFailed
-from admission.kafka.broker.log.openfiles import OpenFiles
 from admission.kafka.broker.log.partitionlog import DirtyFiles, PartitionLog, SegmentFiles
 from admission.kafka.broker.log.recovery import PartitionRecovery
 from admission.kafka.broker.log.retentionlimits import NO_LIMITS
 from admission.kafka.broker.log.segment import segmentName
+from admission.kafka.storage.itable import LogFailed
+from admission.kafka.storage.openfiles import OpenFiles
 from admission.kafka.wire.batches import assignOffset, readBatch, readHeader
 from tests.kit.logfixture import FailingDisk, batchesIn, finish, makeBatch, storageError
 

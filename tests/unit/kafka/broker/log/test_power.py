@@ -18,15 +18,17 @@ from unittest.mock import patch
 from twisted.internet.defer import maybeDeferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.kafka.broker.log import checkpoint, flushing, recovery, segmentlog
+from admission.kafka.broker.log import checkpoint, recovery, segmentlog
 from admission.kafka.broker.log.batchlookup import BatchPlace, Damaged, headers
-from admission.kafka.broker.log.disk import File
-from admission.kafka.broker.log.flushing import Round
-from admission.kafka.broker.log.interface import AppendResult, CommitCallback, Partition
+from admission.kafka.broker.log.interface import AppendResult, Partition
 from admission.kafka.broker.log.partitionlog import PartitionLog
 from admission.kafka.broker.log.retention import Sweep
 from admission.kafka.broker.log.segmentlog import SegmentLog
 from admission.kafka.broker.log.topics import partitionsOf
+from admission.kafka.storage import flushing
+from admission.kafka.storage.disk import File
+from admission.kafka.storage.flushing import Round
+from admission.kafka.storage.itable import CommitCallback
 from tests.kit.logfixture import TurnClock, batchesIn, makeBatch, storageError
 from tests.kit.longform import longForm
 from tests.kit.powerhistory import FreeLock, PowerHistory, Violation

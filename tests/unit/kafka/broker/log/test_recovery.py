@@ -10,11 +10,11 @@ from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.kafka.broker.log.checkpoint import checkpointName
-from admission.kafka.broker.log.openfiles import OpenFiles
 from admission.kafka.broker.log.partitionlog import PartitionLog, SegmentFiles
 from admission.kafka.broker.log.producers import ProducerState, decodeState, encodedAfter, lastSequenceOf
 from admission.kafka.broker.log.recovery import PartitionRecovery, Recovered
 from admission.kafka.broker.log.segment import Segment, segmentName
+from admission.kafka.storage.openfiles import OpenFiles
 from admission.kafka.wire.batches import assignOffset, readHeader
 from tests.kit.logfixture import FailingDisk, makeBatch, storageError
 

@@ -5,9 +5,10 @@ import os
 
 from twisted.logger import LogLevel, capturedLogs
 
-from admission.kafka.broker.log.documents import SPARE_BYTES
-from admission.kafka.broker.log.interface import LogFailed, OffsetOutOfRange, Partition
+from admission.kafka.broker.log.interface import OffsetOutOfRange, Partition
 from admission.kafka.broker.log.partitionlog import PartitionLog
+from admission.kafka.storage.documents import SPARE_BYTES
+from admission.kafka.storage.itable import LogFailed
 from tests.kit.logfixture import FailingFile, LogTestCase, makeBatch, storageError
 
 NOW_MS = 1_000_000_000

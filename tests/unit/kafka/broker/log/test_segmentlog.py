@@ -13,19 +13,12 @@ from twisted.logger import capturedLogs, formatEvent
 from zope.interface.verify import verifyObject
 
 from admission.kafka.broker.log import segmentlog
-from admission.kafka.broker.log.disk import LocalFile
-from admission.kafka.broker.log.interface import (
-    ILog,
-    LogClosed,
-    LogFailed,
-    LogInUse,
-    NoProducerId,
-    OutOfOrderSequence,
-    Partition,
-)
+from admission.kafka.broker.log.interface import ILog, NoProducerId, OutOfOrderSequence, Partition
 from admission.kafka.broker.log.recovery import PartitionRecovery, Recovered
 from admission.kafka.broker.log.segmentlog import SegmentLog
 from admission.kafka.broker.log.topics import partitionsOf
+from admission.kafka.storage.disk import LocalFile
+from admission.kafka.storage.itable import LogClosed, LogFailed, LogInUse
 from tests.kit.logfixture import LogTestCase, Threads, makeBatch, storageError
 
 

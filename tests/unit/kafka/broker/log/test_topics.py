@@ -13,7 +13,6 @@ from admission.kafka.broker.log.interface import (
     InvalidPartitionCount,
     InvalidTopicConfig,
     InvalidTopicName,
-    LogFailed,
     Partition,
     Topic,
     TopicExists,
@@ -21,6 +20,7 @@ from admission.kafka.broker.log.interface import (
 )
 from admission.kafka.broker.log.segmentlog import SegmentLog
 from admission.kafka.broker.log.topics import directoryName, numberIn
+from admission.kafka.storage.itable import LogFailed
 from tests.kit.logfixture import LogTestCase, Threads, storageError
 
 
