@@ -78,16 +78,31 @@ def ask(options: ConnectionOptions, question: Question, askPassword: Callable[[s
     @raise CommandFailed: if the broker cannot be asked, or refuses.
     @raise KeyboardInterrupt: if the user interrupts it.
     """
+    settings = connectionSettings(options, askPassword)
+
+    def asked(reactor: Any) -> Deferred[Any]:
+        clock = MonotonicClock(reactor)
+        connecting = maybeDeferred(connect, reactor, clock, options["host"], options["port"], settings)
+        return converse(connecting, question)
+
+    try:
+        return runReactorFor(asked)
+    except ClientError as error:
+        raise CommandFailed(explained(error, options)) from error
+
+
+def runReactorFor(begin: Callable[[Any], Deferred[Any]]) -> Any:
+    """
+    Run the reactor until something is done, once in a process.
+
+    @param begin: is called with the reactor once it runs.
+    @return: what its L{Deferred} fires with; what that fails with is raised.
+    @raise KeyboardInterrupt: if the user interrupts it.
+    """
     from twisted.internet import reactor
 
-    settings = connectionSettings(options, askPassword)
     outcomes: list[Any] = []
     running: Any = reactor
-
-    def begin() -> None:
-        clock = MonotonicClock(running)
-        connecting = maybeDeferred(connect, running, clock, options["host"], options["port"], settings)
-        converse(connecting, question).addBoth(finish)
 
     def finish(outcome: Any) -> None:
         # Stopping closes the connection, and the question fails once more.
@@ -99,13 +114,11 @@ def ask(options: ConnectionOptions, question: Question, askPassword: Callable[[s
         if not outcomes:
             outcomes.append(Failure(KeyboardInterrupt()))  # type: ignore[no-untyped-call]
 
-    running.callWhenRunning(begin)
+    running.callWhenRunning(lambda: begin(running).addBoth(finish))
     running.addSystemEventTrigger("before", "shutdown", interrupted)
     running.run()
     (outcome,) = outcomes
     if isinstance(outcome, Failure):
-        if isinstance(outcome.value, ClientError):
-            raise CommandFailed(explained(outcome.value, options)) from outcome.value
         outcome.raiseException()
     return outcome
 
