@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator
-from getpass import getpass
+from functools import partial
 from typing import Any
 
 from twisted.internet.defer import Deferred, inlineCallbacks, maybeDeferred
@@ -22,8 +22,9 @@ from ..kafka.brokeroptions import parseHostPort
 from ..kafka.client.clientconnection import ClientConnection, ConnectionSettings, connect
 from ..kafka.client.errors import AuthenticationFailed, BrokerRefused, ClientError, UnsupportedApi
 from ..kafka.client.sasl import MECHANISMS, SCRAM_SHA_512, Credentials
-from .console import CommandFailed, CommandOptions, chosen, parseTimeout
+from .console import CommandFailed, CommandOptions, askPassword, chosen, parseTimeout
 
+_ASK = partial(askPassword, "--password-file")
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 _TLS_FAILURE = re.compile(r"TLS failed: ([^(]*[^( ])")
 """What L{whyTlsFailed<admission.tlsfailure.whyTlsFailed>} says, without its hint: the command has a better one."""
@@ -68,7 +69,7 @@ class ConnectionOptions(CommandOptions):
                 raise UsageError(f"--{option} needs --{needed} as well")
 
 
-def ask(options: ConnectionOptions, question: Question, askPassword: Callable[[str], str] = getpass) -> Any:
+def ask(options: ConnectionOptions, question: Question, askPassword: Callable[[str], str] = _ASK) -> Any:
     """
     Connect, ask, and close the connection.  It runs the reactor, so it can be
     called only once in a process.
