@@ -35,6 +35,7 @@ from .interfaces import (
 )
 from .metrics.registry import SensorRegistry
 from .policyfailure import FAILURES, raiseInterrupt
+from .quotas.limits import READERS
 from .quotas.policy import MeteredPolicy
 from .request import ServerRequest
 
@@ -540,7 +541,9 @@ class AdmissionControl:
         unknown = sorted(set(limits).difference(self.limitNames))
         if unknown:
             known = ", ".join(self.limitNames) or "none"
-            raise ValueError(f"no quota policy knows the limit {', '.join(unknown)}; known: {known}")
+            readers = dict.fromkeys(READERS[name] for name in unknown if name in READERS)
+            remedy = f"; start with {' '.join(f'--quota {name}' for name in readers)}" if readers else ""
+            raise ValueError(f"no quota policy knows the limit {', '.join(unknown)}; known: {known}{remedy}")
         done: list[tuple[IQuotaPolicy, dict[str, float | None]]] = []
         isChanged = False
         try:

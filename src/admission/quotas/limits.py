@@ -22,6 +22,16 @@ _V = TypeVar("_V")
 UNLIMITED: Final = float(2**63)
 """Kafka's limit that is none: its largest whole number, 2^63 - 1, as the nearest double."""
 
+READERS: Final = {
+    "producer_byte_rate": "client-bytes",
+    "consumer_byte_rate": "client-bytes",
+    "request_percentage": "request-time",
+    "producer_ids_rate": "producer-ids",
+    "connection_creation_rate": "connections",
+    "concurrent_requests": "concurrency",
+}
+"""The limits of the policies that come with us, each with the policy that reads it; others may know others."""
+
 EntityKey = tuple[str | None, ...]
 """A user and a client id, L{None} for what does not matter, or an address alone."""
 
