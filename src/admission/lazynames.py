@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
+from .extras import explaining
+
 
 def lazyNames(
     package: str, names: Mapping[str, Sequence[str]]
@@ -27,7 +29,9 @@ def lazyNames(
     def getAttribute(name: str) -> Any:
         if name not in moduleOf:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(f"{package}.{moduleOf[name]}"), name)
+        with explaining(f"{package}.{name}", ImportError):
+            module = import_module(f"{package}.{moduleOf[name]}")
+        return getattr(module, name)
 
     published = sorted(moduleOf)
     return published, getAttribute, lambda: published

@@ -17,7 +17,7 @@ from ..units import formatBytes, parseRate
 ATTRIBUTES = {"user": "user", "client-id": "clientId", "ip": "ip"}
 """The attribute of L{QuotaEntity} for each type of entity, as the protocol and our options name the types."""
 
-_NOT_BY_TIME = ("producer_ids_rate",)
+_NOT_BY_TIME = ("new_identity_rate", "producer_ids_rate")
 """Limits that are called rates but count in windows of any length, so that no unit of time fits."""
 
 

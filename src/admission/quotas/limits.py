@@ -23,14 +23,17 @@ UNLIMITED: Final = float(2**63)
 """Kafka's limit that is none: its largest whole number, 2^63 - 1, as the nearest double."""
 
 READERS: Final = {
+    "received_byte_rate": "client-bytes",
+    "sent_byte_rate": "client-bytes",
     "producer_byte_rate": "client-bytes",
     "consumer_byte_rate": "client-bytes",
     "request_percentage": "request-time",
+    "new_identity_rate": "producer-ids",
     "producer_ids_rate": "producer-ids",
     "connection_creation_rate": "connections",
     "concurrent_requests": "concurrency",
 }
-"""The limits of the policies that come with us, each with the policy that reads it; others may know others."""
+"""The limits of the policies that come with us, by all their names, with the policy that reads each."""
 
 EntityKey = tuple[str | None, ...]
 """A user and a client id, L{None} for what does not matter, or an address alone."""
@@ -90,7 +93,7 @@ class Limit:
     """
     A limit in force.
 
-    @ivar name: such as C{"producer_byte_rate"}.
+    @ivar name: such as C{"received_byte_rate"}.
     @ivar value: in the unit of the limit; finite and positive.
     @ivar entity: whom it was set for.
     """

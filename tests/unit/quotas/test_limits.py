@@ -8,7 +8,7 @@ from math import inf, nan, nextafter
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.interfaces import DEFAULT, IQuotaPolicyFactory, PolicyContext, QuotaEntity
+from admission.interfaces import DEFAULT, IAliasedLimits, IQuotaPolicyFactory, PolicyContext, QuotaEntity
 from admission.plugins import buildPolicy
 from admission.quotas.limits import ADDRESS_KINDS, CLIENT_KINDS, READERS, EntityKind, LimitTable, kindOf
 
@@ -43,7 +43,8 @@ class ReadersTests(SynchronousTestCase):
         for policy in {*READERS.values()}:
             read = {name for name, reader in READERS.items() if reader == policy}
             built = buildPolicy(IQuotaPolicyFactory, policy, context)
-            self.assertEqual({*built.limitNames}, read)
+            aliases = built.limitAliases if IAliasedLimits.providedBy(built) else {}
+            self.assertEqual({*built.limitNames, *aliases}, read)
 
 
 class EntityTests(SynchronousTestCase):

@@ -15,20 +15,21 @@ from twisted.internet.defer import Deferred, gatherResults, inlineCallbacks
 from twisted.internet.task import Clock
 from twisted.python.usage import Options
 
-from ..clock import MonotonicClock
-from ..interfaces import ITryOut
-from ..kafka.client.clientconnection import ConnectionSettings, connectTo
-from ..kafka.client.errors import AuthenticationFailed, ClientError
-from ..kafka.gateway.discovery import LARGEST_ANSWER_BYTES, MAX_NODES
-from ..kafka.gateway.gatewayoptions import GatewayOptions
-from ..kafka.gateway.gatewayservice import makeService as makeGateway
-from ..kafka.kafkaservice import KafkaService
-from ..kafka.options import Listener, Options as BrokerOptions, buildExporters
-from ..kafka.service import makeService as makeBroker
+from admission.clock import MonotonicClock
+from admission.interfaces import ITryOut
+from admission.kafka.client.clientconnection import ConnectionSettings, connectTo
+from admission.kafka.client.errors import AuthenticationFailed, ClientError
+from admission.kafka.gateway.discovery import LARGEST_ANSWER_BYTES, MAX_NODES
+from admission.kafka.gateway.gatewayoptions import GatewayOptions
+from admission.kafka.gateway.gatewayservice import makeService as makeGateway
+from admission.kafka.kafkaservice import KafkaService
+from admission.kafka.options import Listener, Options as BrokerOptions, buildExporters
+from admission.kafka.service import makeService as makeBroker
+
+from ..console import CommandOptions, parseTimeout
+from ..statusport import parseStatus
 from .brokerconnection import runReactorFor
-from .console import CommandOptions, parseTimeout
 from .doctormachine import Finding, Level
-from .statusport import parseStatus
 
 LONG_DESCRIPTION = (
     "Looks at the machine, the installation and the directories that a server would use, builds all that its options "

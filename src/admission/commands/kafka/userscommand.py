@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.commands.test_userscommand -*-
+# -*- test-case-name: tests.unit.commands.kafka.test_userscommand -*-
 """
 The command C{admission users}: the users in a password file.
 """
@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar, TextIO
 
-from ..kafka.security.passwordfile import DEFAULT_ITERATIONS, PasswordFileError, changeUsers, readUsers
-from .console import CommandFailed, CommandGroup, CommandOptions, askPassword
+from admission.kafka.security.passwordfile import DEFAULT_ITERATIONS, PasswordFileError, changeUsers, readUsers
+
+from ..console import CommandFailed, CommandGroup, CommandOptions, askPassword
 
 _ASK = partial(askPassword, "--password-stdin")
 
