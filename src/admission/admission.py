@@ -188,10 +188,12 @@ class Admission:
         Protect a server as it is, by its bytes: what this returns goes wherever C{factory} went.  See L{wrapFactory}.
 
         @raise TypeError: for a factory or a function that is none.
-        @raise ValueError: if C{maxUnsentBytes} is no positive number.
+        @raise ValueError: if C{maxUnsentBytes} is no positive number, or the factory is protected already.
         """
         if not IProtocolFactory.providedBy(factory):
             raise TypeError(f"factory={factory!r}: give an IProtocolFactory, such as Factory.forProtocol(YourProtocol)")
+        if isinstance(factory, AdmittedFactory):
+            raise ValueError(f"factory={factory!r}: it is protected already; listen with it as it is")
         if nameOf is not None and not callable(nameOf):
             raise TypeError(f"nameOf={nameOf!r}: give a function that takes a protocol and tells who its peer is")
         if maxUnsentBytes is not None and not (isinstance(maxUnsentBytes, int) and maxUnsentBytes >= 1):
@@ -538,7 +540,8 @@ def wrapFactory(
         to it, besides the largest write, is sent that and closed if more is
         written; the size of the pool, unless given.
     @raise PolicyError: for a description that means nothing.
-    @raise ValueError: if C{maxUnsentBytes} is no positive number, or a policy has nothing to count here.
+    @raise ValueError: if C{maxUnsentBytes} is no positive number, the factory is protected already, or a policy has
+        nothing to count here.
     @raise TypeError: for a factory, a pool, a policy, an order, limits or a
         function that is none.
     """

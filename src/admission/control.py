@@ -35,6 +35,7 @@ from .interfaces import (
 )
 from .metrics.registry import SensorRegistry
 from .policyfailure import FAILURES, raiseInterrupt
+from .quotas.limits import READERS
 from .quotas.policy import MeteredPolicy, limitsByName
 from .request import ServerRequest
 
@@ -561,7 +562,9 @@ class AdmissionControl:
         unknown = sorted(shown.keys() - set(self.limitNames))
         if unknown:
             known = ", ".join(self.limitNames) or "none"
-            raise ValueError(f"no quota policy knows the limit {', '.join(unknown)}; known: {known}")
+            readers = dict.fromkeys(READERS[name] for name in unknown if name in READERS)
+            remedy = f"; start with {' '.join(f'--quota {name}' for name in readers)}" if readers else ""
+            raise ValueError(f"no quota policy knows the limit {', '.join(unknown)}; known: {known}{remedy}")
         if len(shown) < len(limits):
             raise ValueError(f"{', '.join(sorted(limits))}: two of these are the same limit; give it one value")
         done: list[tuple[IQuotaPolicy, dict[str, float | None]]] = []

@@ -26,7 +26,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from admission.cli import FAILED, AdmissionOptions, main
 from admission.offline import CLOSED, OPEN, Question, Selection, Work, jobs, replay, resolveCandidates, running
 from admission.offline.evaluation import Evaluation
-from admission.offline.failures import JavaMissing, OutputError, SparkMissing
+from admission.offline.failures import JavaMissing, OutputError, ServerMissing, SparkMissing
 from admission.offline.missing import Missing
 from admission.offline.outputtables import OUTPUTS
 from admission.offline.population import Population
@@ -179,9 +179,13 @@ class CommandTests(SynchronousTestCase):
         self.assertFails(f"report {self.mktemp()}", "there are no results in")
 
     def test_noSpark(self) -> None:
-        """Without the packages or a Java there is a sentence that says which."""
+        """Without the packages, a Java or a server there is a sentence that says which."""
         line = f"audit {self.recording()} --out {self.mktemp()}"
-        for name, error in (("openSession", JavaMissing("no Java")), ("checkPackages", SparkMissing("no Spark"))):
+        for name, error in (
+            ("openSession", JavaMissing("no Java")),
+            ("openSession", ServerMissing("no master")),
+            ("checkPackages", SparkMissing("no Spark")),
+        ):
 
             def fail(*args: Any, error: Exception = error) -> None:
                 raise error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +13,16 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission import extras
 from admission.offline import sparksession
-from admission.offline.failures import JavaMissing, SparkMissing
-from admission.offline.sparksession import checkPackages, isOnThisMachine, launchEnvironment, localSettings, openSession
-from tests.kit.brokerprocess import ENVIRONMENT
+from admission.offline.failures import JavaMissing, ServerMissing, SparkMissing
+from admission.offline.sparksession import (
+    checkPackages,
+    checkServer,
+    isOnThisMachine,
+    launchEnvironment,
+    localSettings,
+    openSession,
+)
+from tests.kit.brokerprocess import ENVIRONMENT, freePort
 from tests.kit.longform import longForm
 from tests.kit.sparksession import sharedSession
 
@@ -133,8 +142,55 @@ class LaunchTests(SynchronousTestCase):
         self.assertEqual(self.launch(PYSPARK_GATEWAY_PORT="1"), {"PYSPARK_PYTHON": sys.executable})
 
 
+class ServerTests(SynchronousTestCase):
+    """L{checkServer}"""
+
+    def setUp(self) -> None:
+        direct = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+        self.patch(os, "environ", direct)
+
+    def test_there(self) -> None:
+        """It is enough that one of several listens; what is no server is not looked for."""
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+            checkServer(f"spark://127.0.0.1:{freePort()},127.0.0.1:{port}")
+            checkServer(f"sc://127.0.0.1:{port}/;token=secret")
+        for elsewhere in ("local[2]", "yarn", "k8s://https://127.0.0.1:1", ""):
+            checkServer(elsewhere)
+
+    def test_missing(self) -> None:
+        """One sentence says where nobody listens, and what helps; it does not tell tokens."""
+        port = freePort()
+        for url, words in (
+            (
+                f"spark://127.0.0.1:{port},localhost:{port}",
+                f", localhost:{port} (Connection refused); start its master",
+            ),
+            (f"sc://127.0.0.1:{port}/;token=secret", "Connect there, or set SPARK_REMOTE"),
+            ("sc://nowhere.invalid", "nowhere.invalid ("),
+        ):
+            refusal = str(self.assertRaises(ServerMissing, checkServer, url))
+            self.assertIn(words, refusal)
+            self.assertNotIn("secret", refusal)
+
+    def test_proxy(self) -> None:
+        """A server of Spark Connect may be reached by way of a proxy, which is not tried."""
+        self.patch(os, "environ", {**os.environ, "HTTPS_PROXY": "http://127.0.0.1:1"})
+        checkServer(f"sc://127.0.0.1:{freePort()}")
+
+
 class SessionTests(SynchronousTestCase):
     """L{openSession}"""
+
+    def test_configuredMaster(self) -> None:
+        """A master that Spark's own configuration names is looked for before Spark tries for a minute."""
+        place = f"127.0.0.1:{freePort()}"
+        environment = {**ENVIRONMENT, "PYSPARK_SUBMIT_ARGS": f"--master spark://{place} pyspark-shell"}
+        script = "from admission.offline import openSession; openSession('tests')"
+        result = subprocess.run(
+            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=START_SECONDS
+        )
+        self.assertIn(f"Spark cannot be reached at {place} (Connection refused)", result.stderr)
 
     def test_same(self) -> None:
         """The session that there is, is used, and nothing is prepared for another; its times are in UTC."""

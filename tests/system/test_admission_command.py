@@ -272,7 +272,7 @@ class DataTests(AdmissionCommandTestCase):
             client.createTopic("events")
             client.produce("events", batch)
             written = self.succeed(f"data backup {broker.dataPath} {backup}")
-            self.assertIn("1 topics, 1 partitions, 1 records", written)
+            self.assertIn("1 topic, 1 partition, 1 record and", written)
             client.produce("events", batch)
         self.assertFails(
             [(f"data check {broker.dataPath}", f"is in use by process {broker.process.pid}: stop the broker first")]

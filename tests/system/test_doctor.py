@@ -19,6 +19,8 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 from admission.commands.kafka.doctorcommand import brokerOptions, checksFor, examine, gatewayOptions, whyNotListening
 from admission.commands.kafka.doctorinstallation import checkJava, checkWorkers
 from admission.commands.kafka.doctormachine import Level, listeningPorts
+from admission.commands.kafka.doctorservers import ServerAnswer, checkCluster
+from admission.kafka.client.errors import AuthenticationFailed, Disconnected
 from admission.kafka.serving.options import Listener, endpointOf
 from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, BrokerProcess, endpoint, freePort
 from tests.kit.commandcases import FindingTestCase
@@ -55,6 +57,26 @@ class ProgramTests(FindingTestCase):
         self.assertFinds(checkWorkers(True, bare), Level.ABSENT, f"export PYSPARK_PYTHON={sys.executable}")
         for wrong in (str(other), "/nowhere/python3"):
             self.assertFinds(checkWorkers(True, {**bare, "PYSPARK_PYTHON": wrong}), Level.WARN, wrong, "export")
+
+
+class ClusterTests(FindingTestCase):
+    """What servers of a gateway's cluster say."""
+
+    def test_nodes(self) -> None:
+        """Each node has to have a port at the gateway."""
+        self.assertFinds(checkCluster(ServerAnswer(True, [1, 2]), 0, 15, False), Level.OK, "1, 2")
+        many = checkCluster(ServerAnswer(True, [*range(30)]), 0, 15, False)
+        self.assertFinds(many, Level.FAIL, "16, 17, 18, 19, 20, 21, 22, 23, 24, 25 and 4 more", "--node-ids is 0-15")
+
+    def test_silent(self) -> None:
+        """One that does not answer matters less where another does; one that does may want to know who asks."""
+        silent = ServerAnswer(False, error=Disconnected("k1:9092 cannot be reached"))
+        self.assertFinds(checkCluster(silent, 0, 15, False), Level.FAIL, "k1:9092", "--upstream")
+        self.assertFinds(checkCluster(silent, 0, 15, True), Level.WARN, "k1:9092", "--upstream")
+        closed = ServerAnswer(True, error=Disconnected("k1:9092 has closed the connection"))
+        self.assertFinds(checkCluster(closed, 0, 15, True), Level.WARN, "closed", "--upstream-login")
+        refused = ServerAnswer(False, error=AuthenticationFailed("k1:9092 refuses 'me'"))
+        self.assertFinds(checkCluster(refused, 0, 15, True), Level.FAIL, "refuses", "--upstream-login")
 
 
 class ListeningTests(TestCase):
@@ -206,3 +228,28 @@ class CommandTests(SynchronousTestCase):
         for check in ("Python", "packages", "reactor", "plug-in names", "plug-ins", "policies", f"port {free}"):
             self.assertEqual(found[check]["level"], "ok", found[check])
         self.assertEqual([each for each in found.values() if "could not be checked" in each["what"]], [])
+
+    def test_cluster(self) -> None:
+        """The doctor of a gateway asks each server of the cluster, with the gateway's login."""
+        users = Path(self.mktemp()).absolute()
+        users.write_text("gateway:sesame")
+        password = Path(self.mktemp()).absolute()
+        password.write_text("sesame")
+        broker = BrokerProcess("--auth", f"file:{users}")
+        self.addCleanup(broker.remove)
+        broker.start()
+        gone = f"127.0.0.1:{freePort()}"
+        command = [sys.executable, "-m", "admission", "doctor-gateway", "--json", "--upstream"]
+        command += [f"{broker.address},{gone}", "--listen", endpoint(freePort(count=3)), "--node-ids", "0-1"]
+        for login, level, words in (
+            (["--upstream-login", f"PLAIN:gateway:{password}"], "ok", "the nodes of the cluster are 1"),
+            ([], "warn", "does not say which nodes there are"),
+        ):
+            result = subprocess.run(
+                [*command, *login], env=ENVIRONMENT, capture_output=True, text=True, timeout=PATIENCE_SECONDS
+            )
+            found = {each["check"]: each for each in json.loads(result.stdout)}
+            answered = found[f"cluster {broker.address}"]
+            self.assertEqual(answered["level"], level, answered)
+            self.assertIn(words, answered["what"])
+            self.assertEqual(found[f"cluster {gone}"]["level"], "warn")

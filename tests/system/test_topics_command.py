@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from functools import cache
+from pathlib import Path
 
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -80,6 +81,27 @@ class TopicsTests(LogCommandTestCase):
         empty, events = json.loads(self.succeed("topics", "list", "--json"))["topics"]
         self.assertEqual((empty["topic"], empty["partitionCount"], empty["sizeBytes"]), ("empty", 1, 0))
         self.assertGreater(events["sizeBytes"], RECORDS * 100)
+
+    def test_notTold(self) -> None:
+        """Where the broker does not tell a user how large topics are, a line below the table says why."""
+        directory = Path(self.mktemp()).absolute()
+        directory.mkdir()
+        (directory / "users").write_text("alice:sesame\nroot:secret")
+        (directory / "password").write_text("sesame")
+        broker = BrokerProcess("--auth", f"file:{directory / 'users'}", "--set", "super.users=User:root")
+        self.addCleanup(broker.remove)
+        broker.start()
+        login = ("--login", "alice", "--sasl-mechanism", "PLAIN", "--password-file", str(directory / "password"))
+        security = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+        admin = AdminClient(
+            {"bootstrap.servers": broker.address, **security, "sasl.username": "root", "sasl.password": "secret"}
+        )
+        admin.create_topics([NewTopic("events", 1)])["events"].result(PATIENCE_SECONDS)
+        why = "The size ? is not known: the broker does not tell this user: CLUSTER_AUTHORIZATION_FAILED; log in as"
+        for words in (("topics", "list"), ("topics", "describe", "events")):
+            status, output, complaint = self.run_(*words, *login, ADMISSION_BROKER=broker.address)
+            self.assertEqual((status, complaint), (0, ""))
+            self.assertIn(f"\n\n{why}", output)
 
     def test_describe(self) -> None:
         """One topic is described with its settings and partitions."""

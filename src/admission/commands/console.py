@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from getopt import GetoptError, gnu_getopt
+from getpass import GetPassWarning, getpass
 from typing import Any, ClassVar, TextIO
 
 from twisted.python.usage import Options, UsageError
@@ -23,6 +25,21 @@ class CommandFailed(Exception):
     A command has failed.  The message is a sentence that says why, and what
     would help.
     """
+
+
+def askPassword(option: str, prompt: str) -> str:
+    """
+    Ask for a password without showing it.
+
+    @param option: the one that gives it otherwise.
+    @raise CommandFailed: if there is no terminal to ask at.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", GetPassWarning)
+        try:
+            return getpass(prompt)
+        except GetPassWarning as error:
+            raise CommandFailed(f"a password is needed, and there is no terminal to ask at; give {option}") from error
 
 
 class CommandOptions(Options):

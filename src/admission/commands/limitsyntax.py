@@ -11,23 +11,11 @@ import shlex
 from decimal import Decimal
 
 from ..interfaces import DEFAULT, QuotaEntity
+from ..quotas.limits import READERS
 from ..units import formatBytes, parseRate
 
 ATTRIBUTES = {"user": "user", "client-id": "clientId", "ip": "ip"}
 """The attribute of L{QuotaEntity} for each type of entity, as the protocol and our options name the types."""
-
-_SHIPPED = (
-    "received_byte_rate",
-    "sent_byte_rate",
-    "new_identity_rate",
-    "producer_byte_rate",
-    "consumer_byte_rate",
-    "request_percentage",
-    "producer_ids_rate",
-    "connection_creation_rate",
-    "concurrent_requests",
-)
-"""The limits of the policies that come with us; others may know others."""
 
 _NOT_BY_TIME = ("new_identity_rate", "producer_ids_rate")
 """Limits that are called rates but count in windows of any length, so that no unit of time fits."""
@@ -50,7 +38,7 @@ def parseAmount(name: str, text: str) -> float:
         try:
             amount = float(text)
         except ValueError:
-            if name not in _SHIPPED and (meant := difflib.get_close_matches(name, _SHIPPED, 1, _LIKENESS)):
+            if name not in READERS and (meant := difflib.get_close_matches(name, READERS, 1, _LIKENESS)):
                 raise ValueError(f"no limit has this name; the nearest is {meant[0]}") from None
             raise ValueError(f"{text!r} is not a number") from None
     if not (math.isfinite(amount) and amount > 0):

@@ -5,6 +5,7 @@ One piece of work inside of any protocol, put to the quota policies as a request
 
 from __future__ import annotations
 
+import warnings
 from types import TracebackType
 from typing import Protocol
 
@@ -41,7 +42,8 @@ class WorkFactory(DrivenFactory, Protocol):
 
 class UnitOfWork:
     """
-    A context for a piece of work; see L{Admission.work <admission.admission.Admission.work>}.  To be entered once.
+    A context for a piece of work; see L{Admission.work <admission.admission.Admission.work>}.  To be entered once; one
+    that is forgotten without that warns, as a coroutine does that was never awaited.
 
     @ivar sentBytes: how much has been sent in answer; to be set before the context is left.
     @ivar delaySeconds: once it has been left, for how long the client has to wait; no work of it is admitted before.
@@ -54,6 +56,8 @@ class UnitOfWork:
     connectionId = 0
     listener = ""
     makeRequest = ServerRequest
+
+    _isForgotten = False
 
     def __init__(
         self,
@@ -71,10 +75,10 @@ class UnitOfWork:
         self.host = nameIn("peer", peer)
         self._sentBytes = 0
         self.delaySeconds = 0.0
-        self._driver = RequestDriver(self)
         self._kind = nameIn("kind", kind)
         self._traits = traits
         self._receivedBytes = _checked("receivedBytes", receivedBytes)
+        self._isForgotten = True
 
     @property
     def sentBytes(self) -> int:
@@ -90,7 +94,10 @@ class UnitOfWork:
 
         @raise WorkRefused: if they do not; then nothing of it is to be done.
         """
-        driver, now = self._driver, self.factory.clock.seconds()
+        self._isForgotten = False
+        # It refers to this object, which is therefore forgotten at once as long as there is none.
+        driver, now = RequestDriver(self), self.factory.clock.seconds()
+        self._driver = driver
         request = self.request = driver.arrived(self._receivedBytes)
         request.kind, request.principal, request.clientId = self._kind, self.principal, self.clientId
         request.traits = self._traits
@@ -143,6 +150,11 @@ class UnitOfWork:
         """
         Likewise.
         """
+
+    def __del__(self) -> None:
+        if self._isForgotten:
+            words = f"{self!r} was never entered, and nothing was admitted: write 'with admission.work(...):'"
+            warnings.warn(words, RuntimeWarning, stacklevel=2)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._kind} of {self.clientId or self.host or 'somebody'}>"

@@ -48,6 +48,12 @@ class WorkersLack(Exception):
     """
 
 
+class ServerMissing(Exception):
+    """
+    Nobody listens where Spark's master, or its server of Spark Connect, should be.
+    """
+
+
 class JavaMissing(Exception):
     """
     There is no Java for Spark.

@@ -15,7 +15,16 @@ from attrs import frozen
 
 from ..plugins import PolicyError
 from .evaluation import Selection
-from .failures import JavaMissing, JobFailed, OutputError, RecordingError, SparkMissing, TraceError, WorkersLack
+from .failures import (
+    JavaMissing,
+    JobFailed,
+    OutputError,
+    RecordingError,
+    ServerMissing,
+    SparkMissing,
+    TraceError,
+    WorkersLack,
+)
 from .sparksession import checkPackages, openSession
 from .workers import checkWorkers, hasLocalWorkers
 
@@ -103,7 +112,10 @@ def _session(selection: Selection, progress: Progress) -> Iterator[SparkSession]
         finally:
             if isOurs:
                 session.stop()
-    except (SparkMissing, JavaMissing, WorkersLack, RecordingError, OutputError, PolicyError, TraceError) as error:
+    except (
+        *(SparkMissing, JavaMissing, ServerMissing, WorkersLack),
+        *(RecordingError, OutputError, PolicyError, TraceError),
+    ) as error:
         raise JobFailed(str(error)) from error
     except (PySparkException, Py4JError) as error:
         raise JobFailed(f"Spark has failed: {lastWords(str(error))}") from error

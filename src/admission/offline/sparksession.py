@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from ..extras import lacking
 from ..memorylimit import memoryLimitBytes
-from .failures import JavaMissing, SparkMissing
+from .failures import JavaMissing, ServerMissing, SparkMissing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,6 +31,15 @@ OLDEST_JAVA = 17
 
 LONGEST_ANSWER_SECONDS = 60.0
 """How long a Java may take to print its version."""
+
+LONGEST_CONNECTING_SECONDS = 10.0
+"""How long a server of Spark's may take to accept a connection."""
+
+_SERVER = re.compile(r"(?P<scheme>spark|sc)://(?P<places>[^/;]+)(?:[/;].*)?")
+_PORT = re.compile(r":[0-9]{1,5}$")
+_CONNECT_PORT = "15002"
+_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
+"""With one of these in the environment a connection to Spark Connect does not go there directly."""
 
 _VERSION = re.compile(r'version "(?:1\.)?([0-9]+)')
 
@@ -148,6 +158,7 @@ def openSession(appName: str, settings: Mapping[str, str] | None = None) -> Spar
         it runs.
     @raise SparkMissing: without the packages.
     @raise JavaMissing: without a Java, where one is needed.
+    @raise ServerMissing: if nobody listens where it should run; see L{checkServer}.
     """
     chosen = {"spark.sql.session.timeZone": "UTC", **(settings or {})}
     remote = chosen.get("spark.remote", os.environ.get("SPARK_REMOTE"))
@@ -155,17 +166,58 @@ def openSession(appName: str, settings: Mapping[str, str] | None = None) -> Spar
     from pyspark.sql import SparkSession
 
     isNew = SparkSession.getActiveSession() is None
-    if isNew and isOnThisMachine(os.environ, chosen):
+    isHere = isOnThisMachine(os.environ, chosen)
+    if isNew and isHere:
         chosen = localSettings(memoryLimitBytes()) | chosen
     if isNew and not (remote or "").startswith("sc:"):
         scratch = tempfile.TemporaryDirectory(prefix="admission-spark-", ignore_cleanup_errors=True)
         atexit.register(scratch.cleanup)
         os.environ.update(launchEnvironment(os.environ, Path(scratch.name)))
+    if isNew and not isHere:
+        checkServer(_master(chosen) if remote is None else remote)
     builder = SparkSession.builder.appName(appName)
     for name, value in chosen.items():
         builder = builder.config(name, value)
     session: SparkSession = builder.getOrCreate()
     return session
+
+
+def _master(settings: Mapping[str, str]) -> str:
+    """
+    Where Spark will run, by these properties or its own configuration; its Java process is started, which knows that.
+    """
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll([*settings.items()]))
+    return settings.get("spark.master") or SparkConf().get("spark.master") or ""
+
+
+def checkServer(url: str) -> None:
+    """
+    Check that somebody listens at one of the places of a master or of a server of Spark Connect: Spark itself tries for
+    a minute or more and says nothing meanwhile.
+
+    @param url: of either; others are not looked at.
+    @raise ServerMissing: if nobody does.
+    """
+    match = _SERVER.fullmatch(url)
+    if match is None:
+        return
+    isConnect = match["scheme"] == "sc"
+    if isConnect and any(each in os.environ or each.upper() in os.environ for each in _PROXIES):
+        return
+    reasons = []
+    for place in match["places"].split(","):
+        host, _, port = place.rpartition(":") if _PORT.search(place) else (place, "", _CONNECT_PORT)
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=LONGEST_CONNECTING_SECONDS).close()
+            return
+        except OSError as error:
+            reasons.append(f"{place} ({error.strerror or error})")
+    what, how = ("server of Spark Connect", "SPARK_REMOTE") if isConnect else ("master", "spark.master (--master)")
+    raise ServerMissing(
+        f"Spark cannot be reached at {', '.join(reasons)}; start its {what} there, or set {how} to another"
+    )
 
 
 def localSettings(memoryBytes: int) -> dict[str, str]:

@@ -1,10 +1,13 @@
 """Tests for L{admission.commands.console}."""
 
+import warnings
+from getpass import GetPassWarning
 from io import StringIO
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.commands.console import Progress
+from admission.commands import console
+from admission.commands.console import CommandFailed, Progress, askPassword
 
 
 class Stream(StringIO):
@@ -46,3 +49,23 @@ class ProgressTests(SynchronousTestCase):
         with Progress("reading", 0, stream, lambda: 0.0) as progress:
             progress(100)
         self.assertEqual("", stream.getvalue())
+
+
+class PasswordTests(SynchronousTestCase):
+    """L{askPassword}"""
+
+    def test_terminal(self) -> None:
+        """What is typed is the password."""
+        self.patch(console, "getpass", lambda prompt: prompt.upper())
+        self.assertEqual(askPassword("--password-file", "Password of alice: "), "PASSWORD OF ALICE: ")
+
+    def test_noTerminal(self) -> None:
+        """Without a terminal no password is read that could be seen: a sentence names the option that gives it."""
+
+        def show(prompt: str) -> str:
+            warnings.warn("Can not control echo on the terminal.", GetPassWarning, stacklevel=2)
+            return "seen"
+
+        self.patch(console, "getpass", show)
+        refused = self.assertRaises(CommandFailed, askPassword, "--password-file", "Password of alice: ")
+        self.assertIn("no terminal to ask at; give --password-file", str(refused))

@@ -47,6 +47,18 @@ class WorkTests(SynchronousTestCase):
         self.assertEqual([each.kind for each in self.events()], ["put"] * 4)
         self.assertEqual([each.responseBytes for each in self.events()], [10, 0, 0, 0])
 
+    def test_forgotten(self) -> None:
+        """Work that is never entered warns where it is forgotten."""
+        admission = self.make()
+        admission.work("put", clientId="alice")
+        self.assertRaises(TypeError, admission.work, "put", receivedBytes=-1)
+        with admission.work("put"):
+            pass
+        (warning,) = self.flushWarnings()
+        self.assertIs(warning["category"], RuntimeWarning)
+        self.assertIn("work(...)", warning["message"])
+        self.assertEqual(warning["filename"], __file__)
+
     def test_inProgress(self) -> None:
         """Work is in progress until the context is left, whatever is awaited within; who waits for others is not."""
         admission = self.make("concurrency:total=1")

@@ -25,6 +25,7 @@ from zope.interface import directlyProvides, implementer
 
 from admission import admission as module
 from admission.admission import Admission, warnOfPools, wrapFactory
+from admission.connection.admitted import AdmittedProtocol
 from admission.connection.factory import HANDSHAKE_BYTES, TLS_CONNECTION_BYTES, ConnectionLimits
 from admission.connection.wrapped import MAX_HELD_BYTES
 from admission.connection.wrapping import WrappedFactory
@@ -505,6 +506,13 @@ class FactoryTests(SynchronousTestCase):
             self.assertEqual(
                 str(error), f"factory={given!r}: give an IProtocolFactory, such as Factory.forProtocol(YourProtocol)"
             )
+
+    def test_twice(self) -> None:
+        """What is protected already is not protected again: each byte would be counted twice."""
+        admission = Admission(reactor=object(), clock=Clock())
+        for given in (wrapFactory(Factory(), reactor=object(), clock=Clock()), admission.frames(AdmittedProtocol)):
+            error = self.assertRaises(ValueError, admission.wrap, given)
+            self.assertEqual(str(error), f"factory={given!r}: it is protected already; listen with it as it is")
 
     def test_defaults(self) -> None:
         """By default nothing is without a bound, and no client is limited."""

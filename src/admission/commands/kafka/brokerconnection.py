@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator
-from getpass import getpass
+from functools import partial
 from typing import Any
 
 from twisted.internet.defer import Deferred, inlineCallbacks, maybeDeferred
@@ -23,8 +23,9 @@ from admission.kafka.client.errors import AuthenticationFailed, BrokerRefused, C
 from admission.kafka.client.sasl import MECHANISMS, SCRAM_SHA_512, Credentials
 from admission.kafka.serving.listenoptions import parseHostPort
 
-from ..console import CommandFailed, CommandOptions, chosen, parseTimeout
+from ..console import CommandFailed, CommandOptions, askPassword, chosen, parseTimeout
 
+_ASK = partial(askPassword, "--password-file")
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 _TLS_FAILURE = re.compile(r"TLS failed: ([^(]*[^( ])")
 """What L{whyTlsFailed<admission.tlsfailure.whyTlsFailed>} says, without its hint: the command has a better one."""
@@ -69,7 +70,7 @@ class ConnectionOptions(CommandOptions):
                 raise UsageError(f"--{option} needs --{needed} as well")
 
 
-def ask(options: ConnectionOptions, question: Question, askPassword: Callable[[str], str] = getpass) -> Any:
+def ask(options: ConnectionOptions, question: Question, askPassword: Callable[[str], str] = _ASK) -> Any:
     """
     Connect, ask, and close the connection.  It runs the reactor, so it can be
     called only once in a process.
@@ -79,16 +80,31 @@ def ask(options: ConnectionOptions, question: Question, askPassword: Callable[[s
     @raise CommandFailed: if the broker cannot be asked, or refuses.
     @raise KeyboardInterrupt: if the user interrupts it.
     """
+    settings = connectionSettings(options, askPassword)
+
+    def asked(reactor: Any) -> Deferred[Any]:
+        clock = MonotonicClock(reactor)
+        connecting = maybeDeferred(connect, reactor, clock, options["host"], options["port"], settings)
+        return converse(connecting, question)
+
+    try:
+        return runReactorFor(asked)
+    except ClientError as error:
+        raise CommandFailed(explained(error, options)) from error
+
+
+def runReactorFor(begin: Callable[[Any], Deferred[Any]]) -> Any:
+    """
+    Run the reactor until something is done, once in a process.
+
+    @param begin: is called with the reactor once it runs.
+    @return: what its L{Deferred} fires with; what that fails with is raised.
+    @raise KeyboardInterrupt: if the user interrupts it.
+    """
     from twisted.internet import reactor
 
-    settings = connectionSettings(options, askPassword)
     outcomes: list[Any] = []
     running: Any = reactor
-
-    def begin() -> None:
-        clock = MonotonicClock(running)
-        connecting = maybeDeferred(connect, running, clock, options["host"], options["port"], settings)
-        converse(connecting, question).addBoth(finish)
 
     def finish(outcome: Any) -> None:
         # Stopping closes the connection, and the question fails once more.
@@ -100,13 +116,11 @@ def ask(options: ConnectionOptions, question: Question, askPassword: Callable[[s
         if not outcomes:
             outcomes.append(Failure(KeyboardInterrupt()))  # type: ignore[no-untyped-call]
 
-    running.callWhenRunning(begin)
+    running.callWhenRunning(lambda: begin(running).addBoth(finish))
     running.addSystemEventTrigger("before", "shutdown", interrupted)
     running.run()
     (outcome,) = outcomes
     if isinstance(outcome, Failure):
-        if isinstance(outcome.value, ClientError):
-            raise CommandFailed(explained(outcome.value, options)) from outcome.value
         outcome.raiseException()
     return outcome
 

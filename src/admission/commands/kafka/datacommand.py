@@ -239,9 +239,13 @@ def _amount(report: LogReport) -> str:
     records = sum(each.recordCount for each in report.partitions)
     sizeBytes = sum(each.sizeBytes for each in report.partitions)
     return (
-        f"{len(report.topics):,} topics, {len(report.partitions):,} partitions, {records:,} records and "
-        f"{roundedBytes(sizeBytes)} of batches"
+        f"{_counted(len(report.topics), 'topic')}, {_counted(len(report.partitions), 'partition')}, "
+        f"{_counted(records, 'record')} and {roundedBytes(sizeBytes)} of batches"
     )
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' if number != 1 else ''}"
 
 
 def _describeLog(report: LogReport) -> str:

@@ -197,7 +197,7 @@ def _serverChecks(options: Any, data: Path, hasServer: bool) -> list[Check]:
     """
     @param hasServer: whether a server is asked that runs.
     """
-    from .doctorservers import checkExporter, checkService
+    from .doctorservers import GatewayDoctorOptions, askCluster, checkCluster, checkExporter, checkService
 
     profileDirectory = options.profileDirectory
     listeners = options.listeners
@@ -210,8 +210,16 @@ def _serverChecks(options: Any, data: Path, hasServer: bool) -> list[Check]:
         by = f"{holder}, which uses the data directory" if number in theirs else "a server runs" if hasServer else ""
         return checkPort(description, reason, os.geteuid() == 0, _firstFreePort(), by)
 
+    addresses = options["upstream"].addresses if isinstance(options, GatewayDoctorOptions) else ()
+    answers = cache(lambda: askCluster(options))
+
+    def cluster(index: int) -> Finding:
+        lowest, highest = options["nodeIds"]
+        return checkCluster(answers()[index], lowest, highest, any(each.isReached for each in answers()))
+
     return [
         ("server", lambda: checkService(options)),
+        *((f"cluster {each.host}:{each.port}", partial(cluster, index)) for index, each in enumerate(addresses)),
         *((f"export {name}", partial(checkExporter, exporter)) for name, exporter in options.exporters()),
         *(
             []

@@ -1,20 +1,27 @@
 # -*- test-case-name: tests.system.test_doctor -*-
 """
 The doctor's options for a broker and for a gateway: those of the server itself, which the server's own code reads, so
-that all they name is built as it is at a start.
+that all they name is built as it is at a start.  The servers of a gateway's cluster are asked.
 """
 
 from __future__ import annotations
 
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from attrs import frozen
+from twisted.internet.defer import Deferred, gatherResults, inlineCallbacks
 from twisted.internet.task import Clock
 from twisted.python.usage import Options
 
+from admission.clock import MonotonicClock
 from admission.interfaces import ITryOut
 from admission.kafka.broker.options import Options as BrokerOptions
 from admission.kafka.broker.service import makeService as makeBroker
+from admission.kafka.client.clientconnection import ConnectionSettings, connectTo
+from admission.kafka.client.errors import AuthenticationFailed, ClientError
+from admission.kafka.gateway.discovery import LARGEST_ANSWER_BYTES, MAX_NODES
 from admission.kafka.gateway.gatewayoptions import GatewayOptions
 from admission.kafka.gateway.gatewayservice import makeService as makeGateway
 from admission.kafka.serving.kafkaservice import KafkaService
@@ -22,6 +29,7 @@ from admission.kafka.serving.options import Listener, buildExporters
 
 from ..console import CommandOptions, parseTimeout
 from ..statusport import parseStatus
+from .brokerconnection import runReactorFor
 from .doctormachine import Finding, Level
 
 LONG_DESCRIPTION = (
@@ -29,6 +37,7 @@ LONG_DESCRIPTION = (
     "and its file of properties name, and says what is wrong and what helps.  Nothing is changed, except that Twisted "
     "brings its cache of plug-ins up to date as it does at every start.  The exit status is 1 if anything fails."
 )
+_SHOWN_NODES = 10
 _NOTE = """
 --status also takes the URL of the status port of a server that runs, to ask how it is.
 Run it as the user that the server runs as, and with its limits.
@@ -43,7 +52,7 @@ class ServerDoctorOptions(Options):
 
     longdesc = LONG_DESCRIPTION
     optParameters = [
-        ["timeout", None, "10s", "How long to wait for the answer of a status port."],
+        ["timeout", None, "10s", "How long to wait for a server that is asked."],
     ]
     optFlags = [["json", None, "Write JSON, for programs."]]
 
@@ -117,7 +126,7 @@ class GatewayDoctorOptions(ServerDoctorOptions, GatewayOptions):
     For C{admission doctor-gateway}.
     """
 
-    longdesc = LONG_DESCRIPTION
+    longdesc = f"{LONG_DESCRIPTION}  The servers of --upstream are asked which nodes the cluster has."
     examples: ClassVar[str] = f"""
 Examples:
   admission doctor-gateway --upstream k1:9092,k2:9092 --listen tcp:9092
@@ -125,6 +134,84 @@ Examples:
 
     def makeService(self) -> KafkaService:
         return makeGateway(self)
+
+
+@frozen
+class ServerAnswer:
+    """
+    What a server of a cluster says.
+
+    @ivar isReached: whether it speaks with us at all, and knows the login if there is one.
+    @ivar nodeIds: of the nodes that it knows.
+    @ivar error: why it does not say that.
+    """
+
+    isReached: bool
+    nodeIds: Sequence[int] = ()
+    error: ClientError | None = None
+
+
+def askCluster(options: GatewayDoctorOptions) -> Sequence[ServerAnswer]:
+    """
+    Ask each server of C{--upstream} which nodes there are.  It runs the reactor, so it can be called only once in a
+    process.
+    """
+    timeoutSeconds: float = options["timeoutSeconds"]
+    settings = ConnectionSettings(
+        credentials=options["credentials"],
+        requestTimeoutSeconds=timeoutSeconds,
+        connectTimeoutSeconds=timeoutSeconds,
+        maxResponseBytes=LARGEST_ANSWER_BYTES,
+        maxElements=MAX_NODES,
+    )
+
+    @inlineCallbacks
+    def asked(reactor: Any, host: str, port: int) -> Generator[Deferred[Any], Any, ServerAnswer]:
+        connection = None
+        try:
+            endpoint = options["upstream"].endpoints(reactor, timeoutSeconds)(host, port)
+            connection = yield connectTo(endpoint, MonotonicClock(reactor), settings, f"{host}:{port}")
+            answer = yield connection.request("Metadata", {"topics": []})
+        except ClientError as error:
+            return ServerAnswer(connection is not None, error=error)
+        finally:
+            if connection is not None:
+                yield connection.close()
+        return ServerAnswer(True, sorted(each.node_id for each in answer.brokers))
+
+    def allAsked(reactor: Any) -> Deferred[Any]:
+        return gatherResults([asked(reactor, *each) for each in options["upstream"].addresses])
+
+    answers: Sequence[ServerAnswer] = runReactorFor(allAsked)
+    return answers
+
+
+def checkCluster(answer: ServerAnswer, lowest: int, highest: int, isAnotherReached: bool) -> Finding:
+    """
+    Check what a server of the cluster says.
+
+    @param lowest: the lowest id of a node that has a port here.
+    @param highest: the highest.
+    @param isAnotherReached: whether another server has answered.
+    """
+    if isinstance(answer.error, AuthenticationFailed):
+        return Finding(Level.FAIL, str(answer.error), "--upstream-login says how to log in")
+    if not answer.isReached:
+        remedy = "start it, or name others with --upstream: HOST:PORT, or tls:HOST:PORT where they want TLS"
+        return Finding(Level.WARN if isAnotherReached else Level.FAIL, str(answer.error), remedy)
+    if answer.error is not None:
+        remedy = "give --upstream-login, if it wants a login; without it nodes are learnt when clients ask"
+        return Finding(Level.WARN, f"answers, and does not say which nodes there are: {answer.error}", remedy)
+    homeless = [each for each in answer.nodeIds if not lowest <= each <= highest]
+    if homeless:
+        what = f"has nodes without a port at this gateway: {_listed(homeless)}"
+        return Finding(Level.FAIL, what, f"--node-ids is {lowest}-{highest}; let it have all of them")
+    return Finding(Level.OK, f"answers; the nodes of the cluster are {_listed(answer.nodeIds)}")
+
+
+def _listed(nodeIds: Sequence[int]) -> str:
+    more = len(nodeIds) - _SHOWN_NODES
+    return ", ".join(map(str, nodeIds[:_SHOWN_NODES])) + (f" and {more} more" if more > 0 else "")
 
 
 def checkService(options: ServerDoctorOptions) -> Finding:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from itertools import islice
 from typing import Any, TextIO
 
+from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred
 from twisted.python.usage import UsageError
 
@@ -96,15 +97,16 @@ def run(
     """
     given: Any = options.subOptions
     if isinstance(given, ListOptions):
-        topics = ask(given, listTopics)
+        topics, whyUnknown = ask(given, listTopics)
         if given["json"]:
             stdout.write(json.dumps({"topics": topics}, indent=2) + "\n")
         else:
             rows = [(each["topic"], str(each["partitionCount"]), _size(each["sizeBytes"])) for each in topics]
             titles = ("Topic", "Partitions", "Size")
             stdout.write(table([titles, *rows], "<>>") if rows else "there are no topics\n")
+            stdout.write(_note(topics, whyUnknown))
         return
-    described = ask(given, lambda connection: describeTopic(connection, given["name"]))
+    described, whyUnknown = ask(given, lambda connection: describeTopic(connection, given["name"]))
     if given["json"]:
         stdout.write(json.dumps(described, indent=2) + "\n")
         return
@@ -123,16 +125,17 @@ def run(
         for each in described["partitions"]
     ]
     stdout.write(table([("Partition", "Leader", "Begin", "End", "Records", "Size"), *partitions], ">>>>>>"))
+    stdout.write(_note(described["partitions"], whyUnknown))
 
 
 def listTopics(connection: ClientConnection) -> Steps:
     """
     Ask for all topics.
 
-    @return: a dictionary for each, sorted by name.
+    @return: a dictionary for each, sorted by name; and why sizes are not known.
     """
     metadata = yield connection.request("Metadata", {"topics": None, "allow_auto_topic_creation": False})
-    sizes = yield from partitionSizes(connection)
+    sizes, whyUnknown = yield from partitionSizes(connection)
     topics = []
     for topic in sorted(metadata.topics, key=lambda each: str(each.name)):
         found = [sizes.get((topic.name, each.partition_index)) for each in topic.partitions]
@@ -144,13 +147,14 @@ def listTopics(connection: ClientConnection) -> Steps:
                 "sizeBytes": sum(known) if known or not found else None,
             }
         )
-    return topics
+    return topics, whyUnknown
 
 
 def describeTopic(connection: ClientConnection, name: str) -> Steps:
     """
     Ask for one topic.
 
+    @return: a dictionary; and why sizes are not known.
     @raise BrokerRefused: if there is none of that name.
     """
     wanted = [{"name": name, "topic_id": None}]
@@ -167,9 +171,9 @@ def describeTopic(connection: ClientConnection, name: str) -> Steps:
     places = [(name, number) for number in numbers]
     begins = yield from offsetsOf(connection, places, EARLIEST)
     ends = yield from offsetsOf(connection, places, LATEST)
-    sizes = yield from partitionSizes(connection, {name: numbers})
+    sizes, whyUnknown = yield from partitionSizes(connection, {name: numbers})
     leaders = {each.partition_index: each.leader_id for each in topic.partitions}
-    return {
+    described = {
         "topic": name,
         "topicId": str(getattr(topic, "topic_id", None) or "unknown"),
         "configs": {each.name: each.value for each in described.configs if each.config_source == _SET_FOR_TOPIC},
@@ -184,6 +188,7 @@ def describeTopic(connection: ClientConnection, name: str) -> Steps:
             for number in numbers
         ],
     }
+    return described, whyUnknown
 
 
 def offsetsOf(connection: ClientConnection, places: Iterable[Partition], moment: int) -> Steps:
@@ -214,7 +219,7 @@ def partitionSizes(connection: ClientConnection, topics: Mapping[str, Collection
     Ask what partitions take of the disk.
 
     @param topics: the partitions of each topic; L{None} for all.
-    @return: the bytes of each partition that this broker has and tells of: none if the user may not know.
+    @return: the bytes of each partition that this broker has and tells of; and why it may not tell all.
     """
     wanted = None
     if topics is not None:
@@ -222,14 +227,26 @@ def partitionSizes(connection: ClientConnection, topics: Mapping[str, Collection
     try:
         answer = yield connection.request("DescribeLogDirs", {"topics": wanted})
     except UnsupportedApi:
-        return {}
-    return {
+        return {}, "this broker does not tell sizes"
+    sizes = {
         (topic.name, each.partition_index): int(each.partition_size)
         for result in answer.results
         for topic in result.topics
         for each in topic.partitions
         if not each.is_future_key
     }
+    codes = [getattr(answer, "error_code", 0), *(result.error_code for result in answer.results)]
+    refusal = next((ErrorCode(code) for code in codes if code), None)
+    if refusal is None:
+        return sizes, "only another broker of the cluster knows it"
+    hint = (
+        "; log in as a user who may describe the cluster" if refusal is ErrorCode.cluster_authorization_failed else ""
+    )
+    return sizes, f"the broker does not tell this user: {refusal.name.upper()}{hint}"
+
+
+def _note(rows: Collection[Mapping[str, Any]], whyUnknown: str) -> str:
+    return f"\nThe size ? is not known: {whyUnknown}.\n" if any(each["sizeBytes"] is None for each in rows) else ""
 
 
 def _recordsIn(partition: Mapping[str, Any]) -> int | None:

@@ -6,12 +6,14 @@ The command C{admission users}: the users in a password file.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from getpass import getpass
+from functools import partial
 from typing import Any, ClassVar, TextIO
 
 from admission.kafka.security.passwordfile import DEFAULT_ITERATIONS, PasswordFileError, changeUsers, readUsers
 
-from ..console import CommandFailed, CommandGroup, CommandOptions
+from ..console import CommandFailed, CommandGroup, CommandOptions, askPassword
+
+_ASK = partial(askPassword, "--password-stdin")
 
 
 class ListOptions(CommandOptions):
@@ -69,7 +71,7 @@ class UsersOptions(CommandGroup):
     ]
 
 
-def run(options: UsersOptions, stdin: TextIO, stdout: TextIO, askPassword: Callable[[str], str] = getpass) -> None:
+def run(options: UsersOptions, stdin: TextIO, stdout: TextIO, askPassword: Callable[[str], str] = _ASK) -> None:
     """
     @param askPassword: asks for a password without showing it.
     """

@@ -5,6 +5,7 @@ The options of C{twistd admission-gateway}.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, ClassVar
 from attrs import evolve, frozen
 from twisted.internet.endpoints import HostnameEndpoint, clientFromString
 from twisted.internet.interfaces import IStreamClientEndpoint
+from twisted.internet.ssl import Certificate
 from twisted.python.usage import UsageError
 
 from admission.boundedfile import readBounded
@@ -41,6 +43,7 @@ _PORT = re.compile(r"(?P<before>[a-z0-9]+:(?:port=)?)(?P<port>[0-9]{1,5})(?P<aft
 _SHARE = re.compile(r"1/([1-9][0-9]{0,3})")
 _MOST_NODES = 1000
 _OURS, _THEIRS = "gateway", "upstream"
+_TRUST_ROOTS = re.compile(r":trustRoots=((?:\\.|[^:\\])*)", re.DOTALL)
 _EPHEMERAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
@@ -182,6 +185,7 @@ def parseUpstream(texts: Sequence[str]) -> Upstream:
 def _checkEndpoint(upstream: Upstream) -> None:
     from twisted.internet import reactor
 
+    _checkTrustRoots(upstream.options or "")
     endpointFor = upstream.endpoints(reactor, 1.0)
     for host, port in upstream.addresses:
         try:
@@ -194,6 +198,35 @@ def _checkEndpoint(upstream: Upstream) -> None:
                 place = f"tls:{place}{upstream.options}"
                 remedy = "its options are trustRoots=DIRECTORY, certificate=FILE, privateKey=FILE"
             raise UsageError(f"--upstream {place}: {str(error) or type(error).__name__}; {remedy}") from error
+
+
+def _checkTrustRoots(options: str) -> None:
+    """
+    Check the directory of authorities.  Twisted does not say which path cannot be read, and takes a directory without
+    certificates for authorities that have signed nothing.
+    """
+    for escaped in _TRUST_ROOTS.findall(options):
+        path = re.sub(r"\\(.)", r"\1", escaped)
+        wrong = _wrongRoots(path or os.curdir)
+        if wrong:
+            raise UsageError(
+                f"--upstream: trustRoots={path} {wrong}; name a directory with the certificates of authorities in "
+                "files that end in .pem"
+            )
+
+
+def _wrongRoots(path: str) -> str:
+    name = ""
+    try:
+        names = [each for each in sorted(os.listdir(path)) if each.lower().endswith(".pem")]
+        for name in names:
+            Certificate.loadPEM(readBounded(os.path.join(path, name)))
+    except OSError as error:
+        return f"cannot be read: {name and f'{name}: '}{error.strerror}"
+    except Exception:
+        # OpenSSL's own errors are lists of tuples.
+        return f"has {name}, which is no certificate"
+    return "" if names else "has no file that ends in .pem"
 
 
 def parseLogin(text: str) -> Credentials:

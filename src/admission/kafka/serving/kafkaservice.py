@@ -257,7 +257,7 @@ class KafkaService(Service):
         accepted before the reactor runs.
         """
         self._hasListened = True
-        failures: list[str] = []
+        failures: dict[str, str] = {}
 
         def listens(port: IListeningPort) -> None:
             self._ports.append(port)
@@ -267,7 +267,7 @@ class KafkaService(Service):
         def cannotListen(failure: Failure, listener: Listener | StatusPort) -> None:
             option = "--listen" if isinstance(listener, Listener) else "--status"
             reason = f"cannot listen on {listener.description}: {failure.getErrorMessage()} ({option} says where)"
-            failures.append(reason)
+            failures[listener.description] = reason
             if self.running:
                 self.log.critical("{reason}", reason=reason)
                 self._reactor.stop()
@@ -279,7 +279,10 @@ class KafkaService(Service):
             self._statusPort.listen().addErrback(cannotListen, self._statusPort)
         if failures:
             self._stopListening()
-            raise CannotStart(f"admission: {'; '.join(failures)}")
+            first, *others = failures
+            # A gateway has a port for each node, and who has one of them has them all as a rule.
+            also = f"; nor on {len(others)} more, the last of which is {others[-1]}" if others else ""
+            raise CannotStart(f"admission: {failures[first]}{also}")
 
     def startService(self) -> None:
         """

@@ -52,7 +52,7 @@ class CheckTests(DataTestCase):
         written = self.run_("check", self.path)
         self.assertIn("format 2, generation 0", written)
         self.assertRegex(written, r"events-0 +3 +10 +20 +[0-9,]+ +0 to 19\n")
-        self.assertIn("Nothing is lost: 1 topics, 1 partitions, 20 records", written)
+        self.assertIn("Nothing is lost: 1 topic, 1 partition, 20 records", written)
 
     def test_damaged(self) -> None:
         """Damage makes the command fail, with the file, the bytes and the offsets."""
@@ -120,7 +120,7 @@ class BackupTests(DataTestCase):
         expected = self.read(self.partition(), 0)
         backup, restored = self.mktemp(), self.mktemp()
         written = self.run_("backup", self.path, backup)
-        self.assertIn("1 topics, 1 partitions, 20 records", written)
+        self.assertIn("1 topic, 1 partition, 20 records", written)
         self.assertIn(f"admission data restore {backup} DIRECTORY", written)
         self.assertEqual(0o700, os.stat(backup).st_mode & 0o777)
         written = self.run_("restore", backup, restored)

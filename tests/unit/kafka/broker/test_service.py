@@ -403,6 +403,15 @@ class MistakeTests(ServiceTestCase):
         service = self.service(endpoints=[LOOPBACK, taken], path=self.mktemp())
         self.assertCannotStart(service, f"cannot listen on {taken}")
 
+    def test_portsInUse(self) -> None:
+        """Of several ports that are taken the first is told with the reason, and the last with their number."""
+        taken = [f"tcp:{portOf(self.start(self.service(path=self.mktemp())))}:interface=127.0.0.1" for _ in range(3)]
+        service = self.service(endpoints=taken, path=self.mktemp())
+        error = str(self.assertRaises(SystemExit, self.start, service))
+        self.assertIn(f"cannot listen on {taken[0]}", error)
+        self.assertIn(f"; nor on 2 more, the last of which is {taken[2]}", error)
+        self.assertNotIn(taken[1], error)
+
     def test_impossiblePort(self) -> None:
         """An impossible port is named, too."""
         self.assertCannotStart(self.service(endpoints=["tcp:70000"]), "cannot listen on tcp:70000")

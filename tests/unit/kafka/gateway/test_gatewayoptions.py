@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from admission.kafka.gateway.gatewayoptions import GatewayOptions, Upstream, eph
 from admission.kafka.gateway.gatewaysettings import loadGatewaySettings
 from admission.kafka.gateway.nodes import NodePorts
 from admission.kafka.serving.kafkarequest import Address
+from tests.kit.brokerprocess import certificates
 
 ROOMY = ("--set", "queued.max.request.bytes=1GiB")
 UPSTREAM = ("--upstream", "k1:9092")
@@ -53,6 +55,7 @@ class UpstreamTests(OptionsTestCase):
         """Servers with TLS have the options of an endpoint."""
         trusted = self.mktemp()
         os.mkdir(trusted)
+        shutil.copy(certificates().authority, os.path.join(trusted, "authority.PEM"))
         how = f":trustRoots={trusted}"
         options = self.parse("--upstream", f"tls:k1:9093{how}", "--upstream", f"tls:k2:9093{how}")
         self.assertEqual(options["upstream"], Upstream([Address("k1", 9093), Address("k2", 9093)], how))
@@ -71,6 +74,22 @@ class UpstreamTests(OptionsTestCase):
             (["tls:k1:1:trustRoots=a", "tls:k1:1"], "in the same way"),
         ):
             self.assertIn(words, str(self.assertRaises(UsageError, parseUpstream, texts)))
+
+    def test_trustRoots(self) -> None:
+        """A directory of authorities has to be there, and has to have some."""
+        empty, wrong = self.mktemp(), self.mktemp()
+        os.mkdir(empty)
+        os.mkdir(wrong)
+        Path(wrong, "a.PEM").touch()
+        for path, reason in (
+            ("/nowhere", "cannot be read: No such file or directory; name a directory"),
+            ("/dev/null", "cannot be read: Not a directory"),
+            (empty, "has no file that ends in .pem"),
+            ("", "has no file that ends in .pem"),
+            (wrong, "has a.PEM, which is no certificate"),
+        ):
+            refused = self.assertRaises(UsageError, self.parse, "--upstream", f"tls:k1:9093:trustRoots={path}")
+            self.assertIn(f"--upstream: trustRoots={path} {reason}", str(refused))
 
     def test_endpoints(self) -> None:
         """Nodes are connected to in the same way as the servers."""

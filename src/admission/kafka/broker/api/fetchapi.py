@@ -58,6 +58,9 @@ _EARLIEST = -2
 _MAX_TIMESTAMP = -3
 _EARLIEST_LOCAL = -4
 _LATEST_TIERED = -5
+_FIRST_VERSIONS = {_LATEST: 1, _EARLIEST: 1, _MAX_TIMESTAMP: 7, _EARLIEST_LOCAL: 8, _LATEST_TIERED: 9}
+"""From which version on a negative time has a meaning, which is not that of a time."""
+_NO_VERSION = 1 << 15
 
 
 @define(eq=False)
@@ -428,6 +431,8 @@ def listOffsets(broker: Broker, request: KafkaRequest) -> Steps[Answer]:
             try:
                 if (topic.name, each.partition_index) in duplicates:
                     raise Refused(ErrorCode.invalid_request, "the request names the partition twice")
+                if each.timestamp < 0 and request.apiVersion < _FIRST_VERSIONS.get(each.timestamp, _NO_VERSION):
+                    raise Refused(ErrorCode.unsupported_version, "nothing is meant by that time in this version")
                 partition = partitionIn(broker.log.topic(topic.name), each.partition_index)
                 answer["error_code"] = epochError(broker, each)
                 if answer["error_code"]:
@@ -482,5 +487,5 @@ def _offsetFor(broker: Broker, partition: Partition, timestampMs: int, goOver: G
     if timestampMs == _MAX_TIMESTAMP:
         found = yield from maxTimestampOffset(broker.log, partition, goOver)
     else:
-        found = yield from offsetForTimestamp(broker.log, partition, max(timestampMs, 0), goOver)
+        found = yield from offsetForTimestamp(broker.log, partition, timestampMs, goOver)
     return (-1, -1) if found is None else found

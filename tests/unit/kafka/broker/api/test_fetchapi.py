@@ -525,7 +525,6 @@ class ListOffsetsTests(BrokerTestCase):
             (1001, (0, 1, 3000)),
             (3000, (0, 1, 3000)),
             (3001, (0, -1, -1)),
-            (-100, (0, 0, 1000)),
             # The first record with the largest timestamp.
             (-3, (0, 1, 3000)),
             # Everything is local, and nothing is elsewhere.
@@ -533,6 +532,14 @@ class ListOffsetsTests(BrokerTestCase):
             (-5, (0, -1, -1)),
         ):
             self.assertEqual(self.offsets(9, (0, timestampMs)), [expected], timestampMs)
+
+    def test_unknownTimes(self) -> None:
+        """A negative time that means nothing, or nothing yet in the version of the request, is refused."""
+        refused = (ErrorCode.unsupported_version, -1, -1)
+        for timestampMs, firstVersion in ((-3, 7), (-4, 8), (-5, 9), (-6, 11), (-(2**63), 11)):
+            answers = [self.offsets(version, (0, timestampMs), (2, timestampMs)) for version in range(1, 11)]
+            self.assertEqual([each[0] == refused for each in answers], [each < firstVersion for each in range(1, 11)])
+            self.assertEqual(answers[0][1], refused)
 
     def test_emptyPartition(self) -> None:
         """An empty partition begins and ends at 0 and has no record of any time."""
