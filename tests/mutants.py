@@ -50,6 +50,8 @@ TESTED_BY: Final[Mapping[str, Sequence[str]]] = {
     "src/admission/connection/protocol.py": (
         "tests/unit/connection/test_protocol.py",
         "tests/unit/connection/test_protocol_states.py",
+        "tests/unit/connection/test_admitted.py",
+        "tests/contracts/test_servercontract.py",
     ),
     "src/admission/quotas/metering.py": ("tests/unit/quotas/test_metering.py",),
     "plugins/admission_plugins/bounded.py": ("tests/contracts/test_bounded.py",),
