@@ -70,8 +70,6 @@ is the sum of the errors of delays.
 DECIDED = pa.schema([VERDICTS.field(name) for name in ("candidate", "broker_id", "boot_id", "seq")])
 """Which decision it is."""
 
-_ON = DECIDED.names
-
 
 @frozen
 class Fidelity:
@@ -153,18 +151,6 @@ def findVerdicts(batches: Iterable[pa.RecordBatch], trials: Mapping[TrialKey, Tr
             for (_, *where), trial in trials.items():
                 if tuple(where) == run:
                     yield _verdicts(requests, trial)
-
-
-def compare(decisions: pa.Table, verdicts: pa.Table) -> pa.Table:
-    """
-    Join decisions with the recorded ones.  Where both are large, let Spark join them and call L{countMatches}.
-
-    @param decisions: of L{admission.offline.simulate.decisions.DECISIONS}.
-    @param verdicts: of L{VERDICTS}.
-    @return: both, as L{countMatches} takes them.
-    """
-    wanted = decisions.select([*_ON, "mode", "delay_us", "is_refused"])
-    return wanted.join(verdicts, _ON, join_type="inner")
 
 
 def countMatches(compared: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -23,17 +23,7 @@ from attrs import frozen
 from .arrivals import ARRIVALS, makeArrivals
 from .closedloop import replayClosedLoop
 from .decisions import CLOSED, OPEN
-from .keys import (
-    NO_CONNECTIONS,
-    Client,
-    Connections,
-    Keys,
-    componentsIn,
-    connectionsOf,
-    findComponents,
-    findKeys,
-    findLinks,
-)
+from .keys import Client, Connections, Keys, componentsIn, findComponents, findKeys
 from .openloop import replayOpenLoop
 from .ordered import Batches, codesOf, numbersOf
 from .slices import addSlices
@@ -186,7 +176,6 @@ def planReplays(
             keys[key] = found
         alike.setdefault(view, []).append(trial)
     groups = list(alike.values())
-    connections = connectionsOf(findComponents(findLinks(clients, keys).to_batches())) if CLOSED in modes else {}
     demand = sum(len(each) * sum(client.requests for client in clients[each[0].key]) for each in groups)
     plans = []
     for mode in modes:
@@ -194,11 +183,11 @@ def planReplays(
         components = {}
         for each in groups:
             leader = each[0].key
-            known = connections.get(leader, NO_CONNECTIONS)
-            largest = _largest(clients[leader], keys[leader], None if mode == OPEN else known)
+            known = findComponents(clients[leader], keys[leader]) if mode == CLOSED else None
+            largest = _largest(clients[leader], keys[leader], known)
             isTooMuch = largest * len(each) * workers > demand
             for together in [[trial] for trial in each] if isTooMuch else [each]:
-                if mode == CLOSED:
+                if known is not None:
                     components[together[0].key] = known
                 replays.append(SharedReplay(len(replays), together, largest))
         plans.append(ReplayPlan(mode, replays, components))
