@@ -350,14 +350,9 @@ def alone(trials: Mapping[TrialKey, Trial]) -> dict[TrialKey, Sequence[Trial]]:
     return {key: [trial] for key, trial in trials.items()}
 
 
-def openLoop(
-    recording: Recording,
-    trials: Mapping[TrialKey, Trial],
-    batchRows: int = 1000,
-    prepare: Callable[[list[pa.RecordBatch]], Iterable[pa.RecordBatch]] = iter,
-) -> pa.Table:
+def openLoop(recording: Recording, trials: Mapping[TrialKey, Trial], batchRows: int = 1000) -> pa.Table:
     """Replay all that was recorded, open loop."""
-    batches = sortedBy(prepare(arrivalsOf(recording, trials)), (*OPEN_GROUP, *OPEN_ORDER), batchRows)
+    batches = sortedBy(arrivalsOf(recording, trials), (*OPEN_GROUP, *OPEN_ORDER), batchRows)
     return pa.Table.from_batches(replayOpenLoop(batches, alone(trials)), DECISIONS)
 
 

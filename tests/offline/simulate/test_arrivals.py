@@ -90,7 +90,6 @@ class ArrivalsTests(OffersTestCase):
                 "candidate": "client-bytes:produce=4M",
                 "replay_key": "('producer_byte_rate', (None, 'app'))",
                 "traits": Traits(countsSent=False).code,
-                "slice": 0,
                 "at_us": 1500,
                 "is_asked": True,
                 "is_barred": False,
