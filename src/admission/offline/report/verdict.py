@@ -18,7 +18,7 @@ from attrs import evolve, frozen
 
 from ..missing import Missing
 from ..simulate.decisions import CLOSED
-from ..simulate.identity import MIN_MATCHING, Fidelity
+from ..simulate.identity import FIDELITIES, MIN_MATCHING, Fidelity
 from ..simulate.totals import MAX_EXHAUSTED_SHARE, TOTAL_COLUMNS
 from ..simulate.trials import BASELINE, RECORDED
 from .differences import differencesOf
@@ -29,20 +29,8 @@ from .words import count, duration, enumerated, plural, share, shown, size
 SLACK_SHARE = 0.01
 """How much more may be admitted in the busiest minute: a delay moves about that much from one minute to the next."""
 
-# In the order of the fields of Fidelity.
-_FIDELITY = (
-    "candidate",
-    "mode",
-    "broker_id",
-    "boot_id",
-    "compared",
-    "match_share",
-    "mean_error_ms",
-    "throttled",
-    "refused",
-    "seq_gaps",
-    "missing",
-)
+# Without its verdict, which is reached again.
+_FIDELITY = FIDELITIES.names[:-2]
 
 
 class Trust(Enum):

@@ -135,6 +135,26 @@ class Fidelity:
         return f"{what}: {agreement}{behind}{gaps}"
 
 
+FIDELITIES = pa.schema(
+    [
+        ("candidate", pa.string()),
+        ("mode", pa.string()),
+        ("broker_id", pa.string()),
+        ("boot_id", pa.string()),
+        ("compared", pa.int64()),
+        ("match_share", pa.float64()),
+        ("mean_error_ms", pa.float64()),
+        ("throttled", pa.int64()),
+        ("refused", pa.int64()),
+        ("seq_gaps", pa.int64()),
+        ("missing", pa.int64()),
+        ("is_trusted", pa.bool_()),
+        ("words", pa.string()),
+    ]
+)
+"""The fields of L{Fidelity}, and its verdict."""
+
+
 def findVerdicts(batches: Iterable[pa.RecordBatch], trials: Mapping[TrialKey, Trial]) -> Iterator[pa.RecordBatch]:
     """
     Read the decisions of the policies in force from a recording.
