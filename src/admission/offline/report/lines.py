@@ -200,7 +200,7 @@ def coveredBy(results: Results) -> tuple[float, float] | None:
     """
     The first and the last second of the recording, since 1970; L{None} if that is unknown.
     """
-    runs = [each for each in results.says("runs", list) or () if isinstance(each, dict)]
+    runs = results.objects("runs")
     try:
         begins, ends = (
             [datetime.fromisoformat(str(each[key])).timestamp() for each in runs] for key in ("begin", "end")

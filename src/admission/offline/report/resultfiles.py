@@ -132,6 +132,12 @@ class Results:
         value = self.evaluation.get(name)
         return value if isinstance(value, kind) else None
 
+    def objects(self, name: str) -> list[Mapping[str, Any]]:
+        """
+        The objects in a list in C{evaluation.json}; none if it is not there.
+        """
+        return [each for each in self.says(name, list) or () if isinstance(each, Mapping)]
+
     def _paths(self, name: str) -> list[Path]:
         single = self.directory / f"{name}.parquet"
         return [single] if single.is_file() else sorted((self.directory / name).glob("[!._]*.parquet"))

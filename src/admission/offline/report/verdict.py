@@ -190,11 +190,7 @@ def reach(results: Results, times: Times) -> Verdict:
     ]
     standings.sort(key=lambda each: (not each.hasEstimate, each.throttleSeconds, each.label))
     verdict = Verdict(gate, recorded, None if totals is None else standings, "", busiestTime)
-    descriptions = {
-        each.get("label"): str(each.get("description"))
-        for each in results.says("candidates", list) or ()
-        if isinstance(each, dict)
-    }
+    descriptions = {each.get("label"): str(each.get("description")) for each in results.objects("candidates")}
     return evolve(verdict, advice=_advice(verdict, descriptions, results))
 
 
@@ -228,7 +224,7 @@ def _identityGate(results: Results) -> GateOutcome:
     fidelities.sort(key=lambda each: (each.isTrusted, each.matchShare, each.candidate, each.brokerId, each.bootId))
     refuted = [each for each in fidelities if each.isRefuted]
     untrusted = results.says("untrusted", list)
-    tried = [str(each.get("label")) for each in results.says("candidates", list) or () if isinstance(each, dict)]
+    tried = [str(each.get("label")) for each in results.objects("candidates")]
     if not refuted or untrusted is None or all(each in untrusted for each in tried):
         return _judgedGate(fidelities)
     # Some candidates do not depend on what is refuted.
