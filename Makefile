@@ -136,7 +136,7 @@ clean:
 
 # Editable, so that a change in the sources needs no new installation.
 $(VENV)/run.stamp: $(VENV)/venv.stamp $(PACKAGING)
-	$(BIN)/python -m pip install --quiet --editable .
+	$(BIN)/python -m pip install --quiet --editable '.[kafka]'
 	@touch $@
 
 $(VENV)/dev.stamp: $(VENV)/venv.stamp $(PACKAGING)
@@ -148,7 +148,7 @@ $(VENV)/test.stamp: $(VENV)/venv.stamp $(PACKAGING)
 	@touch $@ $(VENV)/run.stamp $(VENV)/dev.stamp
 
 $(VENV)/release.stamp: $(VENV)/venv.stamp $(PACKAGING)
-	$(BIN)/python -m pip install --quiet --editable '.[release]'
+	$(BIN)/python -m pip install --quiet --editable '.[kafka,release]'
 	@touch $@ $(VENV)/run.stamp
 
 # The sources are built, not linked: after a change in them, make it again.

@@ -58,8 +58,9 @@ def compiling():
         settings = ConfigParser()
         settings.read("setup.cfg")
         # mypyc compiles what mypy understands, which takes the types of what is used.
-        used = settings["options"]["install_requires"].splitlines()
-        mypy = [each for each in settings["options.extras_require"]["dev"].splitlines() if each.startswith("mypy")]
+        extras = settings["options.extras_require"]
+        used = [*settings["options"]["install_requires"].splitlines(), *extras["kafka"].splitlines()]
+        mypy = [each for each in extras["dev"].splitlines() if each.startswith("mypy")]
         return {"setup_requires": [*filter(None, used), *mypy, "mypy[mypyc]"]}
     # What is not there before the wheel is built cannot be imported at the top.
     from mypyc.build import mypycify

@@ -18,7 +18,7 @@ from rbloom import Bloom
 
 from admission.interfaces import DEFAULT, QuotaEntity, Request, Usage
 from admission_plugins.bloom import LayeredBloom
-from admission_plugins.producerids import PRODUCE, PRODUCER_IDS_RATE, ProducerIds
+from admission_plugins.producerids import NEW_IDENTITY_RATE, PRODUCE, ProducerIds
 
 from .measure import Report, cpuSeconds, inTurns, median, noCollections, ratio, run, spreadPercent
 
@@ -190,13 +190,13 @@ def measureRequests(report: Report) -> None:
 
     def measure(case: str) -> float:
         policy = ProducerIds(key=KEY)
-        policy.configure(QuotaEntity(user=DEFAULT), {PRODUCER_IDS_RATE: float(2 * count)}, 0.0)
+        policy.configure(QuotaEntity(user=DEFAULT), {NEW_IDENTITY_RATE: float(2 * count)}, 0.0)
         known, new = (
             [Request(PRODUCE, "user", "", "", 1000, [each]) for each in group] for group in groupsOf(count)[:2]
         )
         exchange(policy, known)
         if case == "refused":
-            policy.configure(QuotaEntity(user=DEFAULT), {PRODUCER_IDS_RATE: 0.001}, 0.0)
+            policy.configure(QuotaEntity(user=DEFAULT), {NEW_IDENTITY_RATE: 0.001}, 0.0)
         return nanosecondsEach(lambda: exchange(policy, known if case == "known id" else new), count)
 
     for case, nanoseconds in inTurns(("known id", "new id", "refused"), rounds, measure, "requests").items():

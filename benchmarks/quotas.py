@@ -35,10 +35,10 @@ from admission.metrics.registry import SensorRegistry
 from admission.quotas.metering import Algorithm, Buckets, Windows
 from admission_plugins.clientquotas import (
     CONNECTION_CREATION_RATE,
-    CONSUMER_BYTE_RATE,
     PRODUCE,
-    PRODUCER_BYTE_RATE,
+    RECEIVED_BYTE_RATE,
     REQUEST_PERCENTAGE,
+    SENT_BYTE_RATE,
     ClientBytes,
     ConnectionRate,
     RequestTime,
@@ -101,7 +101,7 @@ def clientBytes(algorithm: Algorithm) -> Callable[[int], Record]:
 
     def build(maxClients: int) -> Record:
         policy: Any = ClientBytes(algorithm, maxClients)
-        policy.configure(QuotaEntity(clientId=DEFAULT), {PRODUCER_BYTE_RATE: RATE}, time.monotonic())
+        policy.configure(QuotaEntity(clientId=DEFAULT), {RECEIVED_BYTE_RATE: RATE}, time.monotonic())
         asking, usage, count = Asking(), Usage(REQUEST_BYTES), policy.record
 
         def record(clientId: str) -> None:
@@ -282,7 +282,7 @@ def measureCap(report: Report) -> None:
     for name, algorithm in ((WINDOW, Windows(11, 1.0)), (BUCKET, Buckets(1.0))):
         progress(f"a flood of {count:,} clients, {name}")
         policy: Any = ClientBytes(algorithm)
-        policy.configure(QuotaEntity(clientId=DEFAULT), {PRODUCER_BYTE_RATE: RATE}, time.monotonic())
+        policy.configure(QuotaEntity(clientId=DEFAULT), {RECEIVED_BYTE_RATE: RATE}, time.monotonic())
         asking, usage = Asking(), Usage(REQUEST_BYTES)
         started = cpuSeconds()
         for number in range(count):
@@ -315,7 +315,7 @@ def buildControl(limit: float | None, isAll: bool) -> AdmissionControl:
     control, now = AdmissionControl(policies, 20.0), time.monotonic()
     if limit is not None:
         client = QuotaEntity(clientId=DEFAULT)
-        control.configure(client, {PRODUCER_BYTE_RATE: limit, CONSUMER_BYTE_RATE: limit}, now)
+        control.configure(client, {RECEIVED_BYTE_RATE: limit, SENT_BYTE_RATE: limit}, now)
         if isAll:
             control.configure(client, {REQUEST_PERCENTAGE: limit}, now)
             control.configure(QuotaEntity(ip=DEFAULT), {CONNECTION_CREATION_RATE: limit}, now)

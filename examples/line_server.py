@@ -48,7 +48,7 @@ def nameOf(protocol):
 factory = wrapFactory(
     Factory.forProtocol(Shouting),
     pool="bounded:16MiB",
-    quota=["client-bytes:produce=2000:algorithm=bucket", "connections:perSecond=20"],
+    quota=["client-bytes:received=2000:algorithm=bucket", "connections:perSecond=20"],
     nameOf=nameOf,
 )
 

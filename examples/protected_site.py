@@ -46,7 +46,7 @@ root.putChild(b"numbers", Numbers())
 factory = wrapFactory(
     Site(root),
     pool="bounded:16MiB",
-    quota="client-bytes:produce=100k:algorithm=bucket",
+    quota="client-bytes:received=100k:algorithm=bucket",
     limits=ConnectionLimits(maxConnectionsPerAddress=20, sendSeconds=20),
     clock=clock,
 )

@@ -26,7 +26,7 @@ from admission import Admission, AdmittedProtocol, Traits, waitFor
 LONGEST_WAIT_SECONDS = 60.0
 
 values = {}
-admission = Admission(pool="bounded:8MiB:max=1MiB", quota=["client-bytes:produce=64k", "concurrency:total=20"])
+admission = Admission(pool="bounded:8MiB:max=1MiB", quota=["client-bytes:received=64k", "concurrency:total=20"])
 
 
 class RPCProtocol(AdmittedProtocol):

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.contracts.test_clientquotas -*-
 """
-Kafka's quotas of clients: bytes (KIP-13), request time (KIP-124) and
+Quotas of clients as Kafka has them: bytes (KIP-13), request time (KIP-124) and
 connections (KIP-612).
 """
 
@@ -13,6 +13,7 @@ from zope.interface import implementer
 
 from admission.interfaces import (
     DEFAULT,
+    IAliasedLimits,
     ICountsRequests,
     ISensorRegistry,
     PolicyContext,
@@ -28,17 +29,20 @@ from admission.units import parseRate, parseSeconds
 PRODUCE = "Produce"
 FETCH = "Fetch"
 
-PRODUCER_BYTE_RATE = "producer_byte_rate"
-CONSUMER_BYTE_RATE = "consumer_byte_rate"
+RECEIVED_BYTE_RATE = "received_byte_rate"
+SENT_BYTE_RATE = "sent_byte_rate"
 REQUEST_PERCENTAGE = "request_percentage"
 CONNECTION_CREATION_RATE = "connection_creation_rate"
 
 
+@implementer(IAliasedLimits)
 class ClientBytes(MeteredPolicy):
     """
-    Bytes per second, by user and client id: the bytes received as produced, and
-    those sent as fetched, of requests whose L{Traits} say that they count.
+    Bytes per second, by user and client id: those received and those sent, of requests whose L{Traits} say that they
+    count.
     """
+
+    limitAliases = {"producer_byte_rate": RECEIVED_BYTE_RATE, "consumer_byte_rate": SENT_BYTE_RATE}
 
     def __init__(
         self,
@@ -50,21 +54,21 @@ class ClientBytes(MeteredPolicy):
         @param algorithm: makes the meters.
         @param maxMeters: how many clients have meters of their own, for each of the two.
         """
-        limits = LimitTable((PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE))
+        limits = LimitTable((RECEIVED_BYTE_RATE, SENT_BYTE_RATE))
         self._algorithm = algorithm
-        self._produced: Meters[Any] = Meters(limits, PRODUCER_BYTE_RATE, algorithm.build, maxMeters)
-        self._fetched: Meters[Any] = Meters(limits, CONSUMER_BYTE_RATE, algorithm.build, maxMeters)
-        super().__init__(limits, (self._produced, self._fetched), algorithm.horizonSeconds, isShadow)
+        self._received: Meters[Any] = Meters(limits, RECEIVED_BYTE_RATE, algorithm.build, maxMeters)
+        self._sent: Meters[Any] = Meters(limits, SENT_BYTE_RATE, algorithm.build, maxMeters)
+        super().__init__(limits, (self._received, self._sent), algorithm.horizonSeconds, isShadow)
 
     def record(self, request: Request, usage: Usage, now: float) -> float:
         traits = request.traits
-        delaySeconds = self._produced.spend(request, usage.requestBytes, now) if traits.countsReceived else 0.0
+        delaySeconds = self._received.spend(request, usage.requestBytes, now) if traits.countsReceived else 0.0
         if traits.countsSent:
-            delaySeconds = max(delaySeconds, self._fetched.spend(request, usage.responseBytes, now))
+            delaySeconds = max(delaySeconds, self._sent.spend(request, usage.responseBytes, now))
         return delaySeconds
 
     def budgetBytes(self, request: Request, now: float) -> int | None:
-        return self._fetched.budget(request, now) if request.traits.countsSent else None
+        return self._sent.budget(request, now) if request.traits.countsSent else None
 
     def replayKey(self, request: Request) -> Hashable:
         traits = request.traits
@@ -73,16 +77,16 @@ class ClientBytes(MeteredPolicy):
             # of them may: whatever key there was, some would be replayed apart from what they depend on.
             return ()
         if traits.countsReceived:
-            return (PRODUCER_BYTE_RATE, self._produced.keyOf(request))
-        return (CONSUMER_BYTE_RATE, self._fetched.keyOf(request)) if traits.countsSent else None
+            return (RECEIVED_BYTE_RATE, self._received.keyOf(request))
+        return (SENT_BYTE_RATE, self._sent.keyOf(request)) if traits.countsSent else None
 
     def addSensors(self, registry: ISensorRegistry, name: str) -> None:
         """
         Publish C{NAME.Produce.byte-rate} and so on, see L{Meters.addSensors}.
         """
         reads = self._algorithm.reads("byte-rate")
-        self._produced.addSensors(registry, f"{name}.{PRODUCE}", reads)
-        self._fetched.addSensors(registry, f"{name}.{FETCH}", reads)
+        self._received.addSensors(registry, f"{name}.{PRODUCE}", reads)
+        self._sent.addSensors(registry, f"{name}.{FETCH}", reads)
 
 
 @implementer(ICountsRequests)
@@ -213,25 +217,33 @@ def parseMeters(text: str | None) -> int:
 
 def buildClientBytes(
     context: PolicyContext,
-    produce: str | None = None,
-    fetch: str | None = None,
+    received: str | None = None,
+    sent: str | None = None,
     algorithm: str = "window",
     burst: str | None = None,
     windows: str | None = None,
     window: str | None = None,
     meters: str | None = None,
     shadow: str = "no",
+    produce: str | None = None,
+    fetch: str | None = None,
 ) -> ClientBytes:
     """
-    C{client-bytes[:produce=RATE][:fetch=RATE][:algorithm=window|bucket][:burst=TIME][:windows=NUMBER][:window=TIME]
-    [:meters=NUMBER][:shadow=yes]}.
+    C{client-bytes[:received=RATE][:sent=RATE][:algorithm=window|bucket][:burst=TIME][:windows=NUMBER][:window=TIME]
+    [:meters=NUMBER][:shadow=yes]}; C{produce} and C{fetch} are other names of the two rates.
     """
     policy = ClientBytes(
         _algorithm(context, algorithm, burst, windows, window),
         parseMeters(meters),
         parseYes("shadow", shadow),
     )
-    for limitName, rate in ((PRODUCER_BYTE_RATE, produce), (CONSUMER_BYTE_RATE, fetch)):
+    for limitName, name, rate, alias, same in (
+        (RECEIVED_BYTE_RATE, "received", received, "produce", produce),
+        (SENT_BYTE_RATE, "sent", sent, "fetch", fetch),
+    ):
+        if rate is not None and same is not None:
+            raise ValueError(f"{name} and {alias} are the same limit: give one of them")
+        rate = same if rate is None else rate
         if rate is not None:
             policy.configure(QuotaEntity(clientId=DEFAULT), {limitName: parseRate(rate)}, context.clock.seconds())
     return policy

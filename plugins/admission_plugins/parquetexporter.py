@@ -15,7 +15,6 @@ import sys
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from admission.extras import lacking
 from admission.interfaces import IMetricsExporter, ISensorRegistry, ITryOut, PolicyContext
 from admission.recording.events import Origin
 from admission.recording.segmentheader import PAGE_BYTES, Header
@@ -540,9 +540,8 @@ def buildParquet(
     """
     if sealing not in _SEALS:
         raise ValueError(f"sealing={sealing}: say {' or '.join(_SEALS)}")
-    missing = [name for name in ("numpy", "pyarrow") if find_spec(name) is None]
-    if missing:
-        raise ValueError(f"Parquet files need {' and '.join(missing)}: install admission[spark]")
+    if lack := lacking("the exporter", "numpy", "pyarrow"):
+        raise ValueError(lack)
     if not directory:
         raise ValueError("the directory to record to is missing")
     rotateSeconds, capBytes = parseSeconds(rotate), parseBytes(cap)

@@ -20,6 +20,7 @@ from admission.interfaces import (
     DEFAULT,
     Decision,
     IAccountable,
+    IAliasedLimits,
     IIdentityAudit,
     IReplayable,
     IRestorable,
@@ -43,7 +44,7 @@ from .clientquotas import parseCount, parseDuration, parseMeters, parseYes
 PRODUCE = "Produce"
 """The kind of request that is limited."""
 
-PRODUCER_IDS_RATE = "producer_ids_rate"
+NEW_IDENTITY_RATE = "new_identity_rate"
 """New producer ids of one user in each window."""
 
 UNLIMITED = 2147483647.0
@@ -137,7 +138,7 @@ class ProducerIdMeter:
         return not self.known.layersAt(now) and self.bucket.isFull(now)
 
 
-@implementer(IReplayable, IRestorable, IIdentityAudit, IAccountable)
+@implementer(IAliasedLimits, IReplayable, IRestorable, IIdentityAudit, IAccountable)
 class ProducerIds(QuotaPolicy):
     """
     Tokens and known ids for each user who has a limit.
@@ -156,7 +157,8 @@ class ProducerIds(QuotaPolicy):
     @ivar memory: the memory that the filters of all users share.
     """
 
-    limitNames = (PRODUCER_IDS_RATE,)
+    limitNames = (NEW_IDENTITY_RATE,)
+    limitAliases = {"producer_ids_rate": NEW_IDENTITY_RATE}
     horizonSeconds: float | None = None
 
     def __init__(
@@ -201,7 +203,7 @@ class ProducerIds(QuotaPolicy):
         self._nextCleanupSeconds = -inf
         self._limits = LimitTable(self.limitNames, [EntityKind.USER], UNLIMITED)
         self.limits = self._limits.limits
-        self._meters = Meters(self._limits, PRODUCER_IDS_RATE, self._build, maxMeters, byUser)
+        self._meters = Meters(self._limits, NEW_IDENTITY_RATE, self._build, maxMeters, byUser)
 
     @property
     def sizeBytes(self) -> int:
@@ -291,7 +293,7 @@ class ProducerIds(QuotaPolicy):
             return []
         limit = meter.limit
         delaySeconds = meter.waitSeconds(1, now) if self.isRefusing else meter.delaySeconds(now)
-        return [QuotaStatus(PRODUCER_IDS_RATE, limit.value, limit.entity, meter.used(now), delaySeconds)]
+        return [QuotaStatus(NEW_IDENTITY_RATE, limit.value, limit.entity, meter.used(now), delaySeconds)]
 
     def sweep(self, now: float) -> None:
         if now >= self._nextCleanupSeconds:
@@ -376,6 +378,6 @@ def buildProducerIds(
     )
     if rate is not None:
         policy.configure(
-            QuotaEntity(user=DEFAULT), {PRODUCER_IDS_RATE: _parseNumber("rate", rate)}, context.clock.seconds()
+            QuotaEntity(user=DEFAULT), {NEW_IDENTITY_RATE: _parseNumber("rate", rate)}, context.clock.seconds()
         )
     return policy

@@ -524,7 +524,7 @@ def wrapFactory(
 ) -> WrappedFactory:
     """
     Protect a server: C{wrapFactory(factory, pool="bounded:64MiB",
-    quota="client-bytes:produce=1M:fetch=4M")} goes wherever C{factory} went.
+    quota="client-bytes:received=1M:sent=4M")} goes wherever C{factory} went.
     With TLS that is inside, as with every factory: C{listenSSL} and C{ssl:}
     endpoints are given what this returns.  It is the short form of an
     L{Admission} for one factory.
@@ -630,5 +630,5 @@ class _Setting(NamedTuple):
 _POOL = _Setting("pool", IMemoryPoolFactory, IMemoryPool, "bounded:64MiB")
 _ORDER = _Setting("order", IWaitOrderFactory, IWaitOrder, "holders")
 _PURGATORY = _Setting("purgatory", IPurgatoryFactory, IPurgatory, "wheel")
-_QUOTA = _Setting("quota", IQuotaPolicyFactory, IQuotaPolicy, "client-bytes:produce=1M")
+_QUOTA = _Setting("quota", IQuotaPolicyFactory, IQuotaPolicy, "client-bytes:received=1M")
 _EXPORT = _Setting("export", IMetricsExporterFactory, IMetricsExporter, "spark:recording")

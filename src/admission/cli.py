@@ -15,6 +15,7 @@ from twisted.python.reflect import namedAny
 from twisted.python.usage import Options, UsageError
 
 from .commands.console import CommandFailed, CommandGroup
+from .extras import explaining
 from .plaintext import escapeUnencodable
 
 FAILED = 1
@@ -42,7 +43,12 @@ class Command:
     run: str
 
     def makeOptions(self) -> Options:
-        options: Options = namedAny(self.options)()  # type: ignore[no-untyped-call]
+        """
+        @raise CommandFailed: if an extra is missing.
+        """
+        with explaining(self.name, CommandFailed):
+            make = namedAny(self.options)  # type: ignore[no-untyped-call]
+        options: Options = make()
         return options
 
     def resolve(self) -> Any:
@@ -53,20 +59,20 @@ COMMANDS = (
     Command(
         "quotas",
         "See and change the limits of clients while a broker runs.",
-        "admission.commands.quotascommand.QuotasOptions",
-        "admission.commands.quotascommand.run",
+        "admission.commands.kafka.quotascommand.QuotasOptions",
+        "admission.commands.kafka.quotascommand.run",
     ),
     Command(
         "topics",
         "See the topics of a broker, and how large they are.",
-        "admission.commands.topicscommand.TopicsOptions",
-        "admission.commands.topicscommand.run",
+        "admission.commands.kafka.topicscommand.TopicsOptions",
+        "admission.commands.kafka.topicscommand.run",
     ),
     Command(
         "groups",
         "See the consumer groups of a broker, and how far they are behind.",
-        "admission.commands.groupscommand.GroupsOptions",
-        "admission.commands.groupscommand.run",
+        "admission.commands.kafka.groupscommand.GroupsOptions",
+        "admission.commands.kafka.groupscommand.run",
     ),
     Command(
         "explain",
@@ -89,20 +95,20 @@ COMMANDS = (
     Command(
         "doctor",
         "Tell whether a broker can run here, and what would help it.",
-        "admission.commands.doctorcommand.brokerOptions",
-        "admission.commands.doctorcommand.run",
+        "admission.commands.kafka.doctorcommand.brokerOptions",
+        "admission.commands.kafka.doctorcommand.run",
     ),
     Command(
         "doctor-gateway",
         "The same for a gateway.",
-        "admission.commands.doctorcommand.gatewayOptions",
-        "admission.commands.doctorcommand.run",
+        "admission.commands.kafka.doctorcommand.gatewayOptions",
+        "admission.commands.kafka.doctorcommand.run",
     ),
     Command(
         "data",
         "Check, back up or restore the data of a broker.",
-        "admission.commands.datacommand.DataOptions",
-        "admission.commands.datacommand.run",
+        "admission.commands.kafka.datacommand.DataOptions",
+        "admission.commands.kafka.datacommand.run",
     ),
     Command(
         "synth",
@@ -143,8 +149,8 @@ COMMANDS = (
     Command(
         "users",
         "Keep the password file of a broker.",
-        "admission.commands.userscommand.UsersOptions",
-        "admission.commands.userscommand.run",
+        "admission.commands.kafka.userscommand.UsersOptions",
+        "admission.commands.kafka.userscommand.run",
     ),
 )
 
@@ -204,6 +210,8 @@ def _run(arguments: list[str]) -> int:
     except UsageError as error:
         # Some messages of Twisted are whole sentences.
         return _complain(f"{str(error).rstrip('.')}; see {' '.join(_path(options))} --help", MISUSED)
+    except CommandFailed as error:
+        return _complain(str(error), FAILED)
     (command,) = (each for each in COMMANDS if each.name == options.subCommand)
     try:
         command.resolve()(options.subOptions, sys.stdin, sys.stdout)

@@ -35,7 +35,7 @@ from .interfaces import (
 )
 from .metrics.registry import SensorRegistry
 from .policyfailure import FAILURES, raiseInterrupt
-from .quotas.policy import MeteredPolicy
+from .quotas.policy import MeteredPolicy, limitsByName
 from .request import ServerRequest
 
 SWEEP_SECONDS = 10.0
@@ -97,6 +97,7 @@ class _Member:
 
     @ivar decide: the policy's method, looked up once, like C{record}, because
         both run for every request.
+    @ivar limits: what the policy calls its limits, by every name that they have.
     """
 
     index: int
@@ -105,6 +106,7 @@ class _Member:
     isShadow: bool
     decide: Callable[[Request, float], Decision]
     record: Callable[[Request, Usage, float], float]
+    limits: Mapping[str, str]
     throttles: int = 0
     refusals: int = 0
     failures: int = 0
@@ -178,7 +180,7 @@ class AdmissionControl:
     @ivar wants: what drivers are to find out; changes with the limits.
     @ivar maxDelaySeconds: the longest delay at a time; the rest of a debt
         remains.
-    @ivar limitNames: the limits that any of the policies understands.
+    @ivar limitNames: the limits that any of the policies understands, by the names that this server shows.
     @ivar policyNames: what the policies are called, in the order of
         L{Charge.shares}.
     @ivar whenConfigured: what L{configure} calls when a limit is another, with its own arguments.
@@ -191,12 +193,14 @@ class AdmissionControl:
         policies: Sequence[tuple[str, IQuotaPolicy]] = (),
         maxDelaySeconds: float = inf,
         isObserved: bool = False,
+        shownAliases: Collection[str] = (),
     ) -> None:
         """
         @param policies: the name and the policy of each.  From now on only
             L{configure} configures them.
         @param isObserved: whether an observer needs the usage of each request,
             whether or not it is limited.
+        @param shownAliases: other names of limits, by which this server shows them.
         @raise ValueError: if two have the same name.
         @raise TypeError: if there is anything but names and policies.
         """
@@ -216,10 +220,15 @@ class AdmissionControl:
         self.whenConfigured: list[Callable[[QuotaEntity, Mapping[str, float | None], float], object]] = []
         self._isObserved = isObserved
         self._members = [
-            _Member(index, name, policy, bool(policy.isShadow), policy.decide, policy.record)
+            _Member(index, name, policy, bool(policy.isShadow), policy.decide, policy.record, limitsByName(policy))
             for index, (name, policy) in enumerate(policies)
         ]
-        self.limitNames: Sequence[str] = sorted({name for _, policy in policies for name in policy.limitNames})
+        self._shownLimits = {
+            own: name for member in self._members for name, own in member.limits.items() if name in shownAliases
+        }
+        # What each is shown as, by every name.
+        self._named = {name: self._shown(own) for member in self._members for name, own in member.limits.items()}
+        self.limitNames: Sequence[str] = sorted(set(self._named.values()))
         self._accountable = [member for member in self._members if IAccountable.providedBy(member.policy)]
         self._nothingDue = Charge(0.0, (0.0,) * len(policies))
         self._findLimiting()
@@ -255,7 +264,10 @@ class AdmissionControl:
         limits: dict[QuotaEntity, dict[str, float]] = {}
         for member in sorted(self._members, key=lambda member: member.isShadow):
             try:
-                own = {_checkedEntity(entity): _numbers(values) for entity, values in member.policy.limits.items()}
+                own = {
+                    _checkedEntity(entity): {self._shown(name): value for name, value in _numbers(values).items()}
+                    for entity, values in member.policy.limits.items()
+                }
             except FAILURES:
                 raiseInterrupt()
                 member.failures += 1
@@ -263,6 +275,13 @@ class AdmissionControl:
             for entity, values in own.items():
                 limits[entity] = {**values, **limits.get(entity, {})}
         return limits
+
+    def limitNamed(self, name: str) -> str:
+        """
+        What this server calls the limit C{name}, be that an alias or what the policy calls it.  An unknown name is
+        returned as it is.
+        """
+        return self._named.get(name, name)
 
     def admit(
         self, request: Request, now: float, refusal: Refusal = _ERROR, refusedBy: list[str] | None = None
@@ -534,40 +553,58 @@ class AdmissionControl:
         Set the limits of one entity, or remove those that are L{None}, each in
         every policy that knows it.
 
+        @param limits: by any of their names.
         @raise ValueError: for a limit that no policy knows, or that a policy
             refuses; no policy has changed then.
         """
-        unknown = sorted(set(limits).difference(self.limitNames))
+        shown = {self.limitNamed(name): value for name, value in limits.items()}
+        unknown = sorted(shown.keys() - set(self.limitNames))
         if unknown:
             known = ", ".join(self.limitNames) or "none"
             raise ValueError(f"no quota policy knows the limit {', '.join(unknown)}; known: {known}")
+        if len(shown) < len(limits):
+            raise ValueError(f"{', '.join(sorted(limits))}: two of these are the same limit; give it one value")
         done: list[tuple[IQuotaPolicy, dict[str, float | None]]] = []
         isChanged = False
         try:
             for member in self._members:
                 policy = member.policy
-                own = {name: value for name, value in limits.items() if name in policy.limitNames}
+                own = {member.limits[name]: value for name, value in limits.items() if name in member.limits}
                 if own:
                     before = policy.limits.get(entity, {})
                     previous = {name: before.get(name) for name in own}
                     policy.configure(entity, own, now)
                     done.append((policy, previous))
                     isChanged = isChanged or previous != own
-        except FAILURES:
+        except FAILURES as error:
             for policy, previous in reversed(done):
                 policy.configure(entity, previous, now)
+            if type(error) is ValueError and self._shownLimits:
+                raise ValueError(self._inShownNames(str(error))) from error
             raise
         finally:
             self._findLimiting()
         for told in self.whenConfigured if isChanged else ():
-            told(entity, limits, now)
+            told(entity, shown, now)
+
+    def _shown(self, name: str) -> str:
+        return self._shownLimits.get(name, name)
+
+    def _inShownName(self, status: QuotaStatus) -> QuotaStatus:
+        shown = self._shown(status.limitName)
+        return status if shown == status.limitName else evolve(status, limitName=shown)
+
+    def _inShownNames(self, text: str) -> str:
+        for own, shown in self._shownLimits.items():
+            text = text.replace(own, shown)
+        return text
 
     def restore(self, limitNames: Collection[str], established: Iterable[tuple[str, int]], now: float) -> None:
         """
         Tell policies what was known before a restart, or before there was a
         limit.
 
-        @param limitNames: the limits that have been set; policies that know none
+        @param limitNames: the limits that have been set, as shown; policies that know none
             of them are not told.
         @param established: principals and their identities, the most recent last;
             not read if no policy needs them.
@@ -575,7 +612,7 @@ class AdmissionControl:
         told = [
             member
             for member in self._limiting
-            if IRestorable.providedBy(member.policy) and not set(limitNames).isdisjoint(member.policy.limitNames)
+            if IRestorable.providedBy(member.policy) and not member.limits.keys().isdisjoint(limitNames)
         ]
         if not told:
             return
@@ -626,7 +663,7 @@ class AdmissionControl:
         explanations: list[Explanation] = []
         for member in self._limiting:
             try:
-                statuses = [_checked(each) for each in member.policy.explain(request, now)]
+                statuses = [self._inShownName(_checked(each)) for each in member.policy.explain(request, now)]
             except FAILURES:
                 self._failed(member, now)
                 continue

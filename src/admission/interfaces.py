@@ -703,7 +703,7 @@ class QuotaStatus:
     """
     How one client stands with one limit.
 
-    @ivar limitName: such as C{"producer_byte_rate"}.
+    @ivar limitName: such as C{"received_byte_rate"}.
     @ivar limit: its value, in the unit of the limit.
     @ivar entity: the entity it was set for; others may share it.
     @ivar used: how much of it is used now, in the same unit.
@@ -865,6 +865,15 @@ class IRequestLifecycle(ICountsRequests):
 
         @param outcome: how it ended, as far as that is known.
         """
+
+
+class IAliasedLimits(Interface):
+    """
+    A quota policy some of whose limits have other names, too: those that they had before, or that operators of a
+    protocol know.  L{admission.control.AdmissionControl} translates; C{configure} is given the policy's own names.
+    """
+
+    limitAliases: Mapping[str, str] = Attribute("Which of its C{limitNames} each other name means.")
 
 
 class IRestorable(Interface):

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from .extras import explaining
+
 
 def lazyNames(package: str) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
     """
@@ -37,7 +39,9 @@ def lazyNames(package: str) -> tuple[list[str], Callable[[str], Any], Callable[[
     def getAttribute(name: str) -> Any:
         if name not in moduleOf:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(f"{package}.{moduleOf[name]}"), name)
+        with explaining(f"{package}.{name}", ImportError):
+            module = import_module(f"{package}.{moduleOf[name]}")
+        return getattr(module, name)
 
     published = sorted(moduleOf)
     return published, getAttribute, lambda: published

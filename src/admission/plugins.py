@@ -30,6 +30,7 @@ from twisted.python.usage import Options, UsageError
 from zope.interface import alsoProvides, implementer
 from zope.interface.interface import InterfaceClass
 
+from .extras import explaining
 from .interfaces import (
     IMemoryPool,
     IMemoryPoolFactory,
@@ -81,6 +82,12 @@ class PolicyError(ValueError):
     """
 
 
+class ExtraMissing(PolicyError):
+    """
+    A policy needs an extra of ours that is not installed.
+    """
+
+
 @implementer(IPlugin)
 @define(eq=False, slots=False)
 class PolicyFactory:
@@ -120,9 +127,11 @@ class PolicyFactory:
 
         @raise Exception: whatever importing it raises.
         @raise PolicyError: if it cannot be called.
+        @raise ExtraMissing: if it needs an extra that is not installed.
         """
         try:
-            implementation: Callable[..., Any] = namedAny(self.implementation)  # type: ignore[no-untyped-call]
+            with explaining(self.name, ExtraMissing):
+                implementation: Callable[..., Any] = namedAny(self.implementation)  # type: ignore[no-untyped-call]
         except ObjectNotFound:
             # It does not say why; this does.
             import_module(self.implementation.partition(".")[0])
@@ -423,6 +432,8 @@ def _bind(
         else:
             build = factory.build
         signature = inspect.signature(build)
+    except ExtraMissing as error:
+        raise PolicyError(f"{description!r}: {error}") from error
     except FAILURES as error:
         raiseInterrupt()
         raise PolicyError(

@@ -30,8 +30,8 @@ from admission.testing.quotacontract import QuotaPolicyContract
 from admission_plugins.clientquotas import ClientBytes, ConnectionRate, RequestTime
 
 DEFAULT_CLIENT = QuotaEntity(clientId=DEFAULT)
-PRODUCER = "producer_byte_rate"
-CONSUMER = "consumer_byte_rate"
+PRODUCER = "received_byte_rate"
+CONSUMER = "sent_byte_rate"
 PERCENTAGE = "request_percentage"
 DEFAULT_ADDRESS = QuotaEntity(ip=DEFAULT)
 RATE = "connection_creation_rate"
@@ -402,6 +402,7 @@ class DescriptionTests(SynchronousTestCase):
     def test_limits(self) -> None:
         """What is given holds for those without a limit of their own."""
         for description, limits in (
+            ("client-bytes:received=2M:sent=4M/2s:shadow=yes", {DEFAULT_CLIENT: {PRODUCER: 2e6, CONSUMER: 2e6}}),
             ("client-bytes:produce=2M:fetch=4M/2s:shadow=yes", {DEFAULT_CLIENT: {PRODUCER: 2e6, CONSUMER: 2e6}}),
             ("request-time:percent=12.5:shadow=yes:meters=5", {DEFAULT_CLIENT: {PERCENTAGE: 12.5}}),
             ("connections:perSecond=30/1m:shadow=yes", {DEFAULT_ADDRESS: {RATE: 0.5}}),
@@ -439,6 +440,8 @@ class DescriptionTests(SynchronousTestCase):
         """What makes no sense is refused, saying what would."""
         for description, words in [
             ("client-bytes:produce=0", "more than zero"),
+            ("client-bytes:received=1:produce=1", "received and produce are the same limit"),
+            ("client-bytes:sent=1:fetch=1", "sent and fetch are the same limit"),
             ("client-bytes:produce=fast", "is not a rate"),
             ("client-bytes:algorithm=magic", "say window or bucket"),
             ("client-bytes:burst=1s", "algorithm=bucket only"),

@@ -27,7 +27,7 @@ from admission.interfaces import (
 from admission.metrics.registry import SensorRegistry
 from admission.plugins import PolicyError, buildPolicy
 from admission.testing.quotacontract import QuotaPolicyContract
-from admission_plugins.producerids import MIN_MAX_BYTES, PRODUCE, PRODUCER_IDS_RATE, UNLIMITED, ProducerIds
+from admission_plugins.producerids import MIN_MAX_BYTES, NEW_IDENTITY_RATE, PRODUCE, UNLIMITED, ProducerIds
 
 WINDOW_SECONDS = 3600.0
 KEY = 0x1234_5678_9ABC_DEF
@@ -42,7 +42,7 @@ def produce(*identities: int, user: str = "alice", clientId: str = "") -> Reques
 class ContractTests(QuotaPolicyContract, SynchronousTestCase):
     """L{ProducerIds} is an L{IQuotaPolicy}."""
 
-    limitName = PRODUCER_IDS_RATE
+    limitName = NEW_IDENTITY_RATE
     limit = 10.0
     isRefusing = True
 
@@ -91,7 +91,7 @@ class ProducerIdsTestCase(SynchronousTestCase):
     def build(self, rate: float = 10.0, **options: Any) -> ProducerIds:
         """Make a policy with a limit for everybody."""
         policy = ProducerIds(WINDOW_SECONDS, key=KEY, **options)
-        policy.configure(QuotaEntity(user=DEFAULT), {PRODUCER_IDS_RATE: rate}, self.clock.seconds())
+        policy.configure(QuotaEntity(user=DEFAULT), {NEW_IDENTITY_RATE: rate}, self.clock.seconds())
         return policy
 
     def send(self, policy: ProducerIds, *identities: int, user: str = "alice", clientId: str = "") -> Decision:
@@ -208,7 +208,7 @@ class RefusingTests(ProducerIdsTestCase):
         """
         clock = Clock()
         policy = ProducerIds(WINDOW_SECONDS, key=KEY)
-        policy.configure(QuotaEntity(user=DEFAULT), {PRODUCER_IDS_RATE: float(rate)}, self.clock.seconds())
+        policy.configure(QuotaEntity(user=DEFAULT), {NEW_IDENTITY_RATE: float(rate)}, self.clock.seconds())
         lastSeconds: dict[int, float] = {}
         arrivals: list[float] = []
         for pauseSeconds, identities in steps:
@@ -280,7 +280,7 @@ class LimitTests(ProducerIdsTestCase):
     def test_unlimitedIsFree(self) -> None:
         """Where nobody has a limit there is nothing to ask, and nothing is remembered of anybody."""
         policy = ProducerIds()
-        policy.configure(QuotaEntity(user="bob"), {PRODUCER_IDS_RATE: UNLIMITED}, self.clock.seconds())
+        policy.configure(QuotaEntity(user="bob"), {NEW_IDENTITY_RATE: UNLIMITED}, self.clock.seconds())
         self.assertFalse(policy.isLimiting)
         self.assertEqual(self.sendEach(policy, range(50)), 50)
         policy.restore("alice", range(50), self.clock.seconds())
@@ -290,11 +290,11 @@ class LimitTests(ProducerIdsTestCase):
         """Another limit holds at once; what is known and spent stays so."""
         policy = self.build(10.0)
         self.sendEach(policy, range(10))
-        policy.configure(QuotaEntity(user="alice"), {PRODUCER_IDS_RATE: 3600.0}, self.clock.seconds())
+        policy.configure(QuotaEntity(user="alice"), {NEW_IDENTITY_RATE: 3600.0}, self.clock.seconds())
         self.assertEqual(self.sendEach(policy, [*range(10), 100]), 10)
         self.clock.advance(5.0)
         self.assertEqual(self.sendEach(policy, range(100, 120)), 5)
-        policy.configure(QuotaEntity(user="alice"), {PRODUCER_IDS_RATE: None}, self.clock.seconds())
+        policy.configure(QuotaEntity(user="alice"), {NEW_IDENTITY_RATE: None}, self.clock.seconds())
         self.clock.advance(360.0)
         self.assertEqual(self.sendEach(policy, range(100, 120)), 5 + 1)
 
@@ -302,7 +302,7 @@ class LimitTests(ProducerIdsTestCase):
         """Who has no limit any more is forgotten at once."""
         policy = self.build(10.0)
         self.sendEach(policy, range(20))
-        policy.configure(QuotaEntity(user=DEFAULT), {PRODUCER_IDS_RATE: None}, self.clock.seconds())
+        policy.configure(QuotaEntity(user=DEFAULT), {NEW_IDENTITY_RATE: None}, self.clock.seconds())
         self.assertEqual((policy.memory.usedBytes, self.sensors(policy)["ids.tokens"]), (0, {}))
         self.assertEqual((policy.isLimiting, self.sendEach(policy, range(20, 40))), (False, 20))
 
@@ -313,12 +313,12 @@ class LimitTests(ProducerIdsTestCase):
             policy = self.build(10.0, isRefusing=isRefusing)
             self.assertEqual(
                 policy.explain(produce(), self.clock.seconds()),
-                [QuotaStatus(PRODUCER_IDS_RATE, 10.0, entity, 0.0, 0.0)],
+                [QuotaStatus(NEW_IDENTITY_RATE, 10.0, entity, 0.0, 0.0)],
             )
             self.sendEach(policy, range(10))
             self.assertEqual(
                 policy.explain(produce(), self.clock.seconds()),
-                [QuotaStatus(PRODUCER_IDS_RATE, 10.0, entity, 10.0, delaySeconds)],
+                [QuotaStatus(NEW_IDENTITY_RATE, 10.0, entity, 10.0, delaySeconds)],
             )
 
 
@@ -392,14 +392,14 @@ class MemoryTests(ProducerIdsTestCase):
     def test_manyUsers(self) -> None:
         """Of users with the default limit so many are told apart; those beyond share tokens, until there is room."""
         policy = self.build(10.0, maxMeters=2)
-        policy.configure(QuotaEntity(user="carol"), {PRODUCER_IDS_RATE: 10.0}, self.clock.seconds())
+        policy.configure(QuotaEntity(user="carol"), {NEW_IDENTITY_RATE: 10.0}, self.clock.seconds())
         admitted = [self.sendEach(policy, range(6), user=user) for user in ("alice", "bob", "carol")]
         self.assertEqual(admitted, [6, 6, 6])
         self.assertEqual(self.sendEach(policy, range(6), user="dave"), 6)
         self.assertEqual(self.sendEach(policy, range(10, 16), user="erin"), 4)
         sensors = self.sensors(policy)
         self.assertEqual(set(sensors["ids.tokens"]), {"alice", "bob", "carol", "<overflow>"})
-        policy.configure(QuotaEntity(user=DEFAULT), {PRODUCER_IDS_RATE: None}, self.clock.seconds())
+        policy.configure(QuotaEntity(user=DEFAULT), {NEW_IDENTITY_RATE: None}, self.clock.seconds())
         self.assertEqual(set(self.sensors(policy)["ids.tokens"]), {"carol"})
 
     def test_sensors(self) -> None:
@@ -444,7 +444,7 @@ class BuildTests(SynchronousTestCase):
             "producer-ids:rate=100:window=10m:windows=5:layers=2:falsePositives=0.001:maxBytes=1MiB:mode=throttle"
             ":shadow=yes:cleanup=1m:meters=7"
         )
-        self.assertEqual(policy.limits, {QuotaEntity(user=DEFAULT): {PRODUCER_IDS_RATE: 100.0}})
+        self.assertEqual(policy.limits, {QuotaEntity(user=DEFAULT): {NEW_IDENTITY_RATE: 100.0}})
         self.assertEqual((policy.isLimiting, policy.isRefusing, policy.isShadow), (True, False, True))
         self.assertEqual((policy.windowSeconds, policy.memory.maxBytes), (600.0, 1 << 20))
 

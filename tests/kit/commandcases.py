@@ -14,7 +14,7 @@ from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.cli import AdmissionOptions
-from admission.commands.doctormachine import Finding, Level
+from admission.commands.kafka.doctormachine import Finding, Level
 from admission.interfaces import DEFAULT, QuotaEntity
 
 

@@ -18,6 +18,7 @@ from twisted.logger import LogLevel, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
+from admission import extras
 from admission.interfaces import IMetricsExporter, IMetricsExporterFactory, PolicyContext
 from admission.kafka.recordedcolumns import KafkaRequestEvent
 from admission.metrics.registry import SensorRegistry
@@ -177,9 +178,9 @@ class BuildTests(SynchronousTestCase):
 
     def test_missingLibrary(self) -> None:
         """A library that is not installed is named, with the extra that brings it."""
-        self.patch(parquetexporter, "find_spec", lambda name: None if name == "pyarrow" else name)
+        self.patch(extras, "find_spec", lambda name: None if name == "pyarrow" else name)
         refusal = str(self.assertRaises(PolicyError, self.build, "spark:a"))
-        self.assertIn("Parquet files need pyarrow: install admission[spark]", refusal)
+        self.assertIn("'spark:a': the exporter needs pyarrow: pip install 'admission[spark]'", refusal)
 
     def test_light(self) -> None:
         """Neither pyarrow nor numpy is in the memory of a server that records."""

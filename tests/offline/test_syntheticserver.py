@@ -346,7 +346,7 @@ class ServerTests(SynchronousTestCase):
         kept = ran(SMALL, POLICIES, TIGHT)
         self.assertEqual([event.seq for event in kept.events], list(range(1, len(kept.events) + 1)))
         limits = {event.limitName: event.value for event in kept.of(LimitEvent)}
-        self.assertEqual(limits["producer_byte_rate"], 20_000.0)
+        self.assertEqual(limits["received_byte_rate"], 20_000.0)
         self.assertEqual(kept.events[0].limitName in limits, True)
         states = Counter((event.connectionId, event.state) for event in kept.of(ConnectionEvent))
         self.assertEqual(states, Counter({(number, state): 1 for number in range(1, 37) for state in (OPENED, CLOSED)}))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pyspark
 from twisted.trial.unittest import SynchronousTestCase
 
+from admission import extras
 from admission.offline import sparksession
 from admission.offline.failures import JavaMissing, SparkMissing
 from admission.offline.sparksession import checkPackages, isOnThisMachine, launchEnvironment, localSettings, openSession
@@ -47,7 +48,8 @@ class PackagesTests(SynchronousTestCase):
                 raise ModuleNotFoundError(name)
             return None if name in missing else name
 
-        self.patch(sparksession, "find_spec", find)
+        for module in (extras, sparksession):
+            self.patch(module, "find_spec", find)
 
     def test_missing(self) -> None:
         """One sentence names what is missing and the extra that brings it."""

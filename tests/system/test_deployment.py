@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from admission.commands.doctorservers import BrokerDoctorOptions
+from admission.commands.kafka.doctorservers import BrokerDoctorOptions
 from admission.kafka.brokersettings import Settings
 from admission.kafka.options import Options
 from admission.kafka.serversettings import RESERVED_DESCRIPTORS

@@ -16,9 +16,9 @@ from twisted.internet.task import deferLater
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
-from admission.commands.doctorcommand import brokerOptions, checksFor, examine, gatewayOptions, whyNotListening
-from admission.commands.doctorinstallation import checkJava, checkWorkers
-from admission.commands.doctormachine import Level, listeningPorts
+from admission.commands.kafka.doctorcommand import brokerOptions, checksFor, examine, gatewayOptions, whyNotListening
+from admission.commands.kafka.doctorinstallation import checkJava, checkWorkers
+from admission.commands.kafka.doctormachine import Level, listeningPorts
 from admission.kafka.options import Listener, endpointOf
 from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, BrokerProcess, endpoint, freePort
 from tests.kit.commandcases import FindingTestCase

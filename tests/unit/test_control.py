@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import inf, nan
 from signal import SIGINT, default_int_handler, signal
-from typing import Any
+from typing import Any, ClassVar
 
 from attrs import evolve
 from twisted.logger import capturedLogs, formatEvent
@@ -22,6 +22,7 @@ from admission.interfaces import (
     SENT_TRAITS,
     Decision,
     IAccountable,
+    IAliasedLimits,
     IIdentityAudit,
     IQuotaPolicy,
     IRequestLifecycle,
@@ -344,6 +345,13 @@ class ShadowTests(ControlTestCase):
         self.assertEqual(control.admit(REQUEST, self.now), Decision(False, 2.0, "really", "real"))
 
 
+@implementer(IAliasedLimits)
+class Renamed(ScriptedQuota):
+    """A policy with other names for its limits."""
+
+    limitAliases: ClassVar = {"got": "received", "left": "sent", "went": "sent", "came": "received"}
+
+
 class ConfigureTests(ControlTestCase):
     """Limits go to the policies that know them."""
 
@@ -407,6 +415,31 @@ class ConfigureTests(ControlTestCase):
         self.policies["c"].failing = frozenset({"configure"})
         self.assertRaises(ZeroDivisionError, self.control.configure, ALICE, {"write": 6.0, "time": 1.0}, 0.0)
         self.assertEqual(self.limits(), before)
+
+    def test_otherNames(self) -> None:
+        """A limit is known by the policy's name, by aliases, and by what the server shows, which is told everywhere."""
+        policy, own = Renamed(("received", "sent")), ScriptedQuota(("came", "sung"))
+        control = AdmissionControl([("renamed", policy), ("own", own)], shownAliases=("went", "nothing"))
+        told: list[Mapping[str, float | None]] = []
+        control.whenConfigured.append(lambda entity, limits, now: told.append(limits))
+        self.assertEqual(control.limitNames, ["came", "received", "sung", "went"])
+        self.assertEqual(
+            [control.limitNamed(each) for each in ("got", "sent", "left", "x")], ["received", "went", "went", "x"]
+        )
+        for number, name in enumerate(("sent", "left", "went"), 1):
+            control.configure(ALICE, {name: number, "got": 1.0}, 0.0)
+            self.assertEqual(policy.limits, {ALICE: {"sent": number, "received": 1.0}})
+            self.assertEqual(control.limits, {ALICE: {"went": number, "received": 1.0}})
+            self.assertEqual(told.pop(), {"went": number, "received": 1.0})
+        self.assertEqual(sorted(each.status.limitName for each in control.explain(REQUEST, 0.0)), ["received", "went"])
+        self.assertIn(
+            "two of these",
+            str(self.assertRaises(ValueError, control.configure, ALICE, {"left": 1.0, "went": 2.0}, 0.0)),
+        )
+        self.assertIn("went cannot", str(self.assertRaises(ValueError, control.configure, ALICE, {"sent": -1.0}, 0.0)))
+        # Another policy's own name goes before an alias.
+        control.configure(ALICE, {"came": 7.0}, 0.0)
+        self.assertEqual((policy.limits[ALICE]["received"], own.limits[ALICE]), (7.0, {"came": 7.0}))
 
     def test_undoneIsNoticed(self) -> None:
         """What was undone limits nobody."""
@@ -776,7 +809,7 @@ class DefaultPoliciesTests(ControlTestCase):
             def decide(self, request: Request, now: float) -> Decision:
                 return Decision(False, 1.0, "no")
 
-        entity, limit = QuotaEntity(clientId=DEFAULT), {"producer_byte_rate": 1.0}
+        entity, limit = QuotaEntity(clientId=DEFAULT), {"received_byte_rate": 1.0}
         for policy, isAsked in ((ClientBytes(Windows(11, 1.0)), False), (Strict(Windows(11, 1.0)), True)):
             control = AdmissionControl([("client-bytes", policy)])
             control.configure(entity, limit, self.now)

@@ -1150,6 +1150,16 @@ class ReliefTests(GateTestCase):
         self.clock.advance(0.01)
         self.assertEqual([len(each.reasons) for each in stalled], [0, 1])
 
+    def test_oneGrace(self) -> None:
+        """Nobody waits for two graces, because a peer stalled when the first had just begun."""
+        lease = self.take()
+        self.wait()
+        self.clock.advance(0.75 * OVERDRAWN_GRACE_SECONDS)
+        heavy = self.stall(1600)
+        self.elapse(1.1 * OVERDRAWN_GRACE_SECONDS)
+        self.assertEqual(len(heavy.reasons), 1)
+        lease.release()
+
     def test_tooFarOverdrawn(self) -> None:
         """
         If a write overdraws the pool by more than its size, not counting that write, those go at once that hold most,
@@ -1316,6 +1326,19 @@ class ReserveTests(GateTestCase):
         self.charges.append(self.pool.charge(MAX_OVERDRAFT_BYTES + 1, RESPONSES))
         self.assertIsNone(self.gate.memory.tryAllocate(waiters[2], 1))
         self.take(1).release()
+
+    def test_unboundedWhereNobodyIsCutOff(self) -> None:
+        """
+        A pool that is overdrawn by no more than a small write beyond what it may be has nobody cut off at once, and so
+        nobody waits for it.
+        """
+        held = Stalled(self.clock, self.pool.charge(MAX_OVERDRAFT_BYTES, RESPONSES), "slow")
+        self.gate.readers.note(held, True)
+        self.charges.append(self.pool.charge(1 << 20, RESPONSES))
+        held.largestBytes = 1 << 20
+        self.gate.readers.grew(held)
+        self.assertEqual(held.reasons, [])
+        self.assertIsNotNone(self.gate.memory.tryAllocate(RecordingWaiter(holder="good", hasBoundedAnswers=False), 1))
 
 
 class OtherTests(GateTestCase):

@@ -47,7 +47,7 @@ SPARK = {"offline", "pyspark_admission"}
 
 CONVENTIONAL = {"__init__.py", "__main__.py", "options.py", "service.py"}
 
-KNOW_KAFKA = ("admission.kafka", "admission.commands", "twisted.plugins.")
+KNOW_KAFKA = ("admission.kafka", "admission.commands.kafka", "twisted.plugins.")
 
 _KAFKAS = re.compile(
     r"kafka|^(api_?(key|version)s?|correlation_?id|producer_?epoch|group_?id|broker_?epoch)$", re.IGNORECASE
@@ -250,7 +250,7 @@ class KafkaTests(SynchronousTestCase):
 
     def test_names(self) -> None:
         """
-        Outside of it, of the commands and of the drop-ins no code has a name of Kafka's protocol, and nothing imports
+        Outside of it, of its commands and of the drop-ins no code has a name of Kafka's protocol, and nothing imports
         its schemas.
         """
         found = [

@@ -51,7 +51,9 @@ class ContractTests(SynchronousTestCase):
         loaded = subprocess.run(
             [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=True
         ).stdout.split()
-        self.assertEqual(loaded, ["admission._version", "admission.interfaces", "admission.lazynames"])
+        self.assertEqual(
+            loaded, ["admission._version", "admission.extras", "admission.interfaces", "admission.lazynames"]
+        )
 
 
 class ValueTests(SynchronousTestCase):

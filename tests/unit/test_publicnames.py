@@ -100,4 +100,6 @@ class PublicNamesTests(SynchronousTestCase):
         )
         printed = subprocess.check_output([sys.executable, "-c", program], text=True).splitlines()
         self.assertEqual(printed[0], "[]")
-        self.assertEqual(printed[1], repr(sorted([*PACKAGES, "admission._version", "admission.lazynames"])))
+        self.assertEqual(
+            printed[1], repr(sorted([*PACKAGES, "admission._version", "admission.extras", "admission.lazynames"]))
+        )

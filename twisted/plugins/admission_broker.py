@@ -2,9 +2,9 @@
 C{twistd admission}: the broker.
 """
 
-from twisted.application.service import ServiceMaker
+from admission.kafka.twistdcommand import TwistdCommand
 
-admission = ServiceMaker(
+admission = TwistdCommand(
     "Admission broker",
     "admission.kafka.service",
     "A Kafka-compatible broker behind a bounded memory pool",

@@ -2,9 +2,9 @@
 C{twistd admission-gateway}: the gateway.
 """
 
-from twisted.application.service import ServiceMaker
+from admission.kafka.twistdcommand import TwistdCommand
 
-gateway = ServiceMaker(
+gateway = TwistdCommand(
     "Admission gateway",
     "admission.kafka.gateway.gatewayservice",
     "A bounded memory pool and quotas in front of a Kafka cluster",

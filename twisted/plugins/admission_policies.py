@@ -121,16 +121,18 @@ clientBytes = PolicyFactory(
     IQuotaPolicyFactory,
     name="client-bytes",
     format=(
-        "client-bytes[:produce=RATE][:fetch=RATE][:algorithm=window|bucket][:burst=1s][:windows=11][:window=1s]"
+        "client-bytes[:received=RATE][:sent=RATE][:algorithm=window|bucket][:burst=1s][:windows=11][:window=1s]"
         "[:meters=10000][:shadow=yes|no]"
     ),
     help="""
-        How many bytes a second each client may send in Produce requests and
-        receive in answer to Fetch requests: the limits producer_byte_rate and
-        consumer_byte_rate of users, client ids and client ids of a user.  Of
-        servers that know no requests it counts all bytes, received and sent.
+        How many bytes a second are received from each client and sent to it:
+        the limits received_byte_rate and sent_byte_rate of users, client ids
+        and client ids of a user.  Of Kafka's requests, what Produce brings and
+        Fetch takes; there the limits are called producer_byte_rate and
+        consumer_byte_rate, and both names are understood everywhere.
 
-        produce and fetch are the limits of client ids that have no other (2M).
+        received and sent are the limits of client ids that have no other (2M);
+        they may be called produce and fetch, too.
 
         algorithm=window is Kafka's: the mean over that many windows of that
         length, quota.window.num and quota.window.size.seconds unless given
@@ -223,6 +225,8 @@ producerIds = PolicyFactory(
         that many ids at once, and then as many again spread over a window.  Requests
         with more are refused before anything is appended; with mode=throttle they
         are let in, and the user is throttled.  With shadow=yes it only counts.
+
+        Needs admission[kafka].
 
         Known ids are kept in Bloom filters of that many layers, which take
         falsePositives of all unknown ids for known, and maxBytes of memory at

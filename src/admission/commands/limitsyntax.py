@@ -17,6 +17,9 @@ ATTRIBUTES = {"user": "user", "client-id": "clientId", "ip": "ip"}
 """The attribute of L{QuotaEntity} for each type of entity, as the protocol and our options name the types."""
 
 _SHIPPED = (
+    "received_byte_rate",
+    "sent_byte_rate",
+    "new_identity_rate",
     "producer_byte_rate",
     "consumer_byte_rate",
     "request_percentage",
@@ -26,7 +29,7 @@ _SHIPPED = (
 )
 """The limits of the policies that come with us; others may know others."""
 
-_NOT_BY_TIME = ("producer_ids_rate",)
+_NOT_BY_TIME = ("new_identity_rate", "producer_ids_rate")
 """Limits that are called rates but count in windows of any length, so that no unit of time fits."""
 
 

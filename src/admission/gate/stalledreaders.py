@@ -22,6 +22,9 @@ The same while the pool is overdrawn by half of what it may be, and what makes i
 answers.
 """
 
+_LOOK_AGAIN_SECONDS = OVERDRAWN_GRACE_SECONDS / 10
+"""The least time between two looks at all of them."""
+
 MAX_OVERDRAFT_BYTES = 32 << 20
 """
 By how much a pool of at least that size may be overdrawn, besides the largest write of who writes; if that overdraws it
@@ -83,6 +86,7 @@ class StalledReaders:
         self._isAwaited = isAwaited
         self._looked = looked
         self._maxOverdraftBytes = min(pool.sizeBytes, MAX_OVERDRAFT_BYTES)
+        self._farBytes = self._maxOverdraftBytes
         self._readers: dict[StalledReader, str] = {}
         # Of each holder, who has taken nothing for longest is first.
         self._byHolder: dict[str, OrderedDict[StalledReader, None]] = {}
@@ -118,6 +122,7 @@ class StalledReaders:
         are cut off at once, perhaps C{reader}.
         """
         excessBytes = -self._pool.availableBytes - reader.largestWriteBytes()
+        self._farBytes = self._maxOverdraftBytes + min(reader.largestWriteBytes(), self._maxOverdraftBytes // 4)
         if excessBytes > self._maxOverdraftBytes:
             # More than it must be, or every write would look at all of them.
             self._cutOff(self._heaviestLast(self._readers), excessBytes - self._maxOverdraftBytes // 2)
@@ -128,9 +133,10 @@ class StalledReaders:
     @property
     def isFarOverdrawn(self) -> bool:
         """
-        Whether the pool is overdrawn by as much as it may be.
+        Whether the pool is overdrawn by as much as it may be, and the last write if that was small: nobody is cut off
+        for it at once, and so nobody is to wait for that.
         """
-        return -self._pool.availableBytes > self._maxOverdraftBytes
+        return -self._pool.availableBytes > self._farBytes
 
     def isStalling(self, holder: str) -> bool:
         """
@@ -148,7 +154,10 @@ class StalledReaders:
         """
         isShort = self._isAwaited() or (len(self._readers) > 1 and self._pool.isOutOfMemory())
         if isShort and self._timer is None:
-            self._timer = self._clock.callLater(OVERDRAWN_GRACE_SECONDS, self._relieve)
+            # When the next may have to go, so that nobody waits for two graces.
+            graces = (OVERDRAWN_GRACE_SECONDS - next(iter(each)).stalledSeconds() for each in self._byHolder.values())
+            nextSeconds = min((seconds for seconds in graces if seconds > 0), default=OVERDRAWN_GRACE_SECONDS)
+            self._timer = self._clock.callLater(max(nextSeconds, _LOOK_AGAIN_SECONDS), self._relieve)
 
     def close(self) -> None:
         """

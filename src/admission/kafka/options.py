@@ -46,6 +46,7 @@ from .brokersettings import Settings, loadSettings
 from .kafkarequest import Address
 from .logformat import logObserverMaker
 from .memoryuse import parseProfile
+from .quotalimits import KAFKA_LIMITS
 from .reload import Configuration
 from .security.authoptions import AuthOptions
 from .serversettings import LARGEST_REQUEST, POOL, ServerSettings
@@ -345,7 +346,7 @@ def buildControl(
     for description in quotaDescriptions(settings, descriptions):
         policy: IQuotaPolicy = _build("quota", IQuotaPolicyFactory, description, context)
         policies.append((_nameFor(description, policies), policy))
-    control = AdmissionControl(policies, settings.quotaThrottleMaxSeconds, isObserved)
+    control = AdmissionControl(policies, settings.quotaThrottleMaxSeconds, isObserved, KAFKA_LIMITS)
     for name, entity, limitName, value in _propertyLimits(settings):
         described = control.limits.get(entity, {}).get(limitName)
         if described not in (None, value):

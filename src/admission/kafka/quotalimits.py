@@ -40,6 +40,10 @@ Limits = Mapping[str, float]
 """The limits of one entity, by name."""
 
 
+KAFKA_LIMITS: Final = frozenset({"producer_byte_rate", "consumer_byte_rate", "producer_ids_rate"})
+"""What operators of Kafka call limits that are called otherwise on other servers."""
+
+
 class LimitRefused(LogRefusal):
     """
     A limit is impossible, or no policy has it for that entity.
@@ -262,9 +266,12 @@ class QuotaLimits:
         @return: the entity of an alteration and its limits after it.
         """
         entity = _checkEntity(alteration.entity)
-        self._checkWithPolicies(entity, alteration.changes)
+        changes = {self._control.limitNamed(name): limit for name, limit in alteration.changes.items()}
+        if len(changes) < len(alteration.changes):
+            raise LimitRefused(f"two of {', '.join(sorted(alteration.changes))} are the same limit")
+        self._checkWithPolicies(entity, changes)
         limits = self._stored(entity)
-        for name, limit in alteration.changes.items():
+        for name, limit in changes.items():
             if limit is None:
                 limits.pop(name, None)
             else:

@@ -145,15 +145,20 @@ class Measure:
 
 _RECEIVED, _SENT = RECEIVED_TRAITS.code, SENT_TRAITS.code
 
+_RECEIVED_BYTES = Measure(f"traits & {_RECEIVED} > 0", "request_bytes")
+_SENT_BYTES = Measure(f"traits & {_SENT} > 0", "response_bytes")
+
 MEASURES: Mapping[str, Measure] = {
-    "producer_byte_rate": Measure(f"traits & {_RECEIVED} > 0", "request_bytes"),
-    "consumer_byte_rate": Measure(f"traits & {_SENT} > 0", "response_bytes"),
+    "received_byte_rate": _RECEIVED_BYTES,
+    "sent_byte_rate": _SENT_BYTES,
+    "producer_byte_rate": _RECEIVED_BYTES,
+    "consumer_byte_rate": _SENT_BYTES,
     "request_percentage": Measure(f"kind <> '{CONNECTION}'", "service_us / 1e4"),
     "connection_creation_rate": Measure(f"kind = '{CONNECTION}'", "1"),
 }
 """
-The limits that are rates, as the default policies count them.  The rate of new producer ids is per hour, and audited by
-L{admission.offline.bloomaudit}.
+The limits that are rates, as the default policies count them, by each name that a server may have recorded.  The rate
+of new identities is per hour, and audited by L{admission.offline.bloomaudit}.
 """
 
 METER = ("limit_name", "user", "client_id", "ip")

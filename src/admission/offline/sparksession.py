@@ -18,6 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..extras import lacking
 from ..memorylimit import memoryLimitBytes
 from .failures import JavaMissing, SparkMissing
 
@@ -204,9 +205,8 @@ def checkPackages(isRemote: bool) -> None:
     @param isRemote: whether Spark is reached through Spark Connect.
     @raise SparkMissing: if one is not.
     """
-    missing = [name for name in _NEEDED if find_spec(name) is None]
-    if missing:
-        raise SparkMissing(f"this needs {', '.join(missing)}: pip install 'admission[spark]'")
+    if lack := lacking("this", *_NEEDED):
+        raise SparkMissing(lack)
     if isRemote and not all(map(_isInstalled, _NEEDED_BY_CLIENTS)):
         raise SparkMissing("SPARK_REMOTE needs Spark's client: pip install 'pyspark[connect]'")
 

@@ -80,7 +80,7 @@ class Limit:
     """
     A limit in force.
 
-    @ivar name: such as C{"producer_byte_rate"}.
+    @ivar name: such as C{"received_byte_rate"}.
     @ivar value: in the unit of the limit; finite and positive.
     @ivar entity: whom it was set for.
     """

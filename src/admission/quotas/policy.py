@@ -16,6 +16,7 @@ from ..interfaces import (
     ADMITTED,
     Decision,
     IAccountable,
+    IAliasedLimits,
     IQuotaPolicy,
     IReplayable,
     IRequestLifecycle,
@@ -28,6 +29,14 @@ from ..interfaces import (
 )
 from .limits import LimitTable
 from .metering import Meters
+
+
+def limitsByName(policy: IQuotaPolicy) -> dict[str, str]:
+    """
+    What C{policy} calls each of its limits, by that name and by all aliases.
+    """
+    aliases = IAliasedLimits(policy).limitAliases if IAliasedLimits.providedBy(policy) else {}
+    return {**aliases, **{name: name for name in policy.limitNames}}
 
 
 @implementer(IQuotaPolicy)

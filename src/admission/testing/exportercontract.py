@@ -109,8 +109,8 @@ class MetricsExporterContract(Contract):
         seconds = self.clock.seconds()
         self.exportEvent(ConnectionEvent(1, seconds, OPENED, "tcp:9092", "192.0.2.1", "alice"))
         self.exportEvent(ConnectionEvent(2, seconds, OPENED))
-        self.exportEvent(LimitEvent(seconds, "alice", None, None, "producer_byte_rate", 1e6))
-        self.exportEvent(LimitEvent(seconds, None, None, "192.0.2.1", "producer_byte_rate", float("nan")))
+        self.exportEvent(LimitEvent(seconds, "alice", None, None, "received_byte_rate", 1e6))
+        self.exportEvent(LimitEvent(seconds, None, None, "192.0.2.1", "received_byte_rate", float("nan")))
         self.exportEvent(RequestEvent(1, seconds, policyDelaysSeconds=(0.5,) * 9))
         samples = [SensorSample(seconds, name, GAUGE, 1.0, seq=self.given + 1 + i) for i, name in enumerate("ab")]
         self.given += len(samples)

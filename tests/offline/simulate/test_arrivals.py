@@ -21,7 +21,7 @@ from tests.kit.replaymodel import REQUEST_COLUMNS, addComponents, componentsOf, 
 from tests.kit.replaypolicies import candidate
 
 CLIENTS = QuotaEntity(clientId=DEFAULT)
-RATE = "producer_byte_rate"
+RATE = "received_byte_rate"
 LIMITED = [LimitChange(0, CLIENTS, RATE, 1e6, isStart=True)]
 
 ROW: Mapping[str, Any] = {
@@ -88,7 +88,7 @@ class ArrivalsTests(OffersTestCase):
             {name: row[name] for name in row if row[name] != ROW.get(name)},
             {
                 "candidate": "client-bytes:produce=4M",
-                "replay_key": "('producer_byte_rate', (None, 'app'))",
+                "replay_key": "('received_byte_rate', (None, 'app'))",
                 "traits": Traits(countsSent=False).code,
                 "at_us": 1500,
                 "is_asked": True,
@@ -235,8 +235,8 @@ class ArrivalsTests(OffersTestCase):
         changes = [*LIMITED, LimitChange(1500, QuotaEntity(user="alice"), RATE, 1e6)]
         run = runWith("client-bytes:produce=1M", changes=changes)
         before = self.arrival(run, decided_mono_us=1499)["replay_key"]
-        self.assertEqual(before, "('producer_byte_rate', (None, 'app'))")
-        self.assertEqual(self.arrival(run)["replay_key"], "('producer_byte_rate', ('alice', None))")
+        self.assertEqual(before, "('received_byte_rate', (None, 'app'))")
+        self.assertEqual(self.arrival(run)["replay_key"], "('received_byte_rate', ('alice', None))")
 
     def test_asRecorded(self) -> None:
         """Rows with the types of recorded files do as well as Spark's."""

@@ -102,7 +102,7 @@ class SharedReplayTests(SynchronousTestCase):
         recording = recorded()
         [trial] = self.trials(recording).values()
         alice = QuotaEntity(user="user")
-        name = "producer_byte_rate"
+        name = "received_byte_rate"
         changes = [LimitChange(number * SECOND, alice, name, value) for number, value in ((1, 5.0), (2, None))]
         kept = [changes[0], evolve(changes[1], value=6.0)]
         trials = {
@@ -117,7 +117,7 @@ class SharedReplayTests(SynchronousTestCase):
         Where there was no limit for a while nobody was asked, and candidates
         would have been: they do not share with the policy in force.
         """
-        change = Change(2 * SECOND, QuotaEntity(clientId=DEFAULT), "producer_byte_rate", 300_000.0)
+        change = Change(2 * SECOND, QuotaEntity(clientId=DEFAULT), "received_byte_rate", 300_000.0)
         recording = serve(
             {"client-bytes": "client-bytes"}, population(3, 2), steadySteps(thinkMs=40), 6 * SECOND, [change]
         )

@@ -24,8 +24,8 @@ from tests.kit.replaymodel import tableOf
 
 CLIENTS = QuotaEntity(clientId=DEFAULT)
 ALICE = QuotaEntity(user="alice")
-RATE = "producer_byte_rate"
-FETCHED = "consumer_byte_rate"
+RATE = "received_byte_rate"
+FETCHED = "sent_byte_rate"
 
 
 def runWith(*descriptions: str, changes: Sequence[LimitChange] = (), names: Sequence[str] | None = None) -> Run:
@@ -136,12 +136,13 @@ class LimitTests(SynchronousTestCase):
         self.assertEqual(limitsAt(trial, 0), {CLIENTS: {RATE: 4e6}})
 
     def test_recorded(self) -> None:
-        """The policy in force is rebuilt with its description and all limits."""
-        changes = [start(1e6), start(2e6, ALICE), LimitChange(5, CLIENTS, RATE, 7e6)]
-        [trial] = planRecorded([runWith("client-bytes:produce=1M", changes=changes)]).values()
-        self.assertEqual(trial.candidate.label, "recorded client-bytes")
-        self.assertEqual(limitsAt(trial, 4), {CLIENTS: {RATE: 1e6}, ALICE: {RATE: 2e6}})
-        self.assertEqual(limitsAt(trial, 5), {CLIENTS: {RATE: 7e6}, ALICE: {RATE: 2e6}})
+        """The policy in force is rebuilt with its description and all limits, by whatever name these were recorded."""
+        for name in (RATE, "producer_byte_rate"):
+            changes = [start(1e6, name=name), start(2e6, ALICE, name), LimitChange(5, CLIENTS, name, 7e6)]
+            [trial] = planRecorded([runWith("client-bytes:produce=1M", changes=changes)]).values()
+            self.assertEqual(trial.candidate.label, "recorded client-bytes")
+            self.assertEqual(limitsAt(trial, 4), {CLIENTS: {RATE: 1e6}, ALICE: {RATE: 2e6}})
+            self.assertEqual(limitsAt(trial, 5), {CLIENTS: {RATE: 7e6}, ALICE: {RATE: 2e6}})
 
     def test_recordedShadow(self) -> None:
         """

@@ -83,7 +83,7 @@ class WorkTests(SynchronousTestCase):
         admission = self.make("client-bytes:produce=100:algorithm=bucket")
         with admission.work("put", clientId="alice", receivedBytes=3000):
             pass
-        admission.setLimits(QuotaEntity(clientId=DEFAULT), {"producer_byte_rate": 1e6})
+        admission.setLimits(QuotaEntity(clientId=DEFAULT), {"received_byte_rate": 1e6})
         with admission.work("put", clientId="alice"):
             pass
         self.assertEqual([each.value for each in self.kept.events if isinstance(each, LimitEvent)], [100.0, 1e6])

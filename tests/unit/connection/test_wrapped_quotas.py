@@ -181,10 +181,10 @@ class QuotaTests(SynchronousTestCase):
         server.settle()
         transport.peerSends(b"x")
         server.factory.control.configure(
-            QuotaEntity(clientId=DEFAULT), {"producer_byte_rate": None}, server.clock.seconds()
+            QuotaEntity(clientId=DEFAULT), {"received_byte_rate": None}, server.clock.seconds()
         )
         server.factory.control.configure(
-            QuotaEntity(clientId=DEFAULT), {"consumer_byte_rate": None}, server.clock.seconds()
+            QuotaEntity(clientId=DEFAULT), {"sent_byte_rate": None}, server.clock.seconds()
         )
         server.clock.advance(MAX_DELAY_SECONDS)
         server.settle()

@@ -21,7 +21,9 @@ from admission.interfaces import ADMITTED, DEFAULT, Decision, IPersistent, Quota
 from admission.kafka.broker.log.interface import LONGEST_KEY_BYTES, LogFailed, LogRefusal
 from admission.kafka.quotalimits import Alteration, LimitRefused, QuotaLimits, describeEntity
 from admission.quotas.limits import ADDRESS_KINDS, CLIENT_KINDS, EntityKind, LimitTable
+from admission.quotas.metering import Windows
 from admission.quotas.policy import QuotaPolicy
+from admission_plugins.clientquotas import ClientBytes
 from tests.kit.logfixture import LogTestCase, storageError
 
 RATE = "producer_byte_rate"
@@ -91,18 +93,19 @@ class LimitsTestCase(LogTestCase):
         super().setUp()
         self.start()
 
-    def start(self, *policies: TablePolicy, **others: Any) -> None:
+    def start(self, *policies: Any, shown: Sequence[str] = (), **others: Any) -> None:
         """Build policies and their limits, as a broker does when it starts."""
         self.policies = policies or (
             TablePolicy(LimitTable((RATE, PERCENTAGE), CLIENT_KINDS)),
             TablePolicy(LimitTable((CONNECTIONS,), ADDRESS_KINDS)),
         )
-        self.control = AdmissionControl([(str(number), policy) for number, policy in enumerate(self.policies)], 60.0)
-        for entity, limits in self.static.items():
+        named = [(str(number), policy) for number, policy in enumerate(self.policies)]
+        self.control = AdmissionControl(named, 60.0, shownAliases=shown)
+        for entity, limits in self.static.items() if not shown else ():
             self.control.configure(entity, limits, self.clock.seconds())
         self.quotaLimits = QuotaLimits(self.log, self.control, self.control.limits, self.clock.seconds, **others)
 
-    def restart(self, *policies: TablePolicy, **others: Any) -> None:
+    def restart(self, *policies: Any, **others: Any) -> None:
         """Start again on what is stored."""
         self.reopenLog()
         self.start(*policies, **others)
@@ -167,6 +170,18 @@ class AlterTests(LimitsTestCase):
         self.assertEqual(other.limits, {})
         self.set(CLIENT, **{RATE: 100.0})
         self.assertEqual(other.limits, {CLIENT: {RATE: 100.0}})
+
+    def test_otherNames(self) -> None:
+        """A limit by another name is stored, and described, by the one that the server shows; not twice at once."""
+        self.start(policy := ClientBytes(Windows(11, 1.0)), shown=("producer_byte_rate",))
+        self.set(ALICE, received_byte_rate=1000.0)
+        self.assertEqual(policy.limits[ALICE], {"received_byte_rate": 1000.0})
+        self.assertEqual(self.described()[ALICE], {"producer_byte_rate": 1000.0})
+        self.assertRefused(ALICE, {"received_byte_rate": 1.0, "producer_byte_rate": 2.0}, "the same limit")
+        self.restart(policy := ClientBytes(Windows(11, 1.0)), shown=("producer_byte_rate",))
+        self.assertEqual(policy.limits[ALICE], {"received_byte_rate": 1000.0})
+        self.set(ALICE, producer_byte_rate=None)
+        self.assertEqual(policy.limits.get(ALICE), None)
 
     def test_kinds(self) -> None:
         """There are limits for users, client ids, both, addresses, and whoever has none of their own."""

@@ -950,7 +950,7 @@ class KnownProducerTests(RecordedTestCase):
     def test_policy(self) -> None:
         """The policy says nothing of what it does not look at, and asking changes nothing."""
         policy = ProducerIds()
-        policy.configure(QuotaEntity(user="alice"), {"producer_ids_rate": 1.0}, self.clock.seconds())
+        policy.configure(QuotaEntity(user="alice"), {"new_identity_rate": 1.0}, self.clock.seconds())
 
         def ask(principal: str = "alice", identities: tuple[int, ...] = (5,)) -> bool | None:
             return policy.isKnown(Request("Produce", principal, "", "192.0.2.1", 10, identities), self.clock.seconds())

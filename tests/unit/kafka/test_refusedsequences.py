@@ -26,7 +26,7 @@ class RefusedProducerTests(BrokerTestCase):
         """One new id in a second, and none left."""
         super().setUp()
         policy = ProducerIds(windowSeconds=1.0)
-        policy.configure(QuotaEntity(user=DEFAULT), {"producer_ids_rate": 1.0}, self.clock.seconds())
+        policy.configure(QuotaEntity(user=DEFAULT), {"new_identity_rate": 1.0}, self.clock.seconds())
         self.takeControl(AdmissionControl([("producer-ids", policy)], 20.0))
         self.broker.limits = QuotaLimits(self.log, self.broker.control, self.broker.control.limits, self.clock.seconds)
         self.topic(TOPIC, 2)

@@ -58,7 +58,7 @@ class BrokerStatusTestCase(BrokerTestCase):
         shadow = ClientBytes(Windows(11, 1.0), isShadow=True)
         self.control = AdmissionControl([("client-bytes", self.policy), ("trial", shadow)], 20.0)
         self.control.configure(QuotaEntity(clientId=DEFAULT), {"producer_byte_rate": LIMIT}, self.clock.seconds())
-        shadow.configure(QuotaEntity(clientId=DEFAULT), {"producer_byte_rate": 1.0}, self.clock.seconds())
+        shadow.configure(QuotaEntity(clientId=DEFAULT), {"received_byte_rate": 1.0}, self.clock.seconds())
         self.takeControl(self.control)
         self.sensors = SensorRegistry(self.clock.seconds)
         self.space: tuple[int, int] | None = (100 << 30, 60 << 30)
@@ -196,7 +196,7 @@ class ClientsTests(BrokerStatusTestCase):
         seen = self.look()
         (row,) = seen["throttled"]["clients"]
         self.assertEqual((row["user"], row["clientId"], row["ip"]), ("ANONYMOUS", "test", "192.0.2.1"))
-        self.assertEqual((row["policy"], row["limitName"], row["limit"]), ("client-bytes", "producer_byte_rate", LIMIT))
+        self.assertEqual((row["policy"], row["limitName"], row["limit"]), ("client-bytes", "received_byte_rate", LIMIT))
         self.assertEqual(row["entity"], {"user": None, "clientId": DEFAULT, "ip": None})
         self.assertGreater(row["usedFraction"], 1.9)
         self.assertGreater(row["delaySeconds"], 5.0)

@@ -273,7 +273,7 @@ class NamesTests(ExpositionTestCase):
         ]
         control = AdmissionControl(policies, 20.0)
         control.addSensors(self.registry)
-        control.configure(QuotaEntity(clientId=DEFAULT), {"producer_byte_rate": 1000.0}, 0.0)
+        control.configure(QuotaEntity(clientId=DEFAULT), {"received_byte_rate": 1000.0}, 0.0)
         request = Request("Produce", "bob", "app", "192.0.2.1", 20_000)
         control.charge(request, Usage(requestBytes=20_000), 0.0)
         samples = self.samples()

@@ -5,8 +5,9 @@ Writes the report: one page, made only from the results in a directory.
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
+
+from admission.extras import lacking
 
 from ..evaluation import replacing
 from ..failures import ReportError
@@ -25,9 +26,8 @@ def writeReport(outDirectory: str | Path) -> Path:
     @return: the page, which needs no other file except for its links to results.
     @raise ReportError: if there is nothing to report on, it cannot be read, or the page cannot be written.
     """
-    missing = [name for name in _NEEDED if find_spec(name) is None]
-    if missing:
-        raise ReportError(f"the report needs {', '.join(missing)}: pip install 'admission[spark]'")
+    if lack := lacking("the report", *_NEEDED):
+        raise ReportError(lack)
     from .reportpage import pageOf
     from .resultfiles import Results
 

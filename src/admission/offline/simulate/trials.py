@@ -14,6 +14,7 @@ from twisted.internet.task import Clock
 from admission.control import AdmissionControl
 from admission.interfaces import IQuotaPolicy, IReplayable, IRequestLifecycle, QuotaEntity
 from admission.plugins import PolicyError
+from admission.quotas.policy import limitsByName
 
 from .candidates import Candidate, resolveCandidate
 from .live import LivePolicy
@@ -180,7 +181,9 @@ def planBaseline(runs: Collection[Run]) -> dict[tuple[str, str], Trial]:
 
 def _tried(candidate: Candidate, run: Run, recorded: _Policies) -> Trial:
     described = _limitsOf(AdmissionControl(recorded))
-    own = _limitsOf(_build(candidate, run))
+    policy = _build(candidate, run)
+    own = _limitsOf(policy)
+    run = _inOwnNames(run, [*(each for _, each in recorded), policy])
     changes = []
     for change in run.changes:
         place = (change.entity, change.name)
@@ -202,6 +205,7 @@ def _tried(candidate: Candidate, run: Run, recorded: _Policies) -> Trial:
 
 def _recorded(run: Run, recorded: _Policies, known: Mapping[str, Candidate]) -> Iterator[Trial]:
     described = _limitsOf(AdmissionControl(recorded))
+    run = _inOwnNames(run, [each for _, each in recorded])
     # A server records the limits that descriptions set, too; where descriptions differ, each policy has its own.
     changes = [
         change
@@ -233,6 +237,14 @@ def _rebuilt(run: Run, known: dict[str, Candidate]) -> _Policies:
         raise PolicyError(
             f"a policy that was in force cannot be built again, and is needed to know its limits: {error}"
         ) from error
+
+
+def _inOwnNames(run: Run, policies: Sequence[IQuotaPolicy]) -> Run:
+    """
+    C{run} with the names that C{policies} have for the limits that changed, whatever the server called them.
+    """
+    own = {name: ownName for policy in policies for name, ownName in limitsByName(policy).items()}
+    return evolve(run, changes=[evolve(each, name=own.get(each.name, each.name)) for each in run.changes])
 
 
 def _sameNamed(policyNames: Sequence[str], candidate: Candidate) -> Sequence[str]:

@@ -9,12 +9,13 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
-from ..kafka.client.assignors import MalformedMembership, decodeAssignment
-from ..kafka.client.clientconnection import ClientConnection
-from ..kafka.client.errors import checkError
-from ..plaintext import printable, table
+from admission.kafka.client.assignors import MalformedMembership, decodeAssignment
+from admission.kafka.client.clientconnection import ClientConnection
+from admission.kafka.client.errors import checkError
+from admission.plaintext import printable, table
+
+from ..console import CommandFailed, CommandGroup
 from .brokerconnection import ConnectionOptions, Question, ask
-from .console import CommandFailed, CommandGroup
 from .topicscommand import LATEST, NameOptions, Partition, Steps, offsetsOf, shown
 
 _DESCRIBED_AT_ONCE = 100
@@ -68,7 +69,7 @@ def run(
     options: GroupsOptions, stdin: TextIO, stdout: TextIO, ask: Callable[[ConnectionOptions, Question], Any] = ask
 ) -> None:
     """
-    @param ask: as L{admission.commands.brokerconnection.ask}.
+    @param ask: as L{admission.commands.kafka.brokerconnection.ask}.
     """
     given: Any = options.subOptions
     if isinstance(given, ListOptions):

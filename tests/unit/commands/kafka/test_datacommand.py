@@ -1,4 +1,4 @@
-"""Tests for L{admission.commands.datacommand}."""
+"""Tests for L{admission.commands.kafka.datacommand}."""
 
 import os
 import shutil
@@ -7,7 +7,7 @@ from pathlib import Path
 from struct import pack
 
 from admission.commands.console import CommandFailed
-from admission.commands.datacommand import run
+from admission.commands.kafka.datacommand import run
 from tests.kit.commandcases import CommandTestCase
 from tests.kit.logfixture import ShortSegmentsTestCase
 

@@ -13,12 +13,13 @@ from typing import Any, TextIO
 from twisted.internet.defer import Deferred
 from twisted.python.usage import UsageError
 
-from ..kafka.client.clientconnection import ClientConnection
-from ..kafka.client.errors import UnsupportedApi, checkError
-from ..plaintext import printable, table
-from ..units import roundedBytes
+from admission.kafka.client.clientconnection import ClientConnection
+from admission.kafka.client.errors import UnsupportedApi, checkError
+from admission.plaintext import printable, table
+from admission.units import roundedBytes
+
+from ..console import ArgumentOptions, CommandFailed, CommandGroup
 from .brokerconnection import ConnectionOptions, Question, ask
-from .console import ArgumentOptions, CommandFailed, CommandGroup
 
 EARLIEST = -2
 LATEST = -1
@@ -91,7 +92,7 @@ def run(
     options: TopicsOptions, stdin: TextIO, stdout: TextIO, ask: Callable[[ConnectionOptions, Question], Any] = ask
 ) -> None:
     """
-    @param ask: as L{admission.commands.brokerconnection.ask}.
+    @param ask: as L{admission.commands.kafka.brokerconnection.ask}.
     """
     given: Any = options.subOptions
     if isinstance(given, ListOptions):

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.commands.test_quotascommand -*-
+# -*- test-case-name: tests.unit.commands.kafka.test_quotascommand -*-
 """
 The command C{admission quotas}: the limits of a running broker, through
 Kafka's requests for them (KIP-546).
@@ -14,13 +14,14 @@ from attrs import asdict
 from twisted.internet.defer import Deferred
 from twisted.python.usage import UsageError
 
-from ..interfaces import DEFAULT, QuotaEntity
-from ..kafka.client.clientconnection import ClientConnection
-from ..kafka.client.errors import BrokerRefused
-from ..plaintext import table
+from admission.interfaces import DEFAULT, QuotaEntity
+from admission.kafka.client.clientconnection import ClientConnection
+from admission.kafka.client.errors import BrokerRefused
+from admission.plaintext import table
+
+from ..console import ArgumentOptions, CommandFailed, CommandGroup
+from ..limitsyntax import ATTRIBUTES, asArguments, componentsOf, formatAmount, parseAmount
 from .brokerconnection import ConnectionOptions, Question, ask
-from .console import ArgumentOptions, CommandFailed, CommandGroup
-from .limitsyntax import ATTRIBUTES, asArguments, componentsOf, formatAmount, parseAmount
 
 Limits = Mapping[str, float]
 
@@ -181,7 +182,7 @@ def run(
     options: QuotasOptions, stdin: TextIO, stdout: TextIO, ask: Callable[[ConnectionOptions, Question], Any] = ask
 ) -> None:
     """
-    @param ask: as L{admission.commands.brokerconnection.ask}.
+    @param ask: as L{admission.commands.kafka.brokerconnection.ask}.
     """
     given: Any = options.subOptions
     entity = given["entity"]

@@ -1,4 +1,4 @@
-"""Tests for L{admission.commands.doctorinstallation}."""
+"""Tests for L{admission.commands.kafka.doctorinstallation}."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attrs import define
 from twisted.plugin import CachedDropin, CachedPlugin, IPlugin
 from zope.interface import implementer
 
-from admission.commands.doctorinstallation import (
+from admission.commands.kafka.doctorinstallation import (
     Dropin,
     checkCache,
     checkCompiled,
@@ -27,7 +27,7 @@ from admission.commands.doctorinstallation import (
     installedVersion,
     ownRequirements,
 )
-from admission.commands.doctormachine import Finding, Level
+from admission.commands.kafka.doctormachine import Finding, Level
 from admission.interfaces import IMemoryPoolFactory
 from admission.plugins import InstalledFactory, PolicyFactory
 from tests.kit.commandcases import FindingTestCase
@@ -39,6 +39,7 @@ class PackageTests(FindingTestCase):
     requirements = (
         "kio<0.7,>=0.6.5",
         'tool>=1; python_version < "3"',
+        'crc32c>=2.7; extra == "kafka"',
         'pyspark<5,>=4.3; extra == "spark"',
         'numpy>=1.26; extra == "spark"',
         'numpy>=1.26; extra == "test"',
@@ -46,7 +47,7 @@ class PackageTests(FindingTestCase):
 
     def packages(self, **installed: str) -> Finding:
         """Check with these versions."""
-        return checkPackages(self.requirements, installed.get)
+        return checkPackages(self.requirements, {"crc32c": "2.9", **installed}.get)
 
     def spark(self, **installed: str) -> Finding:
         """The same for an extra."""
@@ -58,11 +59,12 @@ class PackageTests(FindingTestCase):
         self.assertFinds(checkCompiled(False), Level.ABSENT, "are Python", "ADMISSION_COMPILE=1")
 
     def test_packages(self) -> None:
-        """What we need must be there in a version that we know."""
-        self.assertFinds(self.packages(kio="0.6.5"), Level.OK, "kio 0.6.5")
+        """What a broker needs, that of its extra included, must be there in a version that we know."""
+        self.assertFinds(self.packages(kio="0.6.5"), Level.OK, "kio 0.6.5, crc32c 2.9")
         self.assertFinds(self.packages(kio="0.6.9rc1"), Level.OK)
         self.assertFinds(self.packages(kio="0.7.0"), Level.FAIL, "kio 0.7.0 is not <0.7,>=0.6.5")
         self.assertFinds(self.packages(), Level.FAIL, "kio is not installed")
+        self.assertFinds(self.packages(kio="0.6.5", crc32c="1"), Level.FAIL, "crc32c 1 is not", "admission[kafka]")
 
     def test_noMetadata(self) -> None:
         """A tree that is not installed says nothing of what it needs."""

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.commands.test_doctormachine -*-
+# -*- test-case-name: tests.unit.commands.kafka.test_doctormachine -*-
 """
 The doctor's checks of the machine: the process and its limits, ports,
 memory and disks.
@@ -21,13 +21,14 @@ from pathlib import Path
 
 from attrs import frozen
 
-from ..kafka.broker.log.datadirectory import lockHolder
-from ..kafka.serversettings import RESERVED_DESCRIPTORS, ServerSettings
-from ..plaintext import printable
-from ..plugins import PolicyError, parseDescription
-from ..units import roundedBytes, roundedSeconds
-from .console import CommandFailed
-from .statusport import Fetch
+from admission.kafka.broker.log.datadirectory import lockHolder
+from admission.kafka.serversettings import RESERVED_DESCRIPTORS, ServerSettings
+from admission.plaintext import printable
+from admission.plugins import PolicyError, parseDescription
+from admission.units import roundedBytes, roundedSeconds
+
+from ..console import CommandFailed
+from ..statusport import Fetch
 
 OLDEST_PYTHON = (3, 11)
 

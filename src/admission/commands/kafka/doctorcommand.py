@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.commands.test_doctorcommand -*-
+# -*- test-case-name: tests.unit.commands.kafka.test_doctorcommand -*-
 """
 The command C{admission doctor}: whether a broker can run here, and what would
 keep it from running well.
@@ -22,15 +22,17 @@ from twisted import plugins
 from twisted.internet.protocol import ServerFactory
 from twisted.python.usage import Options
 
-from .._version import isCompiled
-from ..kafka.broker.log.datadirectory import lockHolder
-from ..kafka.brokeroptions import BrokerOptions
-from ..kafka.brokersettings import Settings, loadSettings
-from ..kafka.serversettings import ServerSettings
-from ..memorylimit import memoryLimitBytes
-from ..plaintext import printable, table
-from ..plugins import ENTRY_POINT_GROUP, listFactories
-from .console import CommandFailed, CommandOptions, parseTimeout
+from admission._version import isCompiled
+from admission.kafka.broker.log.datadirectory import lockHolder
+from admission.kafka.brokeroptions import BrokerOptions
+from admission.kafka.brokersettings import Settings, loadSettings
+from admission.kafka.serversettings import ServerSettings
+from admission.memorylimit import memoryLimitBytes
+from admission.plaintext import printable, table
+from admission.plugins import ENTRY_POINT_GROUP, listFactories
+
+from ..console import CommandFailed, CommandOptions, parseTimeout
+from ..statusport import fetch, parseStatus
 from .doctorinstallation import (
     EXTRAS,
     KINDS,
@@ -63,7 +65,6 @@ from .doctormachine import (
     mayWrite,
     portIn,
 )
-from .statusport import fetch, parseStatus
 
 _FIRST_FREE_PORT = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
 

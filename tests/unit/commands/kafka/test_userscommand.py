@@ -1,4 +1,4 @@
-"""Tests for L{admission.commands.userscommand}."""
+"""Tests for L{admission.commands.kafka.userscommand}."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.commands.console import CommandFailed
-from admission.commands.userscommand import UsersOptions, run
+from admission.commands.kafka.userscommand import UsersOptions, run
 from admission.kafka.scram import HASHES, MIN_ITERATIONS
 from admission.kafka.security.passwordfile import Users, formatUsers, readUsers
 

@@ -1,4 +1,4 @@
-"""Tests for L{admission.commands.quotascommand}, without a broker."""
+"""Tests for L{admission.commands.kafka.quotascommand}, without a broker."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred, succeed
 
-from admission.commands import quotascommand
-from admission.commands.brokerconnection import ConnectionOptions, converse
 from admission.commands.console import CommandFailed
+from admission.commands.kafka import quotascommand
+from admission.commands.kafka.brokerconnection import ConnectionOptions, converse
 from admission.interfaces import DEFAULT, QuotaEntity
 from admission.kafka.client.errors import BrokerRefused
 from tests.kit.commandcases import CommandTestCase, StandInConnection

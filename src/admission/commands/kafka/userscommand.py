@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.commands.test_userscommand -*-
+# -*- test-case-name: tests.unit.commands.kafka.test_userscommand -*-
 """
 The command C{admission users}: the users in a password file.
 """
@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from getpass import getpass
 from typing import Any, ClassVar, TextIO
 
-from ..kafka.security.passwordfile import DEFAULT_ITERATIONS, PasswordFileError, changeUsers, readUsers
-from .console import CommandFailed, CommandGroup, CommandOptions
+from admission.kafka.security.passwordfile import DEFAULT_ITERATIONS, PasswordFileError, changeUsers, readUsers
+
+from ..console import CommandFailed, CommandGroup, CommandOptions
 
 
 class ListOptions(CommandOptions):

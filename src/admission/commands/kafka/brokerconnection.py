@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.commands.test_brokerconnection -*-
+# -*- test-case-name: tests.unit.commands.kafka.test_brokerconnection -*-
 """
 What commands that connect to a broker as clients have in common.
 """
@@ -16,13 +16,14 @@ from twisted.internet.ssl import Certificate, PrivateCertificate, optionsForClie
 from twisted.python.failure import Failure
 from twisted.python.usage import UsageError
 
-from ..boundedfile import readBounded
-from ..clock import MonotonicClock
-from ..kafka.brokeroptions import parseHostPort
-from ..kafka.client.clientconnection import ClientConnection, ConnectionSettings, connect
-from ..kafka.client.errors import AuthenticationFailed, BrokerRefused, ClientError, UnsupportedApi
-from ..kafka.client.sasl import MECHANISMS, SCRAM_SHA_512, Credentials
-from .console import CommandFailed, CommandOptions, chosen, parseTimeout
+from admission.boundedfile import readBounded
+from admission.clock import MonotonicClock
+from admission.kafka.brokeroptions import parseHostPort
+from admission.kafka.client.clientconnection import ClientConnection, ConnectionSettings, connect
+from admission.kafka.client.errors import AuthenticationFailed, BrokerRefused, ClientError, UnsupportedApi
+from admission.kafka.client.sasl import MECHANISMS, SCRAM_SHA_512, Credentials
+
+from ..console import CommandFailed, CommandOptions, chosen, parseTimeout
 
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 _TLS_FAILURE = re.compile(r"TLS failed: ([^(]*[^( ])")

@@ -1,4 +1,4 @@
-"""Tests for L{admission.commands.brokerconnection}, without a broker."""
+"""Tests for L{admission.commands.kafka.brokerconnection}, without a broker."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.error import ConnectionRefusedError
 
-from admission.commands.brokerconnection import connectionSettings, converse, explained
 from admission.commands.console import CommandFailed
+from admission.commands.kafka.brokerconnection import connectionSettings, converse, explained
 from admission.kafka.client.errors import (
     AuthenticationFailed,
     BrokerRefused,

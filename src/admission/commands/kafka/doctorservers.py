@@ -12,15 +12,16 @@ from typing import Any, ClassVar
 from twisted.internet.task import Clock
 from twisted.python.usage import Options
 
-from ..interfaces import ITryOut
-from ..kafka.gateway.gatewayoptions import GatewayOptions
-from ..kafka.gateway.gatewayservice import makeService as makeGateway
-from ..kafka.kafkaservice import KafkaService
-from ..kafka.options import Listener, Options as BrokerOptions, buildExporters
-from ..kafka.service import makeService as makeBroker
-from .console import CommandOptions, parseTimeout
+from admission.interfaces import ITryOut
+from admission.kafka.gateway.gatewayoptions import GatewayOptions
+from admission.kafka.gateway.gatewayservice import makeService as makeGateway
+from admission.kafka.kafkaservice import KafkaService
+from admission.kafka.options import Listener, Options as BrokerOptions, buildExporters
+from admission.kafka.service import makeService as makeBroker
+
+from ..console import CommandOptions, parseTimeout
+from ..statusport import parseStatus
 from .doctormachine import Finding, Level
-from .statusport import parseStatus
 
 LONG_DESCRIPTION = (
     "Looks at the machine, the installation and the directories that a server would use, builds all that its options "

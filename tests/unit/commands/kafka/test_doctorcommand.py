@@ -1,4 +1,4 @@
-"""Tests for L{admission.commands.doctorcommand}."""
+"""Tests for L{admission.commands.kafka.doctorcommand}."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.commands.console import CommandFailed
-from admission.commands.doctorcommand import brokerOptions, checksFor, examine, report
-from admission.commands.doctormachine import Finding, Level
+from admission.commands.kafka.doctorcommand import brokerOptions, checksFor, examine, report
+from admission.commands.kafka.doctormachine import Finding, Level
 
 
 class ReportTests(SynchronousTestCase):

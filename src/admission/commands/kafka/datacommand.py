@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.commands.test_datacommand -*-
+# -*- test-case-name: tests.unit.commands.kafka.test_datacommand -*-
 """
 The command C{admission data}: the directory in which a broker keeps its data.
 """
@@ -12,14 +12,15 @@ from typing import Any, ClassVar, TextIO
 
 from twisted.python.usage import UsageError
 
-from ..kafka.broker.groups.groupstore import committedOffsets
-from ..kafka.broker.log.datadirectory import DOCUMENTS, PARTITIONS, lockHolder
-from ..kafka.broker.log.interface import LogRefusal
-from ..kafka.broker.log.logbackup import LogBackup, copiedBytes, copyLog, markUnclean, refuseOccupied
-from ..kafka.broker.log.logcheck import LogReport, Problem, checkLog, described, logBytes
-from ..plaintext import printable, table
-from ..units import roundedBytes
-from .console import CommandFailed, CommandGroup, CommandOptions, DirectoryOptions, Progress
+from admission.kafka.broker.groups.groupstore import committedOffsets
+from admission.kafka.broker.log.datadirectory import DOCUMENTS, PARTITIONS, lockHolder
+from admission.kafka.broker.log.interface import LogRefusal
+from admission.kafka.broker.log.logbackup import LogBackup, copiedBytes, copyLog, markUnclean, refuseOccupied
+from admission.kafka.broker.log.logcheck import LogReport, Problem, checkLog, described, logBytes
+from admission.plaintext import printable, table
+from admission.units import roundedBytes
+
+from ..console import CommandFailed, CommandGroup, CommandOptions, DirectoryOptions, Progress
 
 
 class CheckOptions(DirectoryOptions):

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.commands.test_doctorinstallation -*-
+# -*- test-case-name: tests.unit.commands.kafka.test_doctorinstallation -*-
 """
 The doctor's checks of the installation: distributions, Java and Python for
 Spark, and plug-ins.
@@ -24,20 +24,24 @@ from twisted import plugins
 from twisted.plugin import IPlugin
 from twisted.python.modules import getModule
 
-from ..interfaces import (
+from admission.interfaces import (
     IMemoryPoolFactory,
     IMetricsExporterFactory,
     IPurgatoryFactory,
     IQuotaPolicyFactory,
     IWaitOrderFactory,
 )
-from ..offline.failures import JavaMissing
-from ..offline.sparksession import javaEnvironment
-from ..plugins import InstalledFactory, PolicyFactory
+from admission.offline.failures import JavaMissing
+from admission.offline.sparksession import javaEnvironment
+from admission.plugins import InstalledFactory, PolicyFactory
+
 from .doctormachine import Finding, Level
 
-EXTRAS = ("consumer", "spark")
-"""Extras that operators may want, other than those for tests and linters."""
+EXTRAS = ("spark",)
+"""Extras that operators may want, besides that of the servers, and other than those for tests and linters."""
+
+SERVERS_EXTRA = "kafka"
+"""What a broker and a gateway need."""
 
 _WORKER_SECONDS = 20.0
 """A Python that imports PySpark is given so much time."""
@@ -56,16 +60,18 @@ _MISSING = " is not installed"
 
 def checkPackages(requirements: Iterable[str], installed: Callable[[str], str | None]) -> Finding:
     """
-    Check that all required distributions are installed, in supported versions.
+    Check that all distributions that a broker requires are installed, in supported versions.
 
     @param requirements: the requirements in our metadata.
     @param installed: the version of a distribution; L{None} if not installed.
     """
-    found, wrong = _compare(requirements, installed, "")
+    base, servers = (_compare(requirements, installed, extra) for extra in ("", SERVERS_EXTRA))
+    found, wrong = base[0] + servers[0], base[1] + servers[1]
     if not found and not wrong:
-        return Finding(Level.WARN, "admission itself is not installed", "pip install admission")
+        return Finding(Level.WARN, "admission itself is not installed", f"pip install 'admission[{SERVERS_EXTRA}]'")
     if wrong:
-        return Finding(Level.FAIL, "; ".join(wrong), "pip install --upgrade admission, in a venv of its own")
+        remedy = f"pip install --upgrade 'admission[{SERVERS_EXTRA}]', in a venv of its own"
+        return Finding(Level.FAIL, "; ".join(wrong), remedy)
     return Finding(Level.OK, ", ".join(found))
 
 

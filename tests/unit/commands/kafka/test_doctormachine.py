@@ -1,4 +1,4 @@
-"""Tests for L{admission.commands.doctormachine}."""
+"""Tests for L{admission.commands.kafka.doctormachine}."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import resource
 from pathlib import Path
 
 from admission.commands.console import CommandFailed
-from admission.commands.doctormachine import (
+from admission.commands.kafka.doctormachine import (
     BESIDES_POOL_BYTES,
     LITTLE_BYTES,
     TOO_LITTLE_BYTES,
