@@ -12,7 +12,7 @@ from attrs import define, field
 
 from admission.offline.simulate.arrivals import COLUMNS
 from admission.offline.simulate.candidates import Candidate
-from admission.offline.simulate.keys import clientsOf, findClients
+from admission.offline.simulate.keys import CLIENT_REQUESTS, clientsOf
 from admission.offline.simulate.pool import replayPools
 from admission.offline.simulate.pooltrace import POOL_COLUMNS
 from admission.offline.simulate.shards import planReplays
@@ -63,9 +63,9 @@ def replayInSteps(recording: SyntheticRecording, trials: Mapping[TrialKey, Trial
     steps = Steps()
     with steps.step(READ):
         requests = list(recording.batches(COLUMNS, BATCH_ROWS))
-        clients = findClients(requests)
+        clients = _clientsIn(requests)
     with steps.step(ARRIVE):
-        [plan] = planReplays(trials, [mode], clientsOf([clients], trials))
+        [plan] = planReplays(trials, [mode], clientsOf(clients.to_batches(), trials))
         sharded = list(plan.shard(requests))
     del requests
     with steps.step(SORT):
@@ -93,6 +93,17 @@ def replayPoolInSteps(recording: SyntheticRecording, candidate: Candidate) -> St
         results = pa.Table.from_batches(replayPools(rows, [candidate]))
     steps.decisions = sum(each["requests"] for each in results["total"].to_pylist() if each is not None)
     return steps
+
+
+def _clientsIn(requests: Sequence[pa.RecordBatch]) -> pa.Table:
+    """
+    As L{CLIENT_REQUESTS}.
+    """
+    names = CLIENT_REQUESTS.names[:-2]
+    table = pa.Table.from_batches(requests)
+    told = table.select(names).append_column("is_decided", table["decided_mono_us"].is_valid())
+    counted = told.group_by([*names, "is_decided"]).aggregate([([], "count_all")])
+    return counted.rename_columns(CLIENT_REQUESTS.names)
 
 
 def _sorted(batches: Sequence[pa.RecordBatch], columns: Sequence[str]) -> list[pa.RecordBatch]:

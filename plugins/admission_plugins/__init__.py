@@ -14,20 +14,4 @@ if TYPE_CHECKING:
     from .purgatory import WheelPurgatory as WheelPurgatory
     from .wheel import TimingWheel as TimingWheel
 
-__all__, __getattr__, __dir__ = lazyNames(
-    __name__,
-    {
-        "bounded": (
-            "BoundedPool",
-            "buildBounded",
-        ),
-        "clientquotas": (
-            "ClientBytes",
-            "ConnectionRate",
-            "RequestTime",
-        ),
-        "producerids": ("ProducerIds",),
-        "purgatory": ("WheelPurgatory",),
-        "wheel": ("TimingWheel",),
-    },
-)
+__all__, __getattr__, __dir__ = lazyNames(__name__)

@@ -61,41 +61,6 @@ _CLIENT_BYTES = 350
 """About what a client takes with its place in a table, without its names."""
 
 
-class RequestsInProgress:
-    """
-    Counts requests from their beginning to their end, by key.  Only what is in progress is kept.
-    """
-
-    def __init__(self) -> None:
-        self._counts: Counter[EntityKey] = Counter()
-
-    def __getitem__(self, key: EntityKey) -> int:
-        return self._counts[key]
-
-    @property
-    def sizeBytes(self) -> int:
-        """
-        About how much memory this takes.
-        """
-        return len(self._counts) * _CLIENT_BYTES
-
-    def begin(self, keys: Sequence[EntityKey]) -> None:
-        """
-        A request begins that counts for all C{keys}.
-        """
-        for key in keys:
-            self._counts[key] += 1
-
-    def end(self, keys: Sequence[EntityKey]) -> None:
-        """
-        It is over.
-        """
-        for key in keys:
-            self._counts[key] -= 1
-            if not self._counts[key]:
-                del self._counts[key]
-
-
 @implementer(IReplayable, IAccountable)
 class ConcurrencyPolicy(LifecyclePolicy):
     """
@@ -107,11 +72,12 @@ class ConcurrencyPolicy(LifecyclePolicy):
 
     def __init__(self, isShadow: bool = False) -> None:
         self.isShadow = isShadow
-        self._running = RequestsInProgress()
+        # By key, from their beginning to their end.
+        self._running: Counter[EntityKey] = Counter()
 
     @property
     def sizeBytes(self) -> int:
-        return self._running.sizeBytes
+        return len(self._running) * _CLIENT_BYTES
 
     @abstractmethod
     def keysOf(self, request: Request) -> Sequence[EntityKey]:
@@ -138,11 +104,15 @@ class ConcurrencyPolicy(LifecyclePolicy):
 
     def begun(self, request: Request, now: float) -> None:
         if not request.traits.waitsForOthers:
-            self._running.begin(self.keysOf(request))
+            for key in self.keysOf(request):
+                self._running[key] += 1
 
     def ended(self, request: Request, outcome: Outcome, now: float) -> None:
         if not request.traits.waitsForOthers:
-            self._running.end(self.keysOf(request))
+            for key in self.keysOf(request):
+                self._running[key] -= 1
+                if not self._running[key]:
+                    del self._running[key]
 
     def explain(self, request: Request, now: float) -> Sequence[QuotaStatus]:
         return [

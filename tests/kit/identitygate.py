@@ -10,11 +10,13 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from pyarrow import parquet
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.offline.simulate.identity import VERDICTS, Fidelity, compare, countMatches, findVerdicts, judge
+from admission.offline.simulate.identity import DECIDED, VERDICTS, Fidelity, countMatches, findVerdicts, judge
 from admission.offline.simulate.runs import Run
 from admission.offline.simulate.trials import planRecorded
 
 from .replaymodel import Recording, closedLoop, openLoop, tableOf
+
+_ON = DECIDED.names
 
 
 def readRecording(directory: str) -> Recording:
@@ -38,7 +40,8 @@ def gate(recording: Recording, alter: Callable[[Run], Run] = lambda run: run) ->
     counts = {(row["candidate"], row["broker_id"], row["boot_id"]): row["seq_count"] for row in counted}
     fidelity: list[pa.RecordBatch] = []
     for decisions in (openLoop(recording, trials), closedLoop(recording, trials)):
-        fidelity += countMatches(compare(decisions, verdicts).to_batches(700))
+        wanted = decisions.select([*_ON, "mode", "delay_us", "is_refused"])
+        fidelity += countMatches(wanted.join(verdicts, _ON, join_type="inner").to_batches(700))
     return judge(fidelity, counts, trials)
 
 

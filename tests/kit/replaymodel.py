@@ -30,15 +30,12 @@ from admission.offline.simulate.closedloop import replayClosedLoop
 from admission.offline.simulate.decisions import DECISIONS
 from admission.offline.simulate.identity import VERDICT_COLUMNS
 from admission.offline.simulate.keys import (
-    COMPONENTS,
-    NO_CONNECTIONS,
+    CLIENT_REQUESTS,
+    Connections,
     clientsOf,
     componentsIn,
-    connectionsOf,
-    findClients,
     findComponents,
     findKeys,
-    findLinks,
 )
 from admission.offline.simulate.openloop import replayOpenLoop
 from admission.offline.simulate.ordered import distinctRows, numbersOf
@@ -353,14 +350,9 @@ def alone(trials: Mapping[TrialKey, Trial]) -> dict[TrialKey, Sequence[Trial]]:
     return {key: [trial] for key, trial in trials.items()}
 
 
-def openLoop(
-    recording: Recording,
-    trials: Mapping[TrialKey, Trial],
-    batchRows: int = 1000,
-    prepare: Callable[[list[pa.RecordBatch]], Iterable[pa.RecordBatch]] = iter,
-) -> pa.Table:
+def openLoop(recording: Recording, trials: Mapping[TrialKey, Trial], batchRows: int = 1000) -> pa.Table:
     """Replay all that was recorded, open loop."""
-    batches = sortedBy(prepare(arrivalsOf(recording, trials)), (*OPEN_GROUP, *OPEN_ORDER), batchRows)
+    batches = sortedBy(arrivalsOf(recording, trials), (*OPEN_GROUP, *OPEN_ORDER), batchRows)
     return pa.Table.from_batches(replayOpenLoop(batches, alone(trials)), DECISIONS)
 
 
@@ -375,17 +367,21 @@ def clientsIn(
     rows: Sequence[Mapping[str, Any]], trials: Mapping[TrialKey, Trial]
 ) -> Mapping[TrialKey, Sequence[Client]]:
     """Of whom each trial may be asked."""
-    return clientsOf([findClients(tableOf(rows).to_batches(100))], trials)
+    requests = tableOf(rows)
+    ones = pa.array([1] * len(requests), pa.int64())
+    columns = [*(requests[name] for name in CLIENT_REQUESTS.names[:-2]), requests["decided_mono_us"].is_valid(), ones]
+    return clientsOf(pa.table(columns, CLIENT_REQUESTS.names).to_batches(100), trials)
 
 
-def componentsOf(rows: Sequence[Mapping[str, Any]], trials: Mapping[TrialKey, Trial]) -> pa.RecordBatch:
+def componentsOf(rows: Sequence[Mapping[str, Any]], trials: Mapping[TrialKey, Trial]) -> Mapping[TrialKey, Connections]:
     """Which connections are replayed together."""
     clients = clientsIn(rows, trials)
-    keys = {key: findKeys(trial, clients[key])[0] for key, trial in trials.items()}
-    return findComponents(findLinks(clients, keys).to_batches())
+    return {key: findComponents(clients[key], findKeys(trial, clients[key])[0]) for key, trial in trials.items()}
 
 
-def addComponents(batches: Iterable[pa.RecordBatch], components: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def addComponents(
+    batches: Iterable[pa.RecordBatch], components: Mapping[TrialKey, Connections]
+) -> Iterator[pa.RecordBatch]:
     """
     Tell for each row with whom it is replayed.
 
@@ -393,13 +389,12 @@ def addComponents(batches: Iterable[pa.RecordBatch], components: pa.RecordBatch)
     @param components: all there are.
     @return: the same with a column C{component}.
     """
-    known = connectionsOf(components)
     for batch in batches:
-        found, rows = distinctRows([batch.column(name) for name in COMPONENTS.names[:3]])
+        found, rows = distinctRows([batch.column(name) for name in CLOSED_GROUP[:3]])
         component = numbersOf(batch.column("conn_id")).copy()
         for index, trialKey in enumerate(found):
             isHere = rows == index
-            component[isHere] = componentsIn(known.get(trialKey, NO_CONNECTIONS), component[isHere])
+            component[isHere] = componentsIn(components[trialKey], component[isHere])
         yield batch.append_column("component", pa.array(component))
 
 

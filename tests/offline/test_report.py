@@ -717,8 +717,8 @@ class LinesTests(SynchronousTestCase):
         self.assertEqual(timeline.stepSeconds, 600)
         self.assertLessEqual(timeline.points, MAX_POINTS)
         self.assertEqual(str(timeline.moments[0]), "2024-01-01T12:00:00")
-        self.assertEqual(timeline.sums(table, "n").sum(), 100)
-        self.assertEqual(np.isnan(timeline.most(table, "n")[:3]).tolist(), [False, True, False])
+        self.assertEqual(timeline.values(table, "n", np.add, 0.0).sum(), 100)
+        self.assertEqual(np.isnan(timeline.values(table, "n", np.fmax)[:3]).tolist(), [False, True, False])
 
     def test_years(self) -> None:
         """However long it is, there are not too many points."""
@@ -805,9 +805,9 @@ class LinesTests(SynchronousTestCase):
         """A minute without rows has no extremes, and a sum of zero."""
         table = pa.table({"begin": [at(0), at(2), at(2)], "n": [3.0, None, 5.0]})
         timeline = self.timeline([table])
-        most, least = timeline.most(table, "n"), timeline.least(table, "n")
+        most, least = timeline.values(table, "n", np.fmax), timeline.values(table, "n", np.fmin)
         self.assertEqual([np.isnan(most[1]), most[0], most[2], least[2]], [True, 3.0, 5.0, 5.0])
-        self.assertEqual(timeline.sums(table.slice(0, 1), "n").tolist(), [3.0, 0.0, 0.0])
+        self.assertEqual(timeline.values(table.slice(0, 1), "n", np.add, 0.0).tolist(), [3.0, 0.0, 0.0])
 
     def test_jain(self) -> None:
         """

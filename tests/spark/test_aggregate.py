@@ -468,14 +468,15 @@ class OutputTests(SynchronousTestCase):
         written = []
         for directory, order in ((Path("one"), rows), (Path("two"), rows[::-1])):
             frame = session.createDataFrame(order, "minute timestamp, client_id string, share double")
-            paths = writeResult(frame, directory, "shares")
-            self.assertEqual(sorted(directory.iterdir()), sorted(paths))
+            writeResult(frame, directory, "shares")
+            paths = sorted(directory.iterdir())
+            self.assertEqual([path.name for path in paths], ["shares.csv", "shares.parquet"])
             written.append([path.read_bytes() for path in paths])
         self.assertEqual(written[0], written[1])
         table = parquet.read_table(Path("one", "shares.parquet")).to_pylist()
         self.assertEqual([row["share"] for row in table], [2.0, None, 0.333333333])
         self.assertEqual(
-            written[0][1].decode(),
+            written[0][0].decode(),
             '"minute","client_id","share"\n'
             "2023-11-14 22:13:00.000000Z,,2\n"
             '2023-11-14 22:13:00.000000Z,"say ""a""",\n'
@@ -487,16 +488,17 @@ class OutputTests(SynchronousTestCase):
         random = Random(1)
         frame = sharedSession().createDataFrame([(random.getrandbits(62),) for _ in range(3000)], "n bigint")
         directory = Path(self.mktemp())
-        path, _ = writeResult(frame, directory, "noisy")
-        noisy(path, "n")
+        writeResult(frame, directory, "noisy")
+        noisy(directory / "noisy.parquet", "n")
         error = self.assertRaises(ReportError, Results(directory).table, "noisy", ["n"])
         self.assertIn("CRC", str(error))
 
     def test_noRows(self) -> None:
         """A result without rows has its columns all the same."""
         frame = sharedSession().createDataFrame([], "client_id string, n bigint")
-        _, path = writeResult(frame, self.mktemp(), "none")
-        self.assertEqual(path.read_text(), '"client_id","n"\n')
+        directory = Path(self.mktemp())
+        writeResult(frame, directory, "none")
+        self.assertEqual(directory.joinpath("none.csv").read_text(), '"client_id","n"\n')
 
     def test_notADirectory(self) -> None:
         """If it cannot be written, the operator is told where to and what to do."""

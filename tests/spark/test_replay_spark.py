@@ -27,7 +27,6 @@ from admission.offline.simulate.sparkreplay import (
     collected,
     countClients,
     planPools,
-    plansOf,
     replay,
     replayPoolTrials,
 )
@@ -113,24 +112,6 @@ class ReplayTests(SynchronousTestCase):
         self.assertEqual(rowsOf(found), rowsOf(expected))
         self.assertGreater(sum(delay > 0 for delay in found["delay_us"].to_pylist()), 100)
         self.assertEqual({row["candidate"] for row in found.to_pylist() if row["is_refused"]}, {*refusing})
-
-    def test_slices(self) -> None:
-        """
-        Where a policy has forgotten everything the requests of one client are
-        cut, and the parts say what the whole does.
-        """
-        recording = serve({"client-bytes": "client-bytes"}, [Client(1, "user", "one")], bursts(40, 30), 200 * SECOND)
-        trials = planTrials(resolveCandidates(["client-bytes:produce=1M:windows=2"]), recording.runs())
-        requests, scale = frameOf(recording.rows), Scale(len(recording.rows), 2, 50)
-        [plan] = plansOf(requests, trials, [OPEN], scale)
-        assert plan.cuts is not None
-        self.assertGreater(plan.cuts.num_rows, 1)
-        found = collected(replay(requests, trials, [OPEN], scale), DECISIONS)
-        self.assertEqual(rowsOf(found), rowsOf(openLoop(recording, trials)))
-        [uncut] = plansOf(requests, trials, [OPEN], evolve(scale, minRequests=10_000))
-        self.assertIsNone(uncut.cuts)
-        [closed] = plansOf(requests, trials, [CLOSED], scale)
-        self.assertIsNone(closed.cuts)
 
     def test_results(self) -> None:
         """

@@ -10,7 +10,8 @@ can be read without them.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from twisted.internet.task import Clock
@@ -18,7 +19,7 @@ from twisted.python.usage import UsageError
 
 from ..interfaces import IMemoryPoolFactory, IPolicyFactory, IQuotaPolicyFactory
 from ..offline.evaluation import Selection
-from ..offline.failures import JobFailed, ReportError
+from ..offline.failures import JobFailed
 from ..offline.report.writing import writeReport
 from ..offline.running import Progress, runJob, runStream
 from ..offline.simulate.candidates import Candidate, resolveCandidate
@@ -221,10 +222,8 @@ def runAggregate(options: AggregateOptions, stdin: TextIO, stdout: TextIO) -> No
         aggregate(work)
 
     if options["stream"]:
-        try:
+        with _failing():
             runStream(_selection(options), options["out"], _progress(options))
-        except JobFailed as error:
-            raise CommandFailed(str(error)) from error
     else:
         _run(options, job)
     stdout.write(f"results are in {options['out']}\n")
@@ -268,18 +267,22 @@ def runReport(options: ReportOptions, stdin: TextIO, stdout: TextIO) -> None:
     _report(options["out"], stdout)
 
 
-def _run(options: RecordingOptions, job: Callable[[Work], _Result]) -> _Result:
+@contextmanager
+def _failing() -> Iterator[None]:
     try:
-        return runJob(job, _selection(options), options["out"], _progress(options))
+        yield
     except JobFailed as error:
         raise CommandFailed(str(error)) from error
 
 
+def _run(options: RecordingOptions, job: Callable[[Work], _Result]) -> _Result:
+    with _failing():
+        return runJob(job, _selection(options), options["out"], _progress(options))
+
+
 def _report(out: str, stdout: TextIO) -> None:
-    try:
+    with _failing():
         page = writeReport(out)
-    except ReportError as error:
-        raise CommandFailed(str(error)) from error
     verdict = _tellVerdict(out, stdout)
     stdout.write(f"{page}\n")
     _failUnlessTrusted(verdict)

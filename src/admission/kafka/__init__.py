@@ -29,40 +29,4 @@ if TYPE_CHECKING:
     from .wire.batches import Record as Record, encodeBatch as encodeBatch
     from .wire.requests import clientApi as clientApi, decodeResponse as decodeResponse, encodeRequest as encodeRequest
 
-__all__, __getattr__, __dir__ = lazyNames(
-    __name__,
-    {
-        "client.consumer": (
-            "Consumer",
-            "makeConsumer",
-        ),
-        "client.consumerservice": ("ConsumerService",),
-        "client.consumersettings": (
-            "ConsumerSettings",
-            "consumerSettings",
-        ),
-        "client.errors": (
-            "AuthenticationFailed",
-            "BrokerRefused",
-            "ClientError",
-            "CommitFailed",
-            "ConsumerClosed",
-            "Disconnected",
-            "NoOffset",
-            "RecordsRefused",
-            "RequestTimedOut",
-            "UnsupportedApi",
-        ),
-        "client.recordsets": ("ConsumerRecord",),
-        "client.subscriptionstate": ("TopicPartition",),
-        "wire.batches": (
-            "Record",
-            "encodeBatch",
-        ),
-        "wire.requests": (
-            "clientApi",
-            "decodeResponse",
-            "encodeRequest",
-        ),
-    },
-)
+__all__, __getattr__, __dir__ = lazyNames(__name__)

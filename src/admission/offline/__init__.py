@@ -20,19 +20,4 @@ if TYPE_CHECKING:
     from .sparksession import openSession as openSession
     from .workers import WORKER_MODULES as WORKER_MODULES
 
-__all__, __getattr__, __dir__ = lazyNames(
-    __name__,
-    {
-        "evaluation": ("Selection",),
-        "jobs": ("Question", "Work", "replay"),
-        "population": ("Draft", "Member", "Population", "Stream"),
-        "recording": ("Recording",),
-        "simulate.candidates": ("resolveCandidate", "resolveCandidates"),
-        "simulate.decisions": ("CLOSED", "OPEN"),
-        "simulate.pool": ("replayPools",),
-        "simulate.pooltrace": ("POOL_COLUMNS",),
-        "report.writing": ("writeReport",),
-        "sparksession": ("openSession",),
-        "workers": ("WORKER_MODULES",),
-    },
-)
+__all__, __getattr__, __dir__ = lazyNames(__name__)

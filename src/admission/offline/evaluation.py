@@ -31,7 +31,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,12 @@ class Evaluation:
         """
         path = Path(directory) / EVALUATION
         asked = {**asdict(selection), "recording": os.path.abspath(selection.recording)}
-        found = _read(path) or asked
+        try:
+            found = readEvaluation(path) or asked
+        except (OSError, ValueError) as error:
+            raise OutputError(
+                f"{path} cannot be read: {error}; remove it, or name another directory with --out"
+            ) from error
         for name, option in _SHOWN.items():
             if found.get(name) != asked[name]:
                 raise OutputError(
@@ -114,24 +120,40 @@ class Evaluation:
         @raise OutputError: if the file cannot be written.
         """
         self.facts.update(facts)
-        unfinished = self.path.with_name(f".{self.path.name}.tmp")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            unfinished.write_text(json.dumps(self.facts, indent=2, sort_keys=True) + "\n", "utf-8")
-            os.replace(unfinished, self.path)
+            with replacing(self.path) as unfinished:
+                unfinished.write_text(json.dumps(self.facts, indent=2, sort_keys=True) + "\n", "utf-8")
         except OSError as error:
             raise OutputError(
                 f"results cannot be written to {self.path.parent}: {error}; name another directory"
             ) from error
 
 
-def _read(path: Path) -> dict[str, Any]:
+def readEvaluation(path: Path) -> dict[str, Any]:
+    """
+    The content of the file; empty if there is none.
+
+    @raise ValueError: if it is something else, L{OSError} if it cannot be read.
+    """
     try:
         found = json.loads(readBounded(path, MAX_EVALUATION_BYTES))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
-        raise OutputError(f"{path} cannot be read: {error}; remove it, or name another directory with --out") from error
     if not isinstance(found, dict):
-        raise OutputError(f"{path} is not an object; remove it, or name another directory with --out")
+        raise ValueError("it is not an object")
     return found
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """
+    A file to write, which takes the place of C{path} once that is done.
+    """
+    # Spark ignores files whose names begin with a dot.
+    unfinished = path.with_name(f".{path.name}.tmp")
+    try:
+        yield unfinished
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)

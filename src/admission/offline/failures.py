@@ -8,53 +8,53 @@ from __future__ import annotations
 
 class JobFailed(Exception):
     """
-    A job could not be done.
+    A job could not be done, for one of the reasons below or another.
     """
 
 
-class ReportError(Exception):
+class ReportError(JobFailed):
     """
     The report cannot be made.
     """
 
 
-class RecordingError(Exception):
+class RecordingError(JobFailed):
     """
     A recording cannot be read as requested.
     """
 
 
-class OutputError(Exception):
+class OutputError(JobFailed):
     """
     Results cannot be written.
     """
 
 
-class TraceError(ValueError):
+class TraceError(JobFailed):
     """
     A recording cannot be replayed.
     """
 
 
-class SparkMissing(Exception):
+class SparkMissing(JobFailed):
     """
     The packages for Spark are not installed.
     """
 
 
-class WorkersLack(Exception):
+class WorkersLack(JobFailed):
     """
     A module is not installed where Spark's workers run.
     """
 
 
-class ServerMissing(Exception):
+class ServerMissing(JobFailed):
     """
     Nobody listens where Spark's master, or its server of Spark Connect, should be.
     """
 
 
-class JavaMissing(Exception):
+class JavaMissing(JobFailed):
     """
     There is no Java for Spark.
     """

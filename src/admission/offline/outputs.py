@@ -5,7 +5,6 @@ Results as files: the same results make the same bytes.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,6 +13,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from pyarrow import csv, parquet
 from pyspark.sql import DataFrame, functions as F
 
+from .evaluation import replacing
 from .failures import OutputError
 
 DIGITS = 9
@@ -36,19 +36,18 @@ def ordered(frame: DataFrame) -> DataFrame:
     return frame.orderBy(*(F.col(f"`{name}`") for name in frame.columns))
 
 
-def writeResult(frame: DataFrame, directory: str | Path, name: str) -> tuple[Path, Path]:
+def writeResult(frame: DataFrame, directory: str | Path, name: str) -> None:
     """
     Write one result, rounded and sorted, as C{NAME.parquet} and C{NAME.csv}. Each file is replaced atomically.  The
     result is collected in this process, so this is for results, not for events.
 
     @param directory: on this machine, wherever Spark runs; created if necessary.
-    @return: the two files.
     @raise OutputError: if they cannot be written.
     """
-    return writeTable(ordered(rounded(frame)).toArrow(), directory, name)
+    writeTable(ordered(rounded(frame)).toArrow(), directory, name)
 
 
-def writeTable(table: pa.Table, directory: str | Path, name: str) -> tuple[Path, Path]:
+def writeTable(table: pa.Table, directory: str | Path, name: str) -> None:
     """
     Write one result that is already in this process, unchanged.  See L{writeResult}.
     """
@@ -59,18 +58,8 @@ def writeTable(table: pa.Table, directory: str | Path, name: str) -> tuple[Path,
     )
     try:
         root.mkdir(parents=True, exist_ok=True)
-        paths = [_writeWhole(root / f"{name}.{suffix}", table, write) for suffix, write in writers]
+        for suffix, write in writers:
+            with replacing(root / f"{name}.{suffix}") as unfinished:
+                write(table, str(unfinished))
     except OSError as error:
         raise OutputError(f"results cannot be written to {root}: {error}; name another directory") from error
-    return paths[0], paths[1]
-
-
-def _writeWhole(path: Path, table: pa.Table, write: Callable[[pa.Table, str], None]) -> Path:
-    # Spark ignores files whose names begin with a dot.
-    unfinished = path.with_name(f".{path.name}.tmp")
-    try:
-        write(table, str(unfinished))
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
-    return path

@@ -53,7 +53,7 @@ OUTPUTS: Sequence[OutputTable] = (
     OutputTable("replay_client", REPLAY, "the same for one client", "simulate.totals.TOTAL_COLUMNS"),
     OutputTable("replay_time", REPLAY, "the same for one client in a step of time", "simulate.totals.TIMES"),
     OutputTable("replay_delay_hist", REPLAY, "a length of time throttled, by a candidate", "simulate.tally.HISTOGRAM"),
-    OutputTable("replay_fidelity", REPLAY, "a policy in force, replayed", "simulate.tally.FIDELITIES"),
+    OutputTable("replay_fidelity", REPLAY, "a policy in force, replayed", "simulate.identity.FIDELITIES"),
     OutputTable("replay_pool", REPLAY, "a pool in a run of a server", "simulate.pool.TOTALS"),
     OutputTable("replay_pool_time", REPLAY, "the same for one step of time", "simulate.pool.STEPS"),
     OutputTable("replay_pool_client", REPLAY, "the same for one client", "simulate.pool.CLIENTS"),

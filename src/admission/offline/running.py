@@ -15,16 +15,7 @@ from attrs import frozen
 
 from ..plugins import PolicyError
 from .evaluation import Selection
-from .failures import (
-    JavaMissing,
-    JobFailed,
-    OutputError,
-    RecordingError,
-    ServerMissing,
-    SparkMissing,
-    TraceError,
-    WorkersLack,
-)
+from .failures import JobFailed
 from .sparksession import checkPackages, openSession
 from .workers import checkWorkers, hasLocalWorkers
 
@@ -84,10 +75,7 @@ def runStream(selection: Selection, out: str, progress: Progress) -> None:
 
 @contextmanager
 def _session(selection: Selection, progress: Progress) -> Iterator[SparkSession]:
-    try:
-        checkPackages("SPARK_REMOTE" in os.environ)
-    except SparkMissing as error:
-        raise JobFailed(str(error)) from error
+    checkPackages("SPARK_REMOTE" in os.environ)
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
@@ -112,10 +100,7 @@ def _session(selection: Selection, progress: Progress) -> Iterator[SparkSession]
         finally:
             if isOurs:
                 session.stop()
-    except (
-        *(SparkMissing, JavaMissing, ServerMissing, WorkersLack),
-        *(RecordingError, OutputError, PolicyError, TraceError),
-    ) as error:
+    except PolicyError as error:
         raise JobFailed(str(error)) from error
     except (PySparkException, Py4JError) as error:
         raise JobFailed(f"Spark has failed: {lastWords(str(error))}") from error
@@ -134,7 +119,7 @@ def _check(selection: Selection) -> None:
         Options.parse({name: text for name, text in given.items() if text is not None})
         if selection.sample is not None:
             parseSample(selection.sample)
-    except (ValueError, RecordingError) as error:
+    except ValueError as error:
         raise JobFailed(str(error)) from error
 
 

@@ -16,16 +16,4 @@ if TYPE_CHECKING:
     from .profiler import Profiler as Profiler
     from .reports import textOf as textOf
 
-__all__, __getattr__, __dir__ = lazyNames(
-    __name__,
-    {
-        "objectgroups": (
-            "Group",
-            "Grouping",
-            "implementing",
-            "subclassOf",
-        ),
-        "profiler": ("Profiler",),
-        "reports": ("textOf",),
-    },
-)
+__all__, __getattr__, __dir__ = lazyNames(__name__)

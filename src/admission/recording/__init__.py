@@ -20,28 +20,4 @@ if TYPE_CHECKING:
     from .segments import Segment as Segment, segmentPaths as segmentPaths
     from .tables import REQUESTS as REQUESTS, TABLES as TABLES
 
-__all__, __getattr__, __dir__ = lazyNames(
-    __name__,
-    {
-        "events": (
-            "ConnectionEvent",
-            "LimitEvent",
-            "Origin",
-            "RequestEvent",
-            "SensorSample",
-        ),
-        "recorder": ("EventRecorder",),
-        "schema": (
-            "Column",
-            "ColumnType",
-        ),
-        "segments": (
-            "Segment",
-            "segmentPaths",
-        ),
-        "tables": (
-            "REQUESTS",
-            "TABLES",
-        ),
-    },
-)
+__all__, __getattr__, __dir__ = lazyNames(__name__)

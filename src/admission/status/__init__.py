@@ -11,10 +11,4 @@ if TYPE_CHECKING:
     from .sections import Section as Section
     from .site import statusSite as statusSite
 
-__all__, __getattr__, __dir__ = lazyNames(
-    __name__,
-    {
-        "sections": ("Section",),
-        "site": ("statusSite",),
-    },
-)
+__all__, __getattr__, __dir__ = lazyNames(__name__)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from enum import Enum
 from heapq import nlargest
 from typing import Any
 
@@ -202,7 +201,6 @@ class StatusDocument:
         """
         counts = dict.fromkeys(self._pauses, 0)
         for connection in self.server.connections:
-            reason: Enum
             for reason in connection.link.pauses.reasons:
                 counts[reason.value] = counts.get(reason.value, 0) + 1
         return counts

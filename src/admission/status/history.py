@@ -8,28 +8,20 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 from ..policyfailure import FAILURES
+from .document import StatusDocument
 
 SAMPLE_SECONDS = 10.0
 """How often the numbers are taken."""
 
 MAX_SAMPLES = 360
 """An hour's worth; each takes half a kilobyte to a kilobyte."""
-
-
-class Document(Protocol):
-    """
-    What is kept; see L{admission.status.document.StatusDocument}.
-    """
-
-    @property
-    def fields(self) -> Mapping[str, Any]: ...
 
 
 class History:
@@ -40,7 +32,7 @@ class History:
 
     _log = Logger()
 
-    def __init__(self, document: Document, clock: IReactorTime) -> None:
+    def __init__(self, document: StatusDocument, clock: IReactorTime) -> None:
         self._document = document
         self._samples: deque[str] = deque(maxlen=MAX_SAMPLES)
         self._sampling = LoopingCall(self._take)

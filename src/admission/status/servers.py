@@ -5,36 +5,14 @@ What the status page wants to know of a server and of its connections.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Collection
+from typing import Protocol
 
+from ..connection.debts import Debts
+from ..connection.factory import ConnectionLimits
+from ..connection.link import Link
 from ..control import AdmissionControl
 from ..gate.gate import Gate
-
-
-class Pauses(Protocol):
-    """
-    The reasons for which a connection is paused.
-
-    @ivar reasons: members of an L{Enum}, each with the time since which it holds.
-    """
-
-    @property
-    def reasons(self) -> Mapping[Any, float]: ...
-
-
-class ConnectionLink(Protocol):
-    """
-    The link between a connection and its transport.
-    """
-
-    @property
-    def pauses(self) -> Pauses: ...
-
-    def unsentBytes(self) -> int:
-        """
-        Bytes that the peer has not taken.
-        """
 
 
 class Connection(Protocol):
@@ -72,55 +50,11 @@ class Connection(Protocol):
     def requestBytes(self) -> int: ...
 
     @property
-    def link(self) -> ConnectionLink: ...
+    def link(self) -> Link: ...
 
     def unservedBytes(self) -> int:
         """
         Bytes that were received and not served yet.
-        """
-
-
-class Debt(Protocol):
-    """
-    What a client was told to wait.
-
-    @ivar untilSeconds: the end of its last delay, by the clock of the sensors.
-    @ivar ip: where it was told so last.
-    @ivar policy: the name of the policy that asked for it; L{None} if it is not known.
-    """
-
-    @property
-    def untilSeconds(self) -> float: ...
-
-    @property
-    def ip(self) -> str: ...
-
-    @property
-    def policy(self) -> str | None: ...
-
-
-class Debts(Protocol):
-    """
-    What clients were told to wait lately, also those that have hung up since.
-    """
-
-    def items(self) -> Iterable[tuple[tuple[str, str], Debt]]:
-        """
-        The debts by principal and client id.
-        """
-
-
-class Limits(Protocol):
-    """
-    The limits on the connections of a server.
-    """
-
-    @property
-    def maxConnections(self) -> int: ...
-
-    def settingOf(self, name: str) -> str:
-        """
-        What the user calls a limit.
         """
 
 
@@ -154,7 +88,7 @@ class Server(Protocol):
     def responseBytes(self) -> int: ...
 
     @property
-    def limits(self) -> Limits: ...
+    def limits(self) -> ConnectionLimits: ...
 
     @property
     def refusedConnections(self) -> int: ...

@@ -37,38 +37,4 @@ if TYPE_CHECKING:
     from .servercontract import AdmittedServerContract as AdmittedServerContract, WatchedPolicy as WatchedPolicy
     from .timerscontract import TimersContract as TimersContract
 
-__all__, __getattr__, __dir__ = lazyNames(
-    __name__,
-    {
-        "contract": ("Contract",),
-        "exportercontract": ("MetricsExporterContract",),
-        "faketransport": (
-            "FakeTLSTransport",
-            "FakeTransport",
-        ),
-        "mutabilitycontract": (
-            "MutableTransport",
-            "TransportMutabilityContract",
-        ),
-        "ordercontract": ("WaitOrderContract",),
-        "orderedclock": ("OrderedClock",),
-        "poolcontract": (
-            "FairPoolContract",
-            "MemoryPoolContract",
-            "UnboundedPoolContract",
-        ),
-        "purgatorycontract": ("PurgatoryContract",),
-        "quotacontract": (
-            "FixedQuotaPolicyContract",
-            "QuotaPolicyContract",
-            "RequestLifecycleContract",
-        ),
-        "recordingwaiter": ("RecordingWaiter",),
-        "scriptedoperation": ("ScriptedOperation",),
-        "scriptedpool": ("ScriptedPool",),
-        "scriptedquota": ("ScriptedQuota",),
-        "scriptedthreads": ("ScriptedThreads",),
-        "servercontract": ("AdmittedServerContract", "WatchedPolicy"),
-        "timerscontract": ("TimersContract",),
-    },
-)
+__all__, __getattr__, __dir__ = lazyNames(__name__)

@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from admission.interfaces import DEFAULT, QuotaEntity, Traits
 from admission.offline.simulate.arrivals import ARRIVALS, makeArrivals
 from admission.offline.simulate.candidates import resolveCandidate
-from admission.offline.simulate.keys import LINKS, findComponents
+from admission.offline.simulate.keys import Client, findComponents
 from admission.offline.simulate.runs import LimitChange, Run
 from admission.offline.simulate.trials import Trial, TrialKey, planRecorded, planTrials
 from admission.recording.arrow import arrowSchema
@@ -90,7 +90,6 @@ class ArrivalsTests(OffersTestCase):
                 "candidate": "client-bytes:produce=4M",
                 "replay_key": "('received_byte_rate', (None, 'app'))",
                 "traits": Traits(countsSent=False).code,
-                "slice": 0,
                 "at_us": 1500,
                 "is_asked": True,
                 "is_barred": False,
@@ -294,24 +293,16 @@ class ComponentTests(OffersTestCase):
         self.assertEqual(self.components(self.trials(), *rows), {1: 1, 2: 2})
         self.assertEqual(self.components(self.trials(change), *rows), {1: 1, 2: 1})
 
-    def test_boots(self) -> None:
-        """Connections of the same number in other runs have nothing to do with each other."""
-        links = [("a", "1", "x", 1, "k"), ("a", "1", "x", 2, "k"), ("a", "1", "y", 1, "k"), ("b", "1", "x", 2, "k")]
-        batch = pa.record_batch([pa.array(column) for column in zip(*links, strict=True)], LINKS)
-        found = [tuple(row.values()) for row in findComponents([batch]).to_pylist()]
-        self.assertEqual(
-            found, [("a", "1", "x", 1, 1), ("a", "1", "x", 2, 1), ("a", "1", "y", 1, 1), ("b", "1", "x", 2, 2)]
-        )
-
     @given(st.lists(st.tuples(st.integers(1, 12), st.sampled_from("abcdefgh")), min_size=1, max_size=25))
     def test_partition(self, pairs: list[tuple[int, str]]) -> None:
         """
         Two connections are in one component if and only if a chain of keys
         leads from one to the other; it is called by the smallest.
         """
-        links = [("a", "1", "x", connection, key) for connection, key in pairs]
-        batch = pa.record_batch([pa.array(column) for column in zip(*links, strict=True)], LINKS)
-        found = {row["conn_id"]: row["component"] for row in findComponents([batch]).to_pylist()}
+        requesters = {key: ("Produce", "", key, "", 0) for _, key in pairs}
+        clients = [Client(connection, requesters[key], 1) for connection, key in pairs]
+        connections, components = findComponents(clients, {requesters[key]: [key] for key in requesters})
+        found = dict(zip(connections.tolist(), components.tolist(), strict=True))
         groups: list[tuple[set[int], set[str]]] = []
         for connection, key in pairs:
             joined = [group for group in groups if connection in group[0] or key in group[1]]

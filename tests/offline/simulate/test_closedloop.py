@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings, strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import CONNECTION
-from admission.offline.simulate import component
+from admission.offline.simulate import closedloop
 from admission.offline.simulate.candidates import resolveCandidates
 from admission.offline.simulate.runs import Gap
 from admission.offline.simulate.trials import Trial, TrialKey, planTrials
@@ -328,7 +328,7 @@ class ClosedLoopTests(SynchronousTestCase):
         recording = serve(IN_FORCE, population(2, 2), self.steps(), 5 * SECOND)
         trials = trialsOf(recording, "a=client-bytes:produce=500k", "b=producer-ids:rate=5")
         inMemory = closedLoop(recording, trials, 64)
-        self.patch(component, "MAX_ROWS_IN_MEMORY", 100)
+        self.patch(closedloop, "MAX_ROWS_IN_MEMORY", 100)
         self.assertEqual(closedLoop(recording, trials, 64), inMemory)
 
     def steps(self) -> Steps:

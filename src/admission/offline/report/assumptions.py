@@ -5,7 +5,7 @@ The question, the assumptions of the answers, and the files with the numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -84,7 +84,7 @@ def _asked(results: Results) -> Iterator[tuple[str, Sequence[str]]]:
     since, until = say("since", str), say("until", str)
     yield "Time", _texts(" ".join(filter(None, (since and f"from {since}", until and f"to {until}"))))
     yield "Clients", _texts((sample := say("sample", str)) and f"a sample of {sample}")
-    runs = _objects(results, "runs")
+    runs = results.objects("runs")
     inForce = [[*_listed(each.get("policies")), *_texts(each.get("pool"))] for each in runs]
     yield "In force", list(dict.fromkeys(text for each in inForce for text in each))
     yield "Candidates", _candidates(results, "candidates")
@@ -96,12 +96,8 @@ def _asked(results: Results) -> Iterator[tuple[str, Sequence[str]]]:
 
 
 def _candidates(results: Results, name: str) -> list[str]:
-    pairs = ((str(each.get("label")), str(each.get("description"))) for each in _objects(results, name))
+    pairs = ((str(each.get("label")), str(each.get("description"))) for each in results.objects(name))
     return [label if label == description else f"{label}: {description}" for label, description in pairs]
-
-
-def _objects(results: Results, name: str) -> list[Mapping[str, Any]]:
-    return [each for each in results.says(name, list) or () if isinstance(each, Mapping)]
 
 
 def _listed(values: Any) -> list[str]:

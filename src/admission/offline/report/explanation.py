@@ -28,7 +28,7 @@ def reasonsOf(results: Results) -> list[str]:
     """
     Where each policy in force disagrees, and the likely cause, in sentences.
     """
-    found = _objects(results.says("disagreements", list))
+    found = results.objects("disagreements")
     more = len(found) - MAX_REASONS
     rest = [f"{plural(more, 'more policy and run', 'more policies and runs')} of a server: see evaluation.json."]
     return [_reason(each) for each in found[:MAX_REASONS]] + (rest if more > 0 else [])
@@ -48,7 +48,7 @@ def remediesOf(results: Results) -> Iterator[tuple[str, str]]:
         )
     else:
         yield "No part before or after these disagreements was found with which the replay agrees.", ""
-    others = [each for each in _objects(results.says("candidates", list)) if each.get("label") not in untrusted]
+    others = [each for each in results.objects("candidates") if each.get("label") not in untrusted]
     if others:
         given = {name: results.says(name, str) for name in ("since", "until")}
         yield (
@@ -88,7 +88,7 @@ def _command(results: Results, part: Mapping[str, Any], without: Sequence[Any]) 
     words = ["admission", "evaluate" if isWhole else "replay", results.says("recording", str) or "DIRECTORY"]
     words += ["--out", f"{results.directory}-part"]
     for option, name in (("--candidate", "candidates"), ("--pool", "pools")):
-        for each in _objects(results.says(name, list)):
+        for each in results.objects(name):
             label, description = str(each.get("label")), str(each.get("description"))
             if label not in without:
                 words += [option, description if label == description else f"{label}={description}"]
@@ -111,10 +111,6 @@ def _some(told: Sequence[str], total: int) -> str:
 def _number(each: Mapping[str, Any], name: str) -> int:
     value = each.get(name)
     return value if isinstance(value, int) else 0
-
-
-def _objects(values: Any) -> list[Mapping[str, Any]]:
-    return [each for each in values or () if isinstance(each, Mapping)]
 
 
 def _lists(values: Any, length: int) -> list[list[Any]]:

@@ -154,32 +154,17 @@ class Timeline:
     def line(self, label: str, values: Any) -> Line:
         return Line(label, self.moments, values, self.isPartial)
 
-    def sums(self, table: pa.Table, column: str) -> Any:
+    def values(self, table: pa.Table, column: str, add: np.ufunc, nothing: float = np.nan) -> Any:
         """
-        The sums of a column; zero where there are no rows.
-        """
-        values = np.zeros(self.points)
-        np.add.at(values, self._points(table), _floats(table[column]))
-        return values
+        The values of a column at each point.
 
-    def most(self, table: pa.Table, column: str) -> Any:
+        @param add: brings two together, such as C{np.fmax}.
+        @param nothing: the value where there are no rows.
         """
-        The largest values of a column; none where there are no rows.
-        """
-        values = np.full(self.points, np.nan)
-        np.fmax.at(values, self._points(table), _floats(table[column]))
+        values = np.full(self.points, nothing)
+        points = (_secondsOf(table) - self.firstSecond) // self.stepSeconds
+        add.at(values, points, _floats(table[column]))
         return values
-
-    def least(self, table: pa.Table, column: str) -> Any:
-        """
-        The smallest values of a column; none where there are no rows.
-        """
-        values = np.full(self.points, np.nan)
-        np.fmin.at(values, self._points(table), _floats(table[column]))
-        return values
-
-    def _points(self, table: pa.Table) -> Any:
-        return (_secondsOf(table) - self.firstSecond) // self.stepSeconds
 
 
 @frozen(eq=False)
@@ -215,7 +200,7 @@ def coveredBy(results: Results) -> tuple[float, float] | None:
     """
     The first and the last second of the recording, since 1970; L{None} if that is unknown.
     """
-    runs = [each for each in results.says("runs", list) or () if isinstance(each, dict)]
+    runs = results.objects("runs")
     try:
         begins, ends = (
             [datetime.fromisoformat(str(each[key])).timestamp() for each in runs] for key in ("begin", "end")
@@ -231,7 +216,7 @@ def throttleLines(labels: Sequence[str], times: Times) -> list[Line]:
 
     @param labels: the candidates to show, beside the recording.
     """
-    return _lines(labels, times, lambda timeline, table: timeline.sums(table, "throttle_us") / 1e6)
+    return _lines(labels, times, lambda timeline, table: timeline.values(table, "throttle_us", np.add, 0.0) / 1e6)
 
 
 def fairnessLines(labels: Sequence[str], times: Times) -> list[Line]:
@@ -240,7 +225,7 @@ def fairnessLines(labels: Sequence[str], times: Times) -> list[Line]:
 
     @param labels: the candidates to show, beside the recording.
     """
-    return _lines(labels, times, lambda timeline, table: timeline.least(jainTimes(table), "jain"))
+    return _lines(labels, times, lambda timeline, table: timeline.values(jainTimes(table), "jain", np.fmin))
 
 
 def _lines(labels: Sequence[str], times: Times, valuesOf: Callable[[Timeline, pa.Table], Any]) -> list[Line]:
@@ -274,10 +259,12 @@ def poolLines(
     if timeline is None:
         return lines
     if recorded is not None:
-        lines.append(timeline.line(BASELINE, timeline.most(recorded, "used_max")))
+        lines.append(timeline.line(BASELINE, timeline.values(recorded, "used_max", np.fmax)))
     if replays is not None:
         for label in labels:
-            lines.append(timeline.line(label, timeline.most(only(replays, candidate=label), "used_max_bytes")))
+            lines.append(
+                timeline.line(label, timeline.values(only(replays, candidate=label), "used_max_bytes", np.fmax))
+            )
     return lines
 
 

@@ -80,7 +80,7 @@ def _facts(results: Results, verdict: Verdict) -> list[Tag]:
             )
         )
     recording, requests = results.says("recording", str), results.says("requests", int)
-    runs = [each for each in results.says("runs", list) or () if isinstance(each, dict)]
+    runs = results.objects("runs")
     if recording is not None:
         words = [] if requests is None else [f": {plural(requests, 'request')}"]
         asked = None if verdict.recorded is None else int(verdict.recorded.total["requests"])

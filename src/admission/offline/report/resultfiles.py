@@ -8,7 +8,6 @@ A table is a file C{NAME.parquet}, or a directory C{NAME} of such files, with C{
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,9 +16,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from attrs import field, frozen
 from pyarrow import compute as pc, parquet
 
-from admission.boundedfile import readBounded
-
-from ..evaluation import EVALUATION, MAX_EVALUATION_BYTES
+from ..evaluation import EVALUATION, readEvaluation
 from ..failures import ReportError
 
 Row = dict[str, Any]
@@ -65,14 +62,10 @@ class Results:
         """
         root = Path(directory)
         path = root / EVALUATION
-        evaluation: Any = {}
         try:
-            if path.exists():
-                evaluation = json.loads(readBounded(path, MAX_EVALUATION_BYTES))
+            evaluation = readEvaluation(path)
         except (OSError, ValueError) as error:
             raise ReportError(f"{path} cannot be read: {error}; evaluate the recording again") from error
-        if not isinstance(evaluation, dict):
-            raise ReportError(f"{path} is not an object; evaluate the recording again")
         results = cls(root, evaluation)
         if not evaluation and next(results.files(), None) is None:
             raise ReportError(f"there are no results in {root}; 'admission evaluate' makes some with --out {root}")
@@ -138,6 +131,12 @@ class Results:
         """
         value = self.evaluation.get(name)
         return value if isinstance(value, kind) else None
+
+    def objects(self, name: str) -> list[Mapping[str, Any]]:
+        """
+        The objects in a list in C{evaluation.json}; none if it is not there.
+        """
+        return [each for each in self.says(name, list) or () if isinstance(each, Mapping)]
 
     def _paths(self, name: str) -> list[Path]:
         single = self.directory / f"{name}.parquet"

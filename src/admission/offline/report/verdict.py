@@ -18,7 +18,7 @@ from attrs import evolve, frozen
 
 from ..missing import Missing
 from ..simulate.decisions import CLOSED
-from ..simulate.identity import MIN_MATCHING, Fidelity
+from ..simulate.identity import FIDELITIES, MIN_MATCHING, Fidelity
 from ..simulate.totals import MAX_EXHAUSTED_SHARE, TOTAL_COLUMNS
 from ..simulate.trials import BASELINE, RECORDED
 from .differences import differencesOf
@@ -29,20 +29,8 @@ from .words import count, duration, enumerated, plural, share, shown, size
 SLACK_SHARE = 0.01
 """How much more may be admitted in the busiest minute: a delay moves about that much from one minute to the next."""
 
-# In the order of the fields of Fidelity.
-_FIDELITY = (
-    "candidate",
-    "mode",
-    "broker_id",
-    "boot_id",
-    "compared",
-    "match_share",
-    "mean_error_ms",
-    "throttled",
-    "refused",
-    "seq_gaps",
-    "missing",
-)
+# Without its verdict, which is reached again.
+_FIDELITY = FIDELITIES.names[:-2]
 
 
 class Trust(Enum):
@@ -202,11 +190,7 @@ def reach(results: Results, times: Times) -> Verdict:
     ]
     standings.sort(key=lambda each: (not each.hasEstimate, each.throttleSeconds, each.label))
     verdict = Verdict(gate, recorded, None if totals is None else standings, "", busiestTime)
-    descriptions = {
-        each.get("label"): str(each.get("description"))
-        for each in results.says("candidates", list) or ()
-        if isinstance(each, dict)
-    }
+    descriptions = {each.get("label"): str(each.get("description")) for each in results.objects("candidates")}
     return evolve(verdict, advice=_advice(verdict, descriptions, results))
 
 
@@ -240,7 +224,7 @@ def _identityGate(results: Results) -> GateOutcome:
     fidelities.sort(key=lambda each: (each.isTrusted, each.matchShare, each.candidate, each.brokerId, each.bootId))
     refuted = [each for each in fidelities if each.isRefuted]
     untrusted = results.says("untrusted", list)
-    tried = [str(each.get("label")) for each in results.says("candidates", list) or () if isinstance(each, dict)]
+    tried = [str(each.get("label")) for each in results.objects("candidates")]
     if not refuted or untrusted is None or all(each in untrusted for each in tried):
         return _judgedGate(fidelities)
     # Some candidates do not depend on what is refuted.

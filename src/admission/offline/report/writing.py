@@ -5,11 +5,11 @@ Writes the report: one page, made only from the results in a directory.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from admission.extras import lacking
 
+from ..evaluation import replacing
 from ..failures import ReportError
 
 REPORT = "report.html"
@@ -33,12 +33,9 @@ def writeReport(outDirectory: str | Path) -> Path:
 
     text = pageOf(Results.open(outDirectory))
     path = Path(outDirectory) / REPORT
-    unfinished = path.with_name(f".{REPORT}.tmp")
     try:
-        unfinished.write_text(text, "utf-8")
-        os.replace(unfinished, path)
+        with replacing(path) as unfinished:
+            unfinished.write_text(text, "utf-8")
     except OSError as error:
         raise ReportError(f"the report cannot be written to {path}: {error}") from error
-    finally:
-        unfinished.unlink(missing_ok=True)
     return path

@@ -10,8 +10,7 @@ order:
   3. L{arrivals}: what a candidate may see of each request.
   4. L{keys} finds which of them have to be replayed together, and L{shards}
      which trials share them.  Spark shuffles and sorts them in between.
-  5. Open loop: L{openloop}, for large clients in L{slices}.  Closed loop:
-     L{closedloop}.
+  5. Open loop: L{openloop}.  Closed loop: L{closedloop}.
   6. L{identity}: whether the policies in force are reproduced.
   7. L{totals}: what the L{decisions} come to.
 """

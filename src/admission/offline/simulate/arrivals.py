@@ -60,7 +60,6 @@ ARRIVALS = pa.schema(
         ("broker_id", pa.string()),
         ("boot_id", pa.string()),
         ("replay_key", pa.string()),
-        ("slice", pa.int64()),
         ("seq", pa.int64()),
         ("conn_id", pa.int64()),
         # When the policy is asked: at the request's decision, or when its work began if the candidate follows requests.
@@ -97,7 +96,7 @@ C{refusal} is an index into L{admission.offline.simulate.live.REFUSALS}.  All ro
 C{is_asked} or not, since each takes its time.  Without a C{replay_key} the candidate ignores the request.
 """
 
-OPEN_GROUP = ("candidate", "broker_id", "boot_id", "replay_key", "slice")
+OPEN_GROUP = ("candidate", "broker_id", "boot_id", "replay_key")
 """The columns that group rows for an open-loop replay."""
 
 OPEN_ORDER = ("at_us", "seq")
@@ -186,7 +185,6 @@ class _Requests:
         columns = {
             "candidate": _repeated(trial.candidate.label, size),
             "replay_key": self._keys(finder, atUs),
-            "slice": np.zeros(size, np.int64),
             "at_us": atUs,
             "is_known": batch.column("bloom_seen").fill_null(False),
             "is_counted": batch.column("is_counted").fill_null(True),

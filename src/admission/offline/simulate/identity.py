@@ -70,8 +70,6 @@ is the sum of the errors of delays.
 DECIDED = pa.schema([VERDICTS.field(name) for name in ("candidate", "broker_id", "boot_id", "seq")])
 """Which decision it is."""
 
-_ON = DECIDED.names
-
 
 @frozen
 class Fidelity:
@@ -137,6 +135,26 @@ class Fidelity:
         return f"{what}: {agreement}{behind}{gaps}"
 
 
+FIDELITIES = pa.schema(
+    [
+        ("candidate", pa.string()),
+        ("mode", pa.string()),
+        ("broker_id", pa.string()),
+        ("boot_id", pa.string()),
+        ("compared", pa.int64()),
+        ("match_share", pa.float64()),
+        ("mean_error_ms", pa.float64()),
+        ("throttled", pa.int64()),
+        ("refused", pa.int64()),
+        ("seq_gaps", pa.int64()),
+        ("missing", pa.int64()),
+        ("is_trusted", pa.bool_()),
+        ("words", pa.string()),
+    ]
+)
+"""The fields of L{Fidelity}, and its verdict."""
+
+
 def findVerdicts(batches: Iterable[pa.RecordBatch], trials: Mapping[TrialKey, Trial]) -> Iterator[pa.RecordBatch]:
     """
     Read the decisions of the policies in force from a recording.
@@ -153,18 +171,6 @@ def findVerdicts(batches: Iterable[pa.RecordBatch], trials: Mapping[TrialKey, Tr
             for (_, *where), trial in trials.items():
                 if tuple(where) == run:
                     yield _verdicts(requests, trial)
-
-
-def compare(decisions: pa.Table, verdicts: pa.Table) -> pa.Table:
-    """
-    Join decisions with the recorded ones.  Where both are large, let Spark join them and call L{countMatches}.
-
-    @param decisions: of L{admission.offline.simulate.decisions.DECISIONS}.
-    @param verdicts: of L{VERDICTS}.
-    @return: both, as L{countMatches} takes them.
-    """
-    wanted = decisions.select([*_ON, "mode", "delay_us", "is_refused"])
-    return wanted.join(verdicts, _ON, join_type="inner")
 
 
 def countMatches(compared: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

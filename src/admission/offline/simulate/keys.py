@@ -8,7 +8,6 @@ connection, so connections stay whole, and connections that share any key are re
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
@@ -19,7 +18,7 @@ from attrs import frozen
 
 from ..kinds import TWO_WAY
 from .live import Requester, requesterOf
-from .ordered import Batches, batchOf, distinctRows, numbersOf
+from .ordered import Batches
 from .trials import Trial, TrialKey
 
 CLIENT_REQUESTS = pa.schema(
@@ -40,30 +39,11 @@ CLIENT_REQUESTS = pa.schema(
 Which client sent which requests, how many, and whether the policies were asked about them. Rows may repeat.
 """
 
-LINKS = pa.schema(
-    [
-        ("candidate", pa.string()),
-        ("broker_id", pa.string()),
-        ("boot_id", pa.string()),
-        ("conn_id", pa.int64()),
-        ("replay_key", pa.string()),
-    ]
-)
-"""A connection with a request of that key."""
-
-COMPONENTS = pa.schema(
-    [
-        ("candidate", pa.string()),
-        ("broker_id", pa.string()),
-        ("boot_id", pa.string()),
-        ("conn_id", pa.int64()),
-        ("component", pa.int64()),
-    ]
-)
-"""The component of each connection; a connection that is missing here is a component of its own."""
-
 Connections = tuple[Any, Any]
-"""Arrays: the numbers of connections in order, and the component of each."""
+"""
+Arrays: the numbers of connections in order, and the component of each.  A connection that is missing is a component of
+its own.
+"""
 
 Key = str | None
 """A policy's key as text; L{None} if the policy ignores the request."""
@@ -145,24 +125,6 @@ class Client:
     requests: int
 
 
-def findClients(requests: Batches) -> pa.RecordBatch:
-    """
-    Find the clients of these requests.
-
-    @param requests: of L{admission.offline.simulate.arrivals.COLUMNS}, in any order.
-    @return: of L{CLIENT_REQUESTS}, without repetitions.
-    """
-    counts: Counter[tuple[Any, ...]] = Counter()
-    for batch in requests:
-        columns = [batch.column(name) for name in CLIENT_REQUESTS.names[:-2]]
-        found, rows = distinctRows([*columns, batch.column("decided_mono_us").is_valid()])
-        for (brokerId, bootId, connectionId, *requester, isDecided), requested in zip(
-            found, np.bincount(rows, minlength=len(found)).tolist(), strict=True
-        ):
-            counts[brokerId, bootId, connectionId, *requesterOf(requester), isDecided] += requested
-    return batchOf([(*client, requests) for client, requests in counts.items()], CLIENT_REQUESTS)
-
-
 def clientsOf(batches: Batches, trials: Mapping[TrialKey, Trial]) -> dict[TrialKey, list[Client]]:
     """
     The clients whose requests each trial may be asked about.
@@ -189,64 +151,23 @@ def findKeys(trial: Trial, clients: Iterable[Client]) -> tuple[Keys, bytes]:
     return KeyFinder(trial).findAll(sorted({client.requester for client in clients}))
 
 
-def findLinks(clients: Mapping[TrialKey, Sequence[Client]], keys: Mapping[TrialKey, Keys]) -> pa.Table:
+def findComponents(clients: Iterable[Client], keys: Keys) -> Connections:
     """
-    Find the keys of connections, at any time.
+    Put connections together that share keys at any time, directly or through others.  For the driver: this holds every
+    connection and every key in memory.
 
-    @param clients: of each trial, see L{clientsOf}.
-    @param keys: of the trials to search, see L{findKeys}.
-    @return: of L{LINKS}, without repetitions.
+    @param clients: of a trial, see L{clientsOf}.
+    @param keys: of the same, see L{findKeys}.
+    @return: the connections with any keys; a component has the number of its first connection.
     """
-    links = dict.fromkeys(
-        (*trialKey, client.connectionId, key)
-        for trialKey, keysOf in keys.items()
-        for client in clients[trialKey]
-        for key in keysOf.get(client.requester, ())
-    )
-    return pa.Table.from_batches([batchOf(list(links), LINKS)])
-
-
-def findComponents(links: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
-    """
-    Put connections together that share keys, directly or through others.  For the driver: this holds every connection
-    and every key in memory.
-
-    @param links: of L{LINKS}.
-    @return: of L{COMPONENTS}; a component has the number of its first connection.
-    """
-    forests: dict[TrialKey, dict[int | str, int | str]] = {}
-    for batch in links:
-        for label, brokerId, bootId, connectionId, key in zip(
-            *(batch.column(name).to_pylist() for name in LINKS.names), strict=True
-        ):
-            parents = forests.setdefault((label, brokerId, bootId), {})
-            parents[_root(parents, key)] = _root(parents, connectionId)
-    rows: list[tuple[Any, ...]] = []
-    for trialKey, parents in sorted(forests.items()):
-        firsts: dict[int | str, int] = {}
-        connections = sorted(node for node in parents if isinstance(node, int))
-        rows += [(*trialKey, each, firsts.setdefault(_root(parents, each), each)) for each in connections]
-    return batchOf(rows, COMPONENTS)
-
-
-NO_CONNECTIONS: Connections = (np.zeros(0, np.int64), np.zeros(0, np.int64))
-"""Each connection is a component of its own."""
-
-
-def connectionsOf(components: pa.RecordBatch) -> dict[TrialKey, Connections]:
-    """
-    Each trial's connections in order, and their components.
-
-    @param components: of L{COMPONENTS}.
-    """
-    known: dict[TrialKey, Connections] = {}
-    found, rows = distinctRows([components.column(name) for name in COMPONENTS.names[:3]])
-    connections, numbers = (numbersOf(components.column(name)) for name in COMPONENTS.names[3:])
-    for index, (label, brokerId, bootId) in enumerate(found):
-        here = np.flatnonzero(rows == index)
-        here = here[np.argsort(connections[here])]
-        known[label, brokerId, bootId] = connections[here], numbers[here]
-    return known
+    parents: dict[int | str, int | str] = {}
+    for client in clients:
+        for key in keys.get(client.requester, ()):
+            parents[_root(parents, key)] = _root(parents, client.connectionId)
+    firsts: dict[int | str, int] = {}
+    connections = sorted(node for node in parents if isinstance(node, int))
+    components = [firsts.setdefault(_root(parents, each), each) for each in connections]
+    return np.array(connections, np.int64), np.array(components, np.int64)
 
 
 def componentsIn(connections: Connections, connectionIds: Any) -> Any:

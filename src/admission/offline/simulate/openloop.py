@@ -51,7 +51,7 @@ def replayOpenLoop(
         answers: list[list[tuple[int, bool]]] = []
         begun = 0
         trials: Sequence[Trial] = ()
-        for (*trialKey, _, _), isNew, start, stop in ordered.groups(noticed):
+        for (*trialKey, _), isNew, start, stop in ordered.groups(noticed):
             ofGroup = shared[tuple(trialKey)]
             if ofGroup is not trials:
                 yield from map(_decided, trials, repeat(noticed.slice(begun, start - begun)), answers)

@@ -150,11 +150,6 @@ def distinctRows(columns: Sequence[pa.Array]) -> tuple[list[Group], Any]:
     return [tuple(map(_valueOf, values, row)) for row in found], rows
 
 
-def batchOf(rows: Sequence[Group], schema: pa.Schema) -> pa.RecordBatch:
-    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
-    return pa.record_batch([pa.array(each, type) for each, type in zip(columns, schema.types, strict=True)], schema)
-
-
 def listsOf(column: pa.Array) -> list[tuple[int, ...]]:
     """
     A column of integer lists as Python lists.

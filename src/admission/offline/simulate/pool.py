@@ -25,13 +25,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import ceil
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from admission.gate.gate import DEFAULT_ORDER
-from admission.interfaces import IMemoryPool, IWaitOrderFactory
+from admission.interfaces import IWaitOrderFactory
 
 from .candidates import Candidate, resolveCandidate
 from .ordered import Ordered
@@ -113,24 +113,6 @@ RESULTS = pa.schema(
 """All three in one; each row has one of the last three columns."""
 
 
-class PoolCandidate(Protocol):
-    """
-    A pool to try, such as an L{admission.offline.simulate.candidates.Candidate}
-    of an L{IMemoryPoolFactory <admission.interfaces.IMemoryPoolFactory>}.
-    """
-
-    @property
-    def label(self) -> str:
-        """
-        Its name in results.
-        """
-
-    def build(self, clock: Any) -> IMemoryPool:
-        """
-        Make the pool, given an L{IReactorTime <twisted.internet.interfaces.IReactorTime>}.
-        """
-
-
 def defaultOrder() -> Candidate:
     """
     The default order in which servers serve waiters; can be pickled, for use where no plug-ins are installed.
@@ -140,7 +122,7 @@ def defaultOrder() -> Candidate:
 
 def replayPools(
     batches: Iterable[pa.RecordBatch],
-    candidates: Sequence[PoolCandidate],
+    candidates: Sequence[Candidate],
     horizons: Mapping[tuple[str, str], int] | None = None,
     order: Candidate | None = None,
     stepUs: int = MINUTE_US,
@@ -152,6 +134,8 @@ def replayPools(
 
     @param batches: rows with L{POOL_COLUMNS <admission.offline.simulate.pooltrace.POOL_COLUMNS>}, sorted by
         C{broker_id}, C{boot_id}, C{mono_us} and C{seq}.
+    @param candidates: pools, as L{resolveCandidate} finds them for an L{IMemoryPoolFactory
+        <admission.interfaces.IMemoryPoolFactory>}.
     @param horizons: the end of each run, by broker and run, in microseconds of the monotonic clock; the last moment in
         the rows unless given.
     @param order: the order in which waiters are served; the default, for which plug-ins must be installed here, unless
@@ -183,7 +167,7 @@ def replayPools(
 def _replay(
     trace: PoolTrace,
     group: tuple[str, str],
-    candidates: Sequence[PoolCandidate],
+    candidates: Sequence[Candidate],
     horizons: Mapping[tuple[str, str], int] | None,
     order: Candidate,
     stepUs: int,

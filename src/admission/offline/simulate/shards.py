@@ -23,20 +23,9 @@ from attrs import frozen
 from .arrivals import ARRIVALS, makeArrivals
 from .closedloop import replayClosedLoop
 from .decisions import CLOSED, OPEN
-from .keys import (
-    NO_CONNECTIONS,
-    Client,
-    Connections,
-    Keys,
-    componentsIn,
-    connectionsOf,
-    findComponents,
-    findKeys,
-    findLinks,
-)
+from .keys import Client, Connections, Keys, componentsIn, findComponents, findKeys
 from .openloop import replayOpenLoop
 from .ordered import Batches, codesOf, numbersOf
-from .slices import addSlices
 from .trials import Trial, TrialKey
 
 Step = Callable[[Batches], Iterator[pa.RecordBatch]]
@@ -48,12 +37,12 @@ _SHIPPED = [field for field in ARRIVALS if field.name not in _TRIAL]
 SHARDED = pa.schema([("replay", pa.int32()), ("shard_key", pa.int64()), *_SHIPPED])
 """Arrivals of one shared replay; C{shard_key} numbers the policy's key, or closed loop the component."""
 
-SHARD: Sequence[str] = ("replay", "shard_key", "slice")
+SHARD: Sequence[str] = ("replay", "shard_key")
 """All rows with the same values of these must be in one partition."""
 
 _ORDERS: Mapping[str, Sequence[str]] = {
     OPEN: (*SHARD, "at_us", "seq"),
-    CLOSED: ("replay", "shard_key", "conn_id", "arrived_us", "seq"),
+    CLOSED: (*SHARD, "conn_id", "arrived_us", "seq"),
 }
 
 _ALLOCATIONS = 50_000
@@ -66,12 +55,10 @@ class SharedReplay:
 
     @ivar number: its index in L{ReplayPlan.replays}.
     @ivar trials: at least one.
-    @ivar largest: the number of requests in its largest shard.
     """
 
     number: int
     trials: Sequence[Trial]
-    largest: int
 
     @property
     def leader(self) -> Trial:
@@ -91,14 +78,11 @@ class ReplayPlan:
     @ivar replays: by number.
     @ivar components: closed loop, for each leader its connections in order and
         their components.
-    @ivar cuts: open loop, of L{admission.offline.simulate.slices.CUTS} for the
-        leaders; L{None} for no cuts.
     """
 
     mode: str
     replays: Sequence[SharedReplay]
     components: Mapping[TrialKey, Connections]
-    cuts: pa.RecordBatch | None = None
 
     @property
     def order(self) -> Sequence[str]:
@@ -121,8 +105,6 @@ class ReplayPlan:
                 keys = componentsIn(self.components[leader], numbersOf(batch.column("conn_id")))
             else:
                 keys = shardKeys(batch)
-                if self.cuts is not None:
-                    [batch] = addSlices([batch], self.cuts)
             number = np.full(batch.num_rows, byLeader[leader].number, np.int32)
             columns = [pa.array(number), pa.array(keys), *(batch.column(field.name) for field in _SHIPPED)]
             yield pa.record_batch(columns, SHARDED)
@@ -186,7 +168,6 @@ def planReplays(
             keys[key] = found
         alike.setdefault(view, []).append(trial)
     groups = list(alike.values())
-    connections = connectionsOf(findComponents(findLinks(clients, keys).to_batches())) if CLOSED in modes else {}
     demand = sum(len(each) * sum(client.requests for client in clients[each[0].key]) for each in groups)
     plans = []
     for mode in modes:
@@ -194,13 +175,13 @@ def planReplays(
         components = {}
         for each in groups:
             leader = each[0].key
-            known = connections.get(leader, NO_CONNECTIONS)
-            largest = _largest(clients[leader], keys[leader], None if mode == OPEN else known)
+            known = findComponents(clients[leader], keys[leader]) if mode == CLOSED else None
+            largest = _largest(clients[leader], keys[leader], known)
             isTooMuch = largest * len(each) * workers > demand
             for together in [[trial] for trial in each] if isTooMuch else [each]:
-                if mode == CLOSED:
+                if known is not None:
                     components[together[0].key] = known
-                replays.append(SharedReplay(len(replays), together, largest))
+                replays.append(SharedReplay(len(replays), together))
         plans.append(ReplayPlan(mode, replays, components))
     return plans
 

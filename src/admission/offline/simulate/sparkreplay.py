@@ -7,7 +7,7 @@ same way; then each group is replayed apart from the others.  So the work is dis
 within a run:
 
   - closed loop, over components, which are connections that share a limit,
-  - open loop, over the policy's keys, and for a policy that forgets also over times, between which it has forgotten.
+  - open loop, over the policy's keys.
 
 Where all clients share one limit, the work is distributed over candidates.
 
@@ -21,7 +21,7 @@ from functools import reduce
 from math import ceil
 
 import pyarrow as pa  # type: ignore[import-untyped]
-from attrs import evolve, frozen
+from attrs import frozen
 from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
@@ -30,16 +30,15 @@ from admission.interfaces import IMemoryPoolFactory
 from admission.plugins import PolicyError
 
 from ..failures import TraceError
-from .arrivals import COLUMNS, columnsFor, makeArrivals
+from .arrivals import columnsFor
 from .candidates import Candidate, resolveCandidate
-from .decisions import CLOSED, DECISIONS, OPEN
+from .decisions import CLOSED, DECISIONS
 from .identity import VERDICT_COLUMNS, VERDICTS, findVerdicts
 from .keys import CLIENT_REQUESTS, clientsOf
 from .ordered import Batches
 from .pool import CLIENTS, RESULTS, STEPS, TOTALS, defaultOrder, replayPools
 from .pooltrace import POOL_COLUMNS
 from .shards import SHARD, SHARDED, ReplayPlan, Step, planReplays
-from .slices import MIN_REQUESTS, SPANS, countSpans, findCuts
 from .totals import MINUTE_US
 from .trials import RECORDED, Trial, TrialKey
 
@@ -57,12 +56,10 @@ class Scale:
 
     @ivar requests: how many there are.
     @ivar partitions: how many tasks to make; chosen here if L{None}.
-    @ivar minRequests: the smallest number of requests in a slice of one key.
     """
 
     requests: int
     partitions: int | None = None
-    minRequests: int = MIN_REQUESTS
 
     def tasksOf(self, frame: DataFrame, trials: Mapping[TrialKey, Trial]) -> int:
         if self.partitions is not None:
@@ -99,7 +96,8 @@ def replay(
     @raise TraceError: if there are too many connections for the driver.
     """
     parts = []
-    for plan in plansOf(requests, trials, modes, scale):
+    clients = clientsOf(countClients(requests, CLOSED in modes).to_batches(), trials)
+    for plan in planReplays(trials, modes, clients, _workers(requests.sparkSession)):
 
         def replayed(rows: Batches, plan: ReplayPlan = plan) -> Iterator[pa.RecordBatch]:
             return plan.replay(rows, finish)
@@ -108,20 +106,6 @@ def replay(
         sharded = rows.repartition(scale.tasksOf(requests, trials), *SHARD).sortWithinPartitions(*plan.order)
         parts.append(sharded.mapInArrow(replayed, sparkSchema(schema)))
     return reduce(DataFrame.unionByName, parts)
-
-
-def plansOf(
-    requests: DataFrame, trials: Mapping[TrialKey, Trial], modes: Collection[str], scale: Scale
-) -> list[ReplayPlan]:
-    """
-    Find which trials share their arrivals, and how these are sharded.
-
-    @raise TraceError: see L{replay}.
-    """
-    asked = countClients(requests, CLOSED in modes)
-    clients = clientsOf(asked.to_batches(), trials)
-    plans = planReplays(trials, modes, clients, _workers(requests.sparkSession))
-    return [evolve(plan, cuts=cutsOf(requests, plan, scale)) if plan.mode == OPEN else plan for plan in plans]
 
 
 def countClients(requests: DataFrame, isByConnection: bool, most: int = MAX_CLIENTS) -> pa.Table:
@@ -162,28 +146,6 @@ def verdicts(requests: DataFrame, trials: Mapping[TrialKey, Trial]) -> DataFrame
         return findVerdicts(batches, trials)
 
     return requests.select(*VERDICT_COLUMNS).mapInArrow(found, sparkSchema(VERDICTS))
-
-
-def cutsOf(requests: DataFrame, plan: ReplayPlan, scale: Scale) -> pa.RecordBatch | None:
-    """
-    Where to cut the requests of one key open loop, if cutting helps.
-    """
-    trials = {
-        each.leader.key: each.leader
-        for each in plan.replays
-        if each.leader.horizonSeconds is not None and each.largest >= 2 * scale.minRequests
-    }
-    if not trials:
-        return None
-
-    def counted(batches: Batches) -> Iterator[pa.RecordBatch]:
-        return countSpans(makeArrivals(batches, trials), trials)
-
-    spans = requests.select(*COLUMNS).mapInArrow(counted, sparkSchema(SPANS))
-    places = [F.col(name) for name in SPANS.names if name != "requests"]
-    added = collected(spans.groupBy(*places).agg(F.sum("requests").alias("requests")), SPANS)
-    cuts = findCuts(added.to_batches(), trials, scale.minRequests)
-    return cuts if cuts.num_rows else None
 
 
 def _workers(session: SparkSession) -> int:

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, Window, functions as F
 from .arrivals import COLUMNS, recordedDecisions
 from .decisions import CLOSED, DECISIONS
 from .disagreement import DISAGREEMENTS
-from .identity import DECIDED, FIDELITY, VERDICTS, Fidelity, countMatches, findDisagreements, judge
+from .identity import DECIDED, FIDELITIES, FIDELITY, VERDICTS, Fidelity, countMatches, findDisagreements, judge
 from .ordered import Batches
 from .sparkreplay import Scale, collected, replay, sparkSchema, verdicts
 from .totals import DELAY_BOUNDS_US, MINUTE_US, PLACE, TIMES, addUp, binsOf, countTimes, mergeTimes
@@ -34,25 +34,6 @@ HISTOGRAM = pa.schema([("candidate", pa.string()), ("mode", pa.string()), ("buck
 The number of requests that are throttled, by whatever policy, for up to C{bucket_us} and above the previous bound, see
 L{DELAY_BOUNDS_US}; null above all.  Refused requests are not throttled.
 """
-
-FIDELITIES = pa.schema(
-    [
-        ("candidate", pa.string()),
-        ("mode", pa.string()),
-        ("broker_id", pa.string()),
-        ("boot_id", pa.string()),
-        ("compared", pa.int64()),
-        ("match_share", pa.float64()),
-        ("mean_error_ms", pa.float64()),
-        ("throttled", pa.int64()),
-        ("refused", pa.int64()),
-        ("seq_gaps", pa.int64()),
-        ("missing", pa.int64()),
-        ("is_trusted", pa.bool_()),
-        ("words", pa.string()),
-    ]
-)
-"""The fields of L{Fidelity <admission.offline.simulate.identity.Fidelity>}, and its verdict."""
 
 _MAX_ROWS = 20_000
 _MOST = ("most_delay_us", "most_throttle_us")
