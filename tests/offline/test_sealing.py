@@ -115,7 +115,7 @@ class ArrowTests(SealingTestCase):
                 KafkaRequestEvent(1, 2.0, listener="tcp", clientId="a", identities=[1, 2]),
                 LimitEvent(3.0, "me", None, None, "rate", float("nan")),
                 SensorSample(4.0, "Used", "gauge", 5.5),
-                KafkaRequestEvent(1, 5.0, listener="tcp", clientId="b", bloomSeen=True, policyDelaysSeconds=[0.5]),
+                KafkaRequestEvent(1, 5.0, listener="tcp", clientId="b", isKnown=True, policyDelaysSeconds=[0.5]),
                 ConnectionEvent(1, 6.0, "closed", "tcp", "::1", "me", "idle", 2, 5.0),
             )
         )

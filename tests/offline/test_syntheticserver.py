@@ -317,12 +317,12 @@ class ServerTests(SynchronousTestCase):
         for event in refused:
             self.assertEqual((event.isCounted, event.serviceSeconds, event.policy), (-1, 0.0, "producer-ids"))
             self.assertEqual(event.reason, "N new producer id, with N left of N in Nm")
-            self.assertEqual(event.bloomSeen, False)
+            self.assertEqual(event.isKnown, False)
             self.assertGreater(event.throttleTimeMs, 0)
         for _, events in kept.byConnection():
             for before, after in pairwise(events):
                 self.assertGreater(us(after.arrivedSeconds), answeredUs(before))
-        self.assertIn(True, [event.bloomSeen for event in kept.requests])
+        self.assertIn(True, [event.isKnown for event in kept.requests])
 
     def test_memory(self) -> None:
         """With little memory requests wait; no more is taken than the pool allows, and all of it is given back."""

@@ -53,6 +53,18 @@ _KAFKAS = re.compile(
     r"kafka|^(api_?(key|version)s?|correlation_?id|producer_?epoch|group_?id|broker_?epoch)$", re.IGNORECASE
 )
 
+_PROTOCOLS = re.compile(r"produced?(?!r)|fetch|broker|topic", re.IGNORECASE)
+"""Words of protocols, but for Twisted's producers."""
+
+NEUTRAL = tuple(
+    f"admission.{part}"
+    for part in (
+        *("admission", "connection", "control", "gate", "interfaces", "metrics", "operations", "plugins"),
+        *("profiling", "quotas", "recording", "request", "status", "testing", "units"),
+    )
+)
+"""The framework's own parts."""
+
 
 @frozen
 class Import:
@@ -175,8 +187,8 @@ def circles(graph: Mapping[str, set[str]]) -> Iterator[list[str]]:
             yield circle
 
 
-def kafkaNames(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """The names of Kafka's protocol that code defines, uses or imports."""
+def namesIn(tree: ast.Module, words: re.Pattern[str]) -> Iterator[tuple[int, str]]:
+    """The names with certain words that code defines, uses or imports."""
     for node in ast.walk(tree):
         names: list[str] = []
         if isinstance(node, ast.Name):
@@ -188,10 +200,10 @@ def kafkaNames(tree: ast.Module) -> Iterator[tuple[int, str]]:
         elif isinstance(node, ast.arg | ast.keyword):
             names = [node.arg or ""]
         elif isinstance(node, ast.Import | ast.ImportFrom):
-            words = ".".join([getattr(node, "module", None) or "", *(alias.name for alias in node.names)]).split(".")
-            names = ["kafka"] if {"kafka", "kio"} & set(words) else words
+            names = ".".join([getattr(node, "module", None) or "", *(alias.name for alias in node.names)]).split(".")
+            names = ["kafka"] if {"kafka", "kio"} & set(names) else names
         for name in names:
-            if _KAFKAS.search(name):
+            if words.search(name):
                 yield getattr(node, "lineno", 0), name
 
 
@@ -257,7 +269,17 @@ class KafkaTests(SynchronousTestCase):
             f"{path.relative_to(ROOT)}:{line}: {name}"
             for path, module, _ in modules()
             if not module.startswith(KNOW_KAFKA)
-            for line, name in kafkaNames(parsed(path))
+            for line, name in namesIn(parsed(path), _KAFKAS)
+        ]
+        self.assertEqual(found, [], "\n" + "\n".join(found))
+
+    def test_words(self) -> None:
+        """No identifier of the framework's own parts speaks of a protocol."""
+        found = [
+            f"{path.relative_to(ROOT)}:{line}: {name}"
+            for path, module, _ in modules()
+            if module.startswith(NEUTRAL)
+            for line, name in namesIn(parsed(path), _PROTOCOLS)
         ]
         self.assertEqual(found, [], "\n" + "\n".join(found))
 

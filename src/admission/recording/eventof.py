@@ -72,7 +72,7 @@ def eventOf(request: ServerRequest, makeEvent: Callable[[int, float], _Event]) -
     if request.isCounted is not None:
         event.isCounted = request.isCounted
     if request.isKnown is not None:
-        event.bloomSeen = request.isKnown
+        event.isKnown = request.isKnown
     if request.refusal is not None:
         event.refusal = request.refusal.value
     event.policy = request.policy

@@ -51,7 +51,7 @@ class Origin:
     """
     The part that all events of a process share.
 
-    @ivar brokerId: the broker's number, as text.
+    @ivar serverId: the number of the server among those that record together, as text.
     @ivar bootId: this run of it; unique.
     @ivar gateSeed: the seed of the gate's random order, or L{UNKNOWN}; it has 63 bits at most.
     @ivar policyNames: the quota policies, in the order of C{RequestEvent.policyDelaysSeconds}.
@@ -61,7 +61,7 @@ class Origin:
     @ivar poolDescription: the description that the memory pool was built from.
     """
 
-    brokerId: str
+    serverId: str
     bootId: str
     gateSeed: int = UNKNOWN
     policyNames: Sequence[str] = ()
@@ -113,7 +113,7 @@ class RequestEvent:
     @ivar poolAvailableBytes: how much was available; may be negative.
     @ivar identities: other identities that it carries, such as producer ids. The first four are recorded, and their
         number.
-    @ivar bloomSeen: whether the first of them was known already.
+    @ivar isKnown: whether the first of them was known already.
     @ivar refusal: how it could be refused, as
         L{admission.interfaces.Refusal} says; L{None} if no policy was asked.
     @ivar traits: what its kind means to policies, as L{admission.interfaces.Traits.code} says.
@@ -147,7 +147,7 @@ class RequestEvent:
     poolUsedBytes: int = 0
     poolAvailableBytes: int = 0
     identities: Sequence[int] = ()
-    bloomSeen: int = UNKNOWN
+    isKnown: int = UNKNOWN
     refusal: str | None = None
     traits: int = UNKNOWN
     seq: int = 0

@@ -195,7 +195,7 @@ REQUESTS = Table(
         _seconds("sent_mono_us", "sentSeconds"),
         integer("pool_used_bytes", "poolUsedBytes"),
         integer("pool_available_bytes", "poolAvailableBytes"),
-        Column("bloom_seen", ColumnType.FLAG, "bloomSeen", "b"),
+        Column("bloom_seen", ColumnType.FLAG, "isKnown", "b"),
         Column("policy_descriptions", ColumnType.TEXTS),
         Column("quota_windows", ColumnType.IDENTITY),
         Column("quota_window_us", ColumnType.SECONDS),

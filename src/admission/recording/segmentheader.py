@@ -30,6 +30,9 @@ MAX_CONSTANT_BYTES = 8 << 10
 
 _PREFIX = Struct("<8sII")
 
+_SERVER_ID = "brokerId"
+"""What headers call the server's number from the first version on."""
+
 
 class DamagedSegment(ValueError):
     """
@@ -67,7 +70,8 @@ class Header:
         @raise ValueError: if the origin is too large to be read again.
         """
         self._checkOrigin()
-        described = {**asdict(self, recurse=False), "origin": asdict(self.origin)}
+        origin = asdict(self.origin)
+        described = {**asdict(self, recurse=False), "origin": {_SERVER_ID: origin.pop("serverId"), **origin}}
         described["layouts"] = [layout.toJson() for layout in self.layouts]
         text = json.dumps(described).encode("ascii")
         headerBytes = -(-(_PREFIX.size + len(text)) // PAGE_BYTES) * PAGE_BYTES
@@ -91,7 +95,8 @@ class Header:
             if textBytes > MAX_TEXT_BYTES:
                 raise ValueError(f"it has {textBytes} bytes where {MAX_TEXT_BYTES} may be")
             described = json.loads(bytes(buffer[_PREFIX.size : _PREFIX.size + textBytes]))
-            origin = Origin(**described.pop("origin"))
+            stored = described.pop("origin")
+            origin = Origin(stored.pop(_SERVER_ID), **stored)
             layouts = [Layout.fromJson(each) for each in described.pop("layouts")]
             header = cls(origin=origin, layouts=layouts, **described)
             header._check()
@@ -124,7 +129,7 @@ class Header:
         origin = self.origin
         return {
             "v": self.version,
-            "broker_id": origin.brokerId,
+            "broker_id": origin.serverId,
             "boot_id": origin.bootId,
             "gate_seed": None if origin.gateSeed < 0 else origin.gateSeed,
             "policy_names": list(origin.policyNames),

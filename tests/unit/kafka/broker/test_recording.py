@@ -284,7 +284,7 @@ class ServedTests(RecordedTestCase):
         self.assertEqual((event.requestBytes, event.responseBytes), (len(frame) - 4, 0))
         self.assertEqual((event.firstIdentity, event.producerEpoch, event.identityCount), (7, 3, 1))
         self.assertEqual((event.inFlight, event.throttleTimeMs, event.groupId), (1, 0, None))
-        self.assertEqual((event.isCounted, event.bloomSeen, event.policyDelaysSeconds), (UNKNOWN, UNKNOWN, ()))
+        self.assertEqual((event.isCounted, event.isKnown, event.policyDelaysSeconds), (UNKNOWN, UNKNOWN, ()))
         self.assertTrue(isnan(event.decidedSeconds))
         self.assertEqual((event.arrivedSeconds, event.sentSeconds), (5.0, 5.0 + WORK_SECONDS))
         self.assertEqual((event.serviceSeconds, event.poolHoldSeconds), (WORK_SECONDS, WORK_SECONDS))
@@ -937,7 +937,7 @@ class KnownProducerTests(RecordedTestCase):
 
         def send(**producer: int) -> int:
             client.produce("events", batchOf(b"a", **producer))
-            return self.requests()[-1].bloomSeen
+            return self.requests()[-1].isKnown
 
         producer = {"producerId": 7, "producerEpoch": 0}
         self.assertEqual(send(**producer, baseSequence=0), UNKNOWN)
