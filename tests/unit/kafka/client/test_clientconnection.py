@@ -40,9 +40,7 @@ class ConnectionTestCase(ClientTestCase):
         return connection
 
     def _close(self, connection: ClientConnection) -> None:
-        closed = connection.close()
-        self.runFor(CLOSE_GRACE_SECONDS)
-        self.successResultOf(closed)
+        self.result(connection.close(), CLOSE_GRACE_SECONDS)
 
     def ask(self, connection: ClientConnection, name: str = "Heartbeat", **fields: Any) -> Deferred[Any]:
         """Ask, and let the turns pass."""
@@ -100,8 +98,7 @@ class RequestTests(ConnectionTestCase):
         connection = self.connect(requestTimeoutSeconds=20.0)
         first = self.ask(connection)
         self.runFor(10)
-        second = connection.request("Heartbeat", {}, timeoutSeconds=300)
-        self.runFor(9.9)
+        second = self.after(9.9, connection.request("Heartbeat", {}, timeoutSeconds=300))
         self.assertNoResult(first)
         self.runFor(0.1)
         error = self.failureResultOf(first, RequestTimedOut).value
@@ -238,8 +235,7 @@ class CloseTests(ConnectionTestCase):
         (transport,) = self.broker.openTransports
         transport.isTaking = False
         transport.write(b"stuck")
-        closed = connection.close()
-        self.runFor(1.9)
+        closed = self.after(1.9, connection.close())
         self.assertNoResult(closed)
         self.runFor(0.1)
         self.successResultOf(closed)
