@@ -391,34 +391,6 @@ class ServedTests(RecordedTestCase):
         self.assertEqual((event.purgatoryWaitSeconds, event.serviceSeconds, event.poolHoldSeconds), (3.0, 0.0, 0.0))
         self.assertEqual(event.sentSeconds, 3.0)
 
-    def test_behindParked(self) -> None:
-        """Requests that were sent behind one that is parked are read from within its answer, and are others."""
-        events = self.topic()
-        client = self.connect()
-        client.sendBytes(
-            client.frame(requestOf("Fetch", 12, **fetchFields(events, 0, maxWaitMs=5000)))
-            + client.frame(requestOf("ListGroups", 3))
-            + client.frame(requestOf("Metadata", 9))
-        )
-        self.clock.advance(1.0)
-        self.store(events.partitions[0], b"a")
-        self.assertEqual(client.waiting(), 3)
-        self.assertEqual(
-            [(event.kind, event.correlationId, event.arrivedSeconds, event.inFlight) for event in self.requests()],
-            [("Fetch", 1, 0.0, 1), ("ListGroups", 2, 1.0, 1), ("Metadata", 3, 1.0, 1)],
-        )
-
-    def test_pipelined(self) -> None:
-        """Requests that wait for their commit are in flight together, and are recorded in their order."""
-        self.topic()
-        client = self.connect()
-        client.transport.peerSends(b"".join(self.produceBytes(client, b"%d" % number) for number in range(4)))
-        self.clock.advance(0)
-        self.assertEqual(
-            [(each.correlationId, each.inFlight) for each in self.requests()], [(1, 1), (2, 2), (3, 3), (4, 4)]
-        )
-        self.assertEqual(client.waiting(), 4)
-
     def test_putOff(self) -> None:
         """A request that waits, whole, for those before it is queued, and holds its memory."""
         self.topic()
@@ -536,6 +508,8 @@ class RefusedTests(RecordedTestCase):
             self.assertEqual(event.traits == UNKNOWN, kind is None)
             closing = self.connections()[-1]
             self.assertEqual((closing.state, closing.reason, closing.requestCount), (CLOSED, reason, 1))
+        # Not a byte has ever been taken for a frame.
+        self.assertEqual(self.pool.peakFrameBytes, 0)
 
     def test_malformed(self) -> None:
         """So is a request that makes no sense, or is of a version that is not served."""
@@ -547,9 +521,12 @@ class RefusedTests(RecordedTestCase):
             (metadata[:9], "Metadata", "a request of N bytes ends within its header"),
             (metadata[:-1], "Metadata", "Metadata vN ends before its fields do"),
             (produce[:-1], "Produce", "a Produce request ends before its fields do"),
+            (produce + b"\0", "Produce", "N bytes are left over behind a Produce request"),
         ]:
             self.exporter.events.clear()
-            self.connect().sendBytes(framed(body))
+            client = self.connect()
+            client.sendBytes(framed(body))
+            self.assertTrue(client.isClosed)
             event = self.request()
             self.assertDecision(event, REJECT, unreadable + words)
             self.assertEqual((event.kind, event.requestBytes), (kind, len(body)))
@@ -918,11 +895,6 @@ class ConnectionTests(RecordedTestCase):
             self.assertEqual((event.requestBytes, event.serviceSeconds, event.poolHoldSeconds), (0, 0.0, 0.0))
             self.assertEqual((event.apiKey, closed.requestCount), (UNKNOWN, 0))
         self.assertEqual(event.throttleTimeMs, 0)
-
-    def test_notPutToThePolicies(self) -> None:
-        """While nobody limits anybody there is no such event."""
-        self.connect()
-        self.assertEqual(self.requests(), [])
 
 
 class KnownProducerTests(RecordedTestCase):

@@ -353,19 +353,6 @@ class OthersTests(ThrottlingTestCase):
         self.clock.advance(3.0)
         self.assertEqual(stranger.ask("Metadata", 9, topics=None).throttle_time.total_seconds(), 10.0)
 
-    def test_laterDelayHolds(self) -> None:
-        """Of two delays the one that ends later holds."""
-        protocol = self.connect().protocol
-        protocol.throttle(2.0)
-        protocol.throttle(1.0)
-        self.clock.advance(1.5)
-        self.assertIn(Pause.THROTTLED, protocol.pauses.reasons)
-        protocol.throttle(1.0)
-        self.clock.advance(0.6)
-        self.assertIn(Pause.THROTTLED, protocol.pauses.reasons)
-        self.clock.advance(0.5)
-        self.assertEqual(protocol.pauses.reasons, {})
-
     def test_delayAfterDebt(self) -> None:
         """A request that had to wait for its client's debt is charged, too: the next one waits for that."""
         self.topic()

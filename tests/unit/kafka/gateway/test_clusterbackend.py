@@ -375,25 +375,6 @@ class ProduceTests(RelayTestCase):
         self.client.receive()
         self.assertClosed("it wants no response: scripted: too much")
 
-    def test_behindRefused(self) -> None:
-        """
-        Batches that come behind a refused one of the same producer are refused, until that one has
-        been sent again.
-        """
-        node = self.linked()
-        first = {"producerId": 7, "producerEpoch": 0, "baseSequence": 0}
-        self.quota.decision = Decision(False, 0.0, "too much")
-        self.client.send("Produce", 9, **producing(**first))
-        self.quota.decision = ADMITTED
-        self.client.send("Produce", 9, **producing(**{**first, "baseSequence": 1}))
-        results = [self.client.receive().responses[0].partition_responses[0] for _ in range(2)]
-        self.assertEqual([each.error_code for each in results], [ErrorCode.throttling_quota_exceeded] * 2)
-        self.assertIn("a batch that comes before it was refused", results[1].error_message)
-        self.assertEqual(node.arrived(), [])
-        for sequence in range(2):
-            self.client.send("Produce", 9, **producing(**{**first, "baseSequence": sequence}))
-        self.assertEqual(len(node.arrived()), 2)
-
     def test_delay(self) -> None:
         """A delay is told in the response, less the time that the node took, and the client is not read meanwhile."""
         self.quota.delaySeconds = 3.0
@@ -1060,19 +1041,6 @@ class LoginTests(LoginTestCase):
         self.begin()
         self.authenticate(b"\0alice\0secret")
         self.assertEqual(self.principal, "alice")
-
-    def test_again(self) -> None:
-        """Whoever logs in again has to be the same."""
-        self.begin()
-        self.authenticate(b"\0alice\0secret")
-        self.begin()
-        self.authenticate(b"\0alice\0secret")
-        self.assertEqual(self.principal, "alice")
-        self.begin()
-        self.client.send("SaslAuthenticate", 2, auth_bytes=b"\0bob\0secret", answered=False)
-        self.assertTrue(self.client.isClosed)
-        self.assertEqual(self.client.closeReason, "it has logged in again as somebody else")
-        self.assertEqual(self.played.arrived(), [])
 
     def test_nonsense(self) -> None:
         """A message that does not say who it is is rejected, and not logged."""

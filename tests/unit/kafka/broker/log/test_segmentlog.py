@@ -8,7 +8,7 @@ import shutil
 import struct
 from collections.abc import Sequence
 
-from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.defer import maybeDeferred
 from twisted.logger import capturedLogs, formatEvent
 from zope.interface.verify import verifyObject
 
@@ -692,15 +692,6 @@ class FlushTests(LogTestCase):
         self.threads.runAll()
         self.assertEqual((self.told, self.parts()), ([None, None], {"events-0"}))
 
-    def test_lost(self) -> None:
-        """Who waits for what is lost is told that, and nothing is flushed for it."""
-        self.urgent(self.first)
-        self.log.whenFlushed(self.told.append)
-        self.failCommits(storageError(errno.ENOSPC))
-        self.clock.turn()
-        self.failCommits(None)
-        self.assertEqual(([type(each) for each in self.told], self.threads.waiting), ([LogFailed], []))
-
     def test_callbacks(self) -> None:
         """Who is told may append, wait again, and raise; others are told all the same."""
 
@@ -732,19 +723,6 @@ class FlushTests(LogTestCase):
         self.log.whenFlushed(self.told.append)
         self.threads.runAll()
         self.assertEqual((self.told, rounds), ([None] * 4, [False]))
-
-    def test_callbackCloses(self) -> None:
-        """Who is told may close the log; the others are told of success."""
-        closed: list[Deferred[None]] = []
-        for partition in (self.first, self.second):
-            self.urgent(partition)
-            self.log.whenFlushed(lambda verdict: closed.append(self.log.close()))
-            self.log.whenFlushed(self.told.append)
-        self.clock.turn()
-        self.threads.runAll()
-        for each in closed:
-            self.successResultOf(each)
-        self.assertEqual((self.told, len(closed)), ([None, None], 2))
 
     def test_failure(self) -> None:
         """
