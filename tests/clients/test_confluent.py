@@ -215,9 +215,7 @@ class ConfluentTests(SynchronousTestCase):
 
     def test_advertisedAddresses(self) -> None:
         """With two listeners each client is told the address that goes with its own, and finds its way back."""
-        broker = BrokerProcess(advertisedHost="localhost")
-        self.addCleanup(broker.remove)
-        broker.start()
+        broker = BrokerProcess(advertisedHost="localhost").startedFor(self)
         values = [b"%d" % number for number in range(100)]
         for isTLS, port, tls in ((False, broker.port, None), (True, broker.tlsPort, tlsContext())):
             with RawClient(port, tls) as raw:

@@ -57,10 +57,7 @@ class NewerTests(GatewayTestCase):
         """One before such a cluster."""
         self.nodes = NewerNodes([self.cluster.address(nodeId) for nodeId in self.cluster.nodeIds], [])
         self.addCleanup(self.nodes.stop)
-        gateway = GatewayProcess(self.nodes.of(self.cluster.bootstrap))
-        self.addCleanup(gateway.remove)
-        gateway.start()
-        return gateway
+        return GatewayProcess(self.nodes.of(self.cluster.bootstrap)).startedFor(self)
 
     def test_highestKnown(self) -> None:
         """

@@ -40,14 +40,11 @@ class PolicyTestCase(GatewayTestCase):
         self.statusPort = freePort()
         self.directory = tempfile.mkdtemp(prefix="admission-recording-")
         self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
-        gateway = GatewayProcess(
+        return GatewayProcess(
             self.cluster.bootstrap,
             *self.gatewayOptions,
             *("--status", endpoint(self.statusPort), "--export", f"spark:{self.directory}"),
-        )
-        self.addCleanup(gateway.remove)
-        gateway.start()
-        return gateway
+        ).startedFor(self)
 
     def status(self) -> Any:
         """What the page shows."""
