@@ -623,6 +623,11 @@ class FlushTests(LogTestCase):
         buffer, batch = makeBatch(1, **header)
         self.log.append(partition, buffer, batch, isUrgent=True)
 
+    def awaited(self, partition: Partition, **header: int) -> None:
+        """Append such a batch, and wait for its flush."""
+        self.urgent(partition, **header)
+        self.log.whenFlushed(self.told.append)
+
     def parts(self) -> set[str]:
         """Which parts of the log have been flushed since this was last asked."""
         parts = {name.partition("/")[0] if name.startswith("doc") else name.split("/")[1] for name in self.flushed}
@@ -668,13 +673,11 @@ class FlushTests(LogTestCase):
         """
         header = {"producerId": 5, "producerEpoch": 0, "baseSequence": 0}
         self.append(self.first, **header)
-        self.urgent(self.second)
-        self.log.whenFlushed(self.told.append)
+        self.awaited(self.second)
         self.clock.turn()
         self.threads.runAll()
         self.assertEqual((self.told, self.parts()), ([None], {"events-1"}))
-        self.urgent(self.first, **header)
-        self.log.whenFlushed(self.told.append)
+        self.awaited(self.first, **header)
         self.assertEqual(self.told, [None])
         self.threads.runAll()
         self.assertEqual((self.told, self.parts()), ([None, None], {"events-0"}))
@@ -683,11 +686,9 @@ class FlushTests(LogTestCase):
         """This also holds for a duplicate of a batch that awaits its commit, or is being flushed."""
         header = {"producerId": 5, "producerEpoch": 0, "baseSequence": 0}
         self.append(self.first, **header)
-        self.urgent(self.first, **header)
-        self.log.whenFlushed(self.told.append)
+        self.awaited(self.first, **header)
         self.clock.turn()
-        self.urgent(self.first, **header)
-        self.log.whenFlushed(self.told.append)
+        self.awaited(self.first, **header)
         self.assertEqual(self.told, [])
         self.threads.runAll()
         self.assertEqual((self.told, self.parts()), ([None, None], {"events-0"}))
@@ -730,11 +731,9 @@ class FlushTests(LogTestCase):
         still be read, and a restart has what was flushed before.
         """
         header = {"producerId": 5, "producerEpoch": 0, "baseSequence": 0}
-        self.urgent(self.first, **header)
-        self.log.whenFlushed(self.told.append)
+        self.awaited(self.first, **header)
         self.clock.turn()
-        self.urgent(self.second)
-        self.log.whenFlushed(self.told.append)
+        self.awaited(self.second)
         self.disk.flushError = storageError(errno.EIO)
         with capturedLogs():
             self.threads.runAll()
@@ -795,8 +794,7 @@ class FlushTests(LogTestCase):
 
     def test_deletedMeanwhile(self) -> None:
         """A topic may be deleted while its records are flushed; who waits is told, and its files go."""
-        self.urgent(self.first)
-        self.log.whenFlushed(self.told.append)
+        self.awaited(self.first)
         self.clock.turn()
         self.log.deleteTopic("events")
         self.clock.turn()
