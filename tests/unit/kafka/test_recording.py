@@ -335,8 +335,7 @@ class ServedTests(RecordedTestCase):
         self.topic()
         self.limit()
         self.policy.delays["Produce"] = 2.5
-        client = self.connect()
-        client.produce("events", batchOf(b"a"))
+        self.connect().produce("events", batchOf(b"a"))
         event = self.request()
         self.assertDecision(event, THROTTLE, OVER_QUOTA, "strict")
         self.assertEqual((event.policyDelaysSeconds, event.throttleTimeMs), ((9.0, 2.5), 2500))
@@ -347,8 +346,7 @@ class ServedTests(RecordedTestCase):
         self.limit()
         self.policy.budgets["Fetch"] = 0
         self.policy.delays["Fetch"] = 1.0
-        client = self.connect()
-        client.ask("Fetch", 12, **fetchFields(events, 0))
+        self.connect().ask("Fetch", 12, **fetchFields(events, 0))
         self.assertEqual(self.policy.recorded[-1][1], NOTHING)
         event = self.request("Fetch")
         self.assertDecision(event, THROTTLE, OVER_QUOTA, "strict")
@@ -360,8 +358,7 @@ class ServedTests(RecordedTestCase):
         self.topic()
         self.limit()
         self.policy.delays["Produce"] = 1.0
-        client = self.connect()
-        client.send("Produce", 9, answered=False, **produceFields("events", batchOf(b"a"), acks=0))
+        self.connect().send("Produce", 9, answered=False, **produceFields("events", batchOf(b"a"), acks=0))
         event = self.request()
         self.assertDecision(event, THROTTLE, OVER_QUOTA, "strict")
         self.assertEqual((event.throttleTimeMs, event.responseBytes), (0, 0))
@@ -371,8 +368,7 @@ class ServedTests(RecordedTestCase):
         self.topic()
         self.limit()
         self.policy.delays["Produce"] = 2.0
-        client = self.connect()
-        client.send("Produce", 5, **produceFields("events", batchOf(b"a")))
+        self.connect().send("Produce", 5, **produceFields("events", batchOf(b"a")))
         self.assertEqual(self.requests()[1:], [])
         self.clock.advance(2.5)
         event = self.request()
@@ -381,8 +377,7 @@ class ServedTests(RecordedTestCase):
     def test_parked(self) -> None:
         """Waiting in the purgatory is neither work nor holding memory."""
         events = self.topic()
-        client = self.connect()
-        client.send("Fetch", 12, **fetchFields(events, 0, maxWaitMs=5000))
+        self.connect().send("Fetch", 12, **fetchFields(events, 0, maxWaitMs=5000))
         self.clock.advance(3.0)
         self.assertEqual(self.requests(), [])
         self.store(events.partitions[0], b"a")
@@ -883,8 +878,7 @@ class ConnectionTests(RecordedTestCase):
         ]:
             self.exporter.events.clear()
             self.policy.decision, self.policy.delays[CONNECTION] = decision, delaySeconds
-            client = self.connect()
-            client.disconnect()
+            self.connect().disconnect()
             opened, event, closed = self.exporter.events
             self.assertEqual((opened.state, event.kind, closed.state), (OPENED, CONNECTION, CLOSED))
             self.assertEqual((event.connectionId, event.principal), (opened.connectionId, ANONYMOUS))
@@ -986,8 +980,7 @@ class MomentTests(RecordedTestCase):
 
     def test_doesNotGoBack(self) -> None:
         """It does not go back, from when a connection is opened."""
-        client = self.connect()
-        client.ask("ListGroups", 3)
+        self.connect().ask("ListGroups", 3)
         self.assertEqual(self.timed.moments, sorted(self.timed.moments))
         self.assertGreaterEqual(len(self.timed.moments), 4)
 

@@ -240,8 +240,7 @@ class FetchTests(ThrottlingTestCase):
     def test_capsTheWait(self) -> None:
         """A fetch does not wait for more than it may get."""
         self.policy.budgets["Fetch"] = self.batchBytes
-        client = self.connect()
-        [partition] = client.fetch(self.events, 0, minBytes=10 * self.batchBytes, maxWaitMs=60_000)
+        [partition] = self.connect().fetch(self.events, 0, minBytes=10 * self.batchBytes, maxWaitMs=60_000)
         self.assertEqual(len(partition.records), self.batchBytes)
 
     def test_recorded(self) -> None:

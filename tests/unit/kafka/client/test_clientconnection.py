@@ -173,8 +173,7 @@ class TrustTests(ConnectionTestCase):
 
     def test_unasked(self) -> None:
         """So does an answer that nobody waits for."""
-        connection = self.connect()
-        connection.dataReceived(struct.pack(">ii", 4, 2))
+        self.connect().dataReceived(struct.pack(">ii", 4, 2))
         self.clock.advance(0)
         self.assertEqual(self.broker.openTransports, [])
 
@@ -243,8 +242,7 @@ class CloseTests(ConnectionTestCase):
     def test_byTheBroker(self) -> None:
         """What waits fails when the broker closes."""
         self.broker.answers["Heartbeat"] = lambda request: None
-        connection = self.connect()
-        answer = self.ask(connection)
+        answer = self.ask(self.connect())
         self.broker.dropConnections()
         self.clock.advance(0)
         self.assertIn("closed the connection", str(self.failureResultOf(answer, Disconnected).value))

@@ -63,16 +63,14 @@ class PollTests(ClientTestCase):
 
     def test_timeout(self) -> None:
         """With nothing to give a poll fires empty when its time is over."""
-        consumer = self.assigned(EVENTS)
-        polling = self.after(2.4, consumer.poll(2.5))
+        polling = self.after(2.4, self.assigned(EVENTS).poll(2.5))
         self.assertNoResult(polling)
         self.runFor(0.1)
         self.assertEqual(self.successResultOf(polling), [])
 
     def test_waits(self) -> None:
         """Without a time a poll waits for records, however long."""
-        consumer = self.assigned(EVENTS, fetchMaxWaitSeconds=20.0)
-        polling = self.after(1000, consumer.poll())
+        polling = self.after(1000, self.assigned(EVENTS, fetchMaxWaitSeconds=20.0).poll())
         self.assertNoResult(polling)
         self.cluster.produce("events", b"late")
         self.runFor(20)
@@ -168,8 +166,7 @@ class ErrorTests(ClientTestCase):
     def test_forbiddenTopic(self) -> None:
         """A topic that may not be read is an error in words."""
         self.cluster.topicErrors["events"] = ErrorCode.topic_authorization_failed
-        consumer = self.subscribed()
-        error = self.failure(consumer.poll(), 5, BrokerRefused)
+        error = self.failure(self.subscribed().poll(), 5, BrokerRefused)
         self.assertEqual(str(error), "looking for topic 'events' was answered TOPIC_AUTHORIZATION_FAILED (29)")
 
     def test_missingTopic(self) -> None:
@@ -186,8 +183,7 @@ class ErrorTests(ClientTestCase):
         """While no broker is there, a poll waits."""
         self.broker.isDown = True
         self.cluster.produce("events", b"1")
-        consumer = self.subscribed()
-        polling = self.after(100, consumer.poll())
+        polling = self.after(100, self.subscribed().poll())
         self.assertNoResult(polling)
         self.broker.isDown = False
         self.runFor(2)

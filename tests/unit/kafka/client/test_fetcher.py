@@ -105,8 +105,7 @@ class FetchTests(FetchTestCase):
         """A broker that asks for silence gets it."""
         self.cluster.throttleMs = 10_000
         self.cluster.produce("a", b"0")
-        consumer = self.assign(A0)
-        self.assertEqual(self.poll(consumer, 1), [b"0"])
+        self.assertEqual(self.poll(self.assign(A0), 1), [b"0"])
         self.runFor(8.9)
         self.assertEqual(len(self.broker.requests("Fetch")), 1)
         self.runFor(0.2)
@@ -168,8 +167,7 @@ class FetchTests(FetchTestCase):
         """A partition that has got records is asked for after the others."""
         self.cluster.leaders[A1] = 1
         self.cluster.produce("a", b"0")
-        consumer = self.assign(A0, A1)
-        self.poll(consumer, 1)
+        self.poll(self.assign(A0, A1), 1)
         first, last = self.broker.requests("Fetch")[0], self.broker.requests("Fetch")[-1]
         self.assertEqual([each.partition for each in first.topics[0].partitions], [0, 1])
         self.assertEqual([each.partition for each in last.topics[0].partitions], [1, 0])
@@ -268,8 +266,7 @@ class FetchErrorTests(FetchTestCase):
                 "responses": [{"topic": "a", "partitions": [{"partition_index": 0, "records": b""}]}],
             }
         )
-        consumer = self.assign(A0)
-        self.failure(consumer.poll(), 1, BrokerRefused)
+        self.failure(self.assign(A0).poll(), 1, BrokerRefused)
 
     def test_unreadable(self) -> None:
         """What cannot be read is told after what is in front of it, until the application goes past it."""
@@ -290,8 +287,7 @@ class FetchErrorTests(FetchTestCase):
         self.answerOnce(
             lambda request: {"responses": [{"topic": "z", "partitions": [{"partition_index": 9, "records": b"zz"}]}]}
         )
-        consumer = self.assign(A0)
-        self.assertEqual(self.poll(consumer, 1), [b"0"])
+        self.assertEqual(self.poll(self.assign(A0), 1), [b"0"])
 
     def test_positionsAreTriedAgain(self) -> None:
         """Where to begin is asked until somebody knows, with pauses."""
@@ -313,5 +309,4 @@ class FetchErrorTests(FetchTestCase):
         self.broker.answers["OffsetFetch"] = errorAnswer(
             ErrorCode.group_authorization_failed, groups=[{"error_code": ErrorCode.group_authorization_failed}]
         )
-        consumer = self.assigned(A0)
-        self.failure(consumer.poll(), 1, BrokerRefused)
+        self.failure(self.assigned(A0).poll(), 1, BrokerRefused)

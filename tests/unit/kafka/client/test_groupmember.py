@@ -296,8 +296,7 @@ class JoinTests(MemberTestCase):
     def test_endlessly(self) -> None:
         """A coordinator that always says the same is not asked without end at one moment."""
         self.broker.answers["JoinGroup"] = errorAnswer(ErrorCode.unknown_member_id)
-        consumer = self.subscribed()
-        self.poll(consumer, 10)
+        self.poll(self.subscribed(), 10)
         self.assertLess(len(self.memberIds()), 25)
 
     def test_refused(self) -> None:
@@ -318,8 +317,7 @@ class JoinTests(MemberTestCase):
         given: Deferred[Any] = Deferred()
         usual = self.broker.answers["SyncGroup"]
         self.broker.answers["SyncGroup"] = lambda request: given
-        consumer = self.subscribed()
-        polling = self.after(2.5, consumer.poll())
+        polling = self.after(2.5, self.subscribed().poll())
         given.callback(usual(self.broker.requests("SyncGroup")[0]))
         self.runFor(3)
         self.assertEqual(self.broker.times("Heartbeat"), [3])
@@ -328,8 +326,7 @@ class JoinTests(MemberTestCase):
     def test_stuckCompleting(self) -> None:
         """An assignment that does not come within the session timeout is given up, and asked for again."""
         self.broker.answers["SyncGroup"] = lambda request: None
-        consumer = self.subscribed()
-        self.result(consumer.poll(20), 20)
+        self.result(self.subscribed().poll(20), 20)
         self.assertEqual(self.broker.times("SyncGroup")[0], 0)
         self.assertTrue(10.08 <= self.broker.times("SyncGroup")[1] <= 10.12)
         self.assertEqual(self.memberIds(), ["", "member-1", "member-1"])
@@ -425,8 +422,7 @@ class JoinTests(MemberTestCase):
             "assignment": encodeAssignment([TopicPartition("events", 1)], version=2)
         }
         self.cluster.produce("events", b"of 1", partition=1)
-        consumer = self.working()
-        self.assertEqual(consumer.assignment, [TopicPartition("events", 1)])
+        self.assertEqual(self.working().assignment, [TopicPartition("events", 1)])
         self.assertEqual(self.broker.requests("SyncGroup")[0].assignments, ())
 
     def test_nonsense(self) -> None:

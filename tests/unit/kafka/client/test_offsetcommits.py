@@ -63,8 +63,7 @@ class CommitTests(CommitTestCase):
     def test_resumes(self) -> None:
         """Reading goes on where the group has committed."""
         self.cluster.committed[EVENTS] = 1
-        consumer = self.subscribed()
-        self.assertEqual(self.poll(consumer, 1), [b"2"])
+        self.assertEqual(self.poll(self.subscribed(), 1), [b"2"])
 
     def test_retries(self) -> None:
         """14, 15, 16 and others that pass are tried again, with pauses that grow."""

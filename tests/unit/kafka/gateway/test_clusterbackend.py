@@ -763,8 +763,7 @@ class ShareTests(RelayTestCase):
         self.produced(self.client)
         large = self.connect(1)
         large.send("Produce", 9, **producing(sizeBytes=2_000_000))
-        small = self.connect(1)
-        small.send("Heartbeat", 4)
+        self.connect(1).send("Heartbeat", 4)
         self.assertIn(Pause.UPSTREAM, large.protocol.pauses.reasons)
         self.stuck.clear()
         for played in self.links:

@@ -133,8 +133,7 @@ class PendingTests(GroupsTestCase):
 
     def test_static(self) -> None:
         """An id that was given to a dynamic member does not become a static one's."""
-        consumer = self.newcomer()
-        self.assertEqual(consumer.join(instanceId="a"), ErrorCode.unknown_member_id)
+        self.assertEqual(self.newcomer().join(instanceId="a"), ErrorCode.unknown_member_id)
 
     def test_tooMany(self) -> None:
         """Only so many clients are waited for in all; the others may ask again."""
