@@ -757,19 +757,6 @@ class ShareTests(RelayTestCase):
             client.sendBytes(data[100:])
         self.assertEqual(sum(len(played.arrived()) for played in self.links), 2)
 
-    def test_larger(self) -> None:
-        """A request that is larger than the share goes alone; and while it waits it does not stop the reactor."""
-        self.stuck.add(addressOf(1))
-        self.produced(self.client)
-        large = self.connect(1)
-        large.send("Produce", 9, **producing(sizeBytes=2_000_000))
-        self.connect(1).send("Heartbeat", 4)
-        self.assertIn(Pause.UPSTREAM, large.protocol.pauses.reasons)
-        self.stuck.clear()
-        for played in self.links:
-            played.take(True)
-        self.assertEqual(sum(len(played.arrived()) for played in self.links), 3)
-
     def test_stalled(self) -> None:
         """
         Those who wait go on when stuck links are given up, if the node takes anything at all; otherwise they are closed
@@ -891,17 +878,6 @@ class ConnectingTests(RelayTestCase):
 
 class EndingTests(RelayTestCase):
     """When one end goes, the other one does."""
-
-    def test_clientLeaves(self) -> None:
-        """A client that leaves takes its link with it, whether the node owes it answers or not."""
-        for isOwed in (False, True):
-            client = self.connect(1)
-            node = self.linked(client)
-            if isOwed:
-                client.send("Heartbeat", 4)
-            client.disconnect()
-            self.assertTrue(node.isClosed)
-            self.assertEqual((self.node.unanswered, self.node.linkCount), (0, 0))
 
     def test_unsentWithoutAcks(self) -> None:
         """Requests without acknowledgement are written before the link is closed, for some time."""
