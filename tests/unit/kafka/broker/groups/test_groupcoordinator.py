@@ -630,24 +630,17 @@ class CommitTests(OffsetsTestCase):
         self.assertEqual(self.offsets(), {self.first: 5, self.second: 5})
 
     def test_failing(self) -> None:
-        """An offset that could not be stored is not there, and the one before is; the client may try again."""
-        self.simple(self.first, 5)
-        self.rig.log.error = LogFailed("full")
-        self.assertEqual(self.simple(self.first, 6), ErrorCode.not_coordinator)
-        self.assertEqual(self.offsets(), {self.first: 5})
-        self.rig.log.error = None
-        self.assertEqual(self.simple(self.first, 7), ErrorCode.none)
-        self.rig.kill()
-        self.assertEqual(self.offsets(), {self.first: 7})
-
-    def test_failingFirst(self) -> None:
-        """A group whose first offset could not be stored is stored with the next one."""
-        self.rig.log.error = LogFailed("full")
-        self.assertEqual(self.simple(self.first, 6), ErrorCode.not_coordinator)
-        self.rig.log.error = None
-        self.simple(self.first, 7)
-        self.rig.kill()
-        self.assertEqual(self.offsets(), {self.first: 7})
+        """An offset, a group's first as well, that could not be stored is not there; the client may try again."""
+        before: dict[Partition, int] = {}
+        for stored in (7, 8):
+            self.rig.log.error = LogFailed("full")
+            self.assertEqual(self.simple(self.first, 6), ErrorCode.not_coordinator)
+            self.assertEqual(self.offsets(), before)
+            self.rig.log.error = None
+            self.assertEqual(self.simple(self.first, stored), ErrorCode.none)
+            self.rig.kill()
+            before = {self.first: stored}
+            self.assertEqual(self.offsets(), before)
 
     def test_deletedMeanwhile(self) -> None:
         """Offsets of a topic that is deleted before they are committed are not kept, nor those of a group."""
