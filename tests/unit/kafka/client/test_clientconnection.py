@@ -65,23 +65,8 @@ class RequestTests(ConnectionTestCase):
         (request,) = self.broker.requests("Heartbeat")
         self.assertEqual((request.group_id, request.member_id, request.generation_id), ("g", "m", 3))
 
-    def test_inOrder(self) -> None:
-        """Several requests may be on their way; answers that come in pieces find theirs."""
-        answers: list[Deferred[Any]] = [Deferred(), Deferred()]
-        waiting = list(answers)
-        self.broker.answers["Heartbeat"] = lambda request: waiting.pop(0)
-        connection = self.connect()
-        first, second = self.ask(connection), self.ask(connection)
-        answers[1].callback({"error_code": 2})
-        self.clock.advance(0)
-        self.assertNoResult(first)
-        answers[0].callback({"error_code": 1})
-        self.clock.advance(0)
-        self.assertEqual(self.successResultOf(first).error_code.value, 1)
-        self.assertEqual(self.successResultOf(second).error_code.value, 2)
-
     def test_pieces(self) -> None:
-        """It does not matter how the bytes of answers are cut."""
+        """Several requests may be on their way; answers find theirs, however their bytes are cut."""
         connection = self.connect()
         (transport,) = self.broker.openTransports
         self.broker.answers["Heartbeat"] = lambda request: None
