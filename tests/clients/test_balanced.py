@@ -26,9 +26,7 @@ class BalancedTests(SynchronousTestCase):
             *("--listen", f"haproxy:{endpoint(port)}", "--status", endpoint(statusPort)),
             *("--quota", "client-bytes:produce=100M", "--set", "max.connections.per.ip=8"),
             *("--set", "group.initial.rebalance.delay.ms=0"),
-        )
-        self.addCleanup(broker.remove)
-        broker.start()
+        ).startedFor(self)
         balancer = Balancer(port, CLIENT)
         self.addCleanup(balancer.close)
         settings = Settings("kafka-python", f"127.0.0.1:{balancer.port}")

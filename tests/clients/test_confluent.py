@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from time import monotonic
 from typing import Any
@@ -21,7 +20,6 @@ from tests.kit.brokerprocess import (
     BrokerProcess,
     certificates,
     sharedBroker,
-    sharedMeasuredBroker,
     until,
 )
 from tests.kit.libraries import ConfluentProducer, Message, Settings, confluentArguments, produceAll
@@ -201,23 +199,9 @@ class ConfluentTests(SynchronousTestCase):
                 (found,) = consumer.offsets_for_times(asked, PATIENCE_SECONDS)
                 self.assertEqual((found.error, found.offset), (None, offset))
 
-    def test_longPoll(self) -> None:
-        """A consumer that waits at the end gets the next record when it arrives, long before its time is up."""
-        broker = sharedMeasuredBroker()
-        waiting = settingsOf(broker, fetch_wait_max_ms=LONG_POLL_MS, socket_timeout_ms=2 * LONG_POLL_MS)
-        self.produce(settingsOf(broker), [b"before"])
-        with ThreadPoolExecutor() as threads:
-            consuming = threads.submit(consume, waiting, self.topic, 1, OFFSET_END)
-            broker.waitUntil(lambda report: report["sensors"]["RequestPurgatorySize"] > 0)
-            self.produce(settingsOf(broker), [b"after"])
-            self.assertEqual(consuming.result(PATIENCE_SECONDS), [(1, b"after")])
-        broker.waitUntilWhole()
-
     def test_advertisedAddresses(self) -> None:
         """With two listeners each client is told the address that goes with its own, and finds its way back."""
-        broker = BrokerProcess(advertisedHost="localhost")
-        self.addCleanup(broker.remove)
-        broker.start()
+        broker = BrokerProcess(advertisedHost="localhost").startedFor(self)
         values = [b"%d" % number for number in range(100)]
         for isTLS, port, tls in ((False, broker.port, None), (True, broker.tlsPort, tlsContext())):
             with RawClient(port, tls) as raw:

@@ -99,9 +99,7 @@ class LoginTests(BrokerTestCase):
             capture_output=True,
             timeout=PATIENCE_SECONDS,
         )
-        broker = BrokerProcess("--auth", f"scram:{users}")
-        self.addCleanup(broker.remove)
-        broker.start()
+        broker = BrokerProcess("--auth", f"scram:{users}").startedFor(self)
         authority = Certificate.loadPEM(Path(certificates().authority).read_bytes())
 
         def login(mechanism: str, password: str) -> Deferred[Any]:

@@ -195,9 +195,7 @@ class RestartTests(SynchronousTestCase):
         Producers that were known before the broker was killed are known again and cost nothing: as many new ones as
         the limit allows are let in besides, and the next one is refused.
         """
-        broker = LimitingBroker(f"rate={LIMIT}:window=1h", [STEADY])
-        self.addCleanup(broker.remove)
-        broker.start()
+        broker = LimitingBroker(f"rate={LIMIT}:window=1h", [STEADY]).startedFor(self)
         producers = [makeIdempotent(broker.address, STEADY) for _ in range(LIMIT)]
         for producer in producers:
             self.addCleanup(producer.close)

@@ -25,9 +25,7 @@ class ScramUsersTests(SynchronousTestCase):
     def setUp(self) -> None:
         path = os.path.abspath(self.mktemp())
         changeUsers(path, lambda users: users.setPassword("root", "secret", 4096), mayCreate=True)
-        self.broker = BrokerProcess("--auth", f"scram:{path}", "--set", "super.users=User:root")
-        self.addCleanup(self.broker.remove)
-        self.broker.start()
+        self.broker = BrokerProcess("--auth", f"scram:{path}", "--set", "super.users=User:root").startedFor(self)
 
     def admin(self, name: str, password: str) -> Any:
         """A client that logs in."""

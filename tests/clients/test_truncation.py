@@ -17,9 +17,7 @@ class TruncationTests(SynchronousTestCase):
     """KIP-320, with librdkafka."""
 
     def setUp(self) -> None:
-        self.broker = BrokerProcess()
-        self.addCleanup(self.broker.remove)
-        self.broker.start()
+        self.broker = BrokerProcess().startedFor(self)
 
     def produce(self, prefix: str) -> None:
         """Store records, one in each batch."""

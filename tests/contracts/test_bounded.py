@@ -131,21 +131,6 @@ class UnboundedContractTests(UnboundedPoolContract, SynchronousTestCase):
 class BoundTests(SynchronousTestCase):
     """How much a L{BoundedPool} hands out."""
 
-    def test_oneByteIsEnough(self) -> None:
-        """
-        With one byte available the largest request succeeds, which makes the
-        bound the size plus the largest request less one.
-        """
-        pool = BoundedPool(1000, 300)
-        leases = [take(pool, 300), take(pool, 300), take(pool, 300), take(pool, 99)]
-        self.assertEqual((pool.availableBytes, pool.isOutOfMemory()), (1, False))
-        leases.append(take(pool, 300))
-        self.assertEqual((pool.availableBytes, pool.peakFrameBytes), (1 - 300, 1000 + 300 - 1))
-        self.assertIs(pool.tryAllocate(1), None)
-        for lease in leases:
-            lease.release()
-        self.assertEqual((pool.availableBytes, pool.peakFrameBytes), (1000, 1299))
-
     def test_sizesMakeSense(self) -> None:
         """Sizes must be positive, and the largest request at most the pool; equal is fine."""
         for sizeBytes, largestBytes in [(0, None), (-1, None), (10, 0), (10, -1), (10, 11)]:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import IO, Any, ClassVar, Self
 from urllib.request import urlopen
 
 from tests.kit.certificates import Certificates, makeCertificates
@@ -166,6 +166,12 @@ class ServerProcess:
     def kill(self) -> None:
         """End it with no chance to do anything about it."""
         self._end(signal.SIGKILL)
+
+    def startedFor(self, case: Any) -> Self:
+        """Start it, have it removed when a test ends, and return it."""
+        case.addCleanup(self.remove)
+        self.start()
+        return self
 
     def remove(self) -> None:
         """Leave nothing of it behind."""

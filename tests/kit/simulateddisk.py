@@ -506,6 +506,16 @@ class SimulatedFile:
             raise error
 
 
+class FreeLock:
+    """In the place of the lock of a directory: nobody else is there."""
+
+    def __init__(self, path: str) -> None:
+        pass
+
+    def release(self) -> None:
+        """Do nothing."""
+
+
 class SteppedThreads:
     """
     Threads that do what they are told to, one operation of a disk after another.

@@ -29,8 +29,7 @@ from admission.kafka.serving.options import Listener
 from admission.kafka.storage.itable import LogRefusal
 from admission_plugins.bounded import Ledger
 from tests.kit.logfixture import storageError
-from tests.kit.powerhistory import FreeLock
-from tests.kit.simulateddisk import PowerLost, SimulatedDisk
+from tests.kit.simulateddisk import FreeLock, PowerLost, SimulatedDisk
 
 from .clients import Administrator, Client, Consumer, Member, Producer
 from .history import ALL, History

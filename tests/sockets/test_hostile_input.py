@@ -197,27 +197,6 @@ class RefusedTests(HostileCases):
             self.assertRefused(ATTACKS[name], tlsContext())
         self.assertUndisturbed()
 
-    def test_longNames(self) -> None:
-        """The longest name that fits into a request is answered, although the answer quotes it."""
-        name = "\N{SNOWMAN}" * 10_900
-        broken = {"index": 0, "records": b"nonsense"}
-        for request in (
-            requestOf("Metadata", 1, topics=[{"name": name}]),
-            requestOf("CreateTopics", 2, topics=[{"name": name, "num_partitions": 1, "replication_factor": 1}]),
-            requestOf("CreateTopics", 7, topics=[{"name": name, "num_partitions": 1, "replication_factor": 1}]),
-            requestOf("DeleteTopics", 3, topic_names=[name]),
-            requestOf("DeleteTopics", 5, topic_names=[name]),
-            requestOf("CreatePartitions", 1, topics=[{"name": name, "count": 2}]),
-            requestOf("DescribeConfigs", 1, resources=[{"resource_type": 2, "resource_name": name}]),
-            requestOf("DescribeConfigs", 1, resources=[{"resource_type": 9, "resource_name": name}]),
-            requestOf("IncrementalAlterConfigs", 0, resources=[{"resource_type": 2, "resource_name": name}]),
-            requestOf("FindCoordinator", 2, key=name),
-            requestOf("Produce", 8, acks=-1, topic_data=[{"name": name, "partition_data": [broken]}]),
-        ):
-            with RawClient(self.broker.port) as client:
-                self.assertIsNotNone(client.ask(request))
-        self.assertUndisturbed()
-
     def test_pipelinedHalfBad(self) -> None:
         """
         Of many requests sent at once each gets its own answer, in order, the

@@ -229,9 +229,7 @@ class LoginTests(AdmissionCommandTestCase):
         wrong.write_text("sesame\n")
         for user in ("alice", "bob"):
             self.succeed(f"users set --password-stdin --iterations 4096 {users} {user}", "open sesame\n")
-        broker = BrokerProcess("--auth", f"scram:{users}", "--set", "super.users=User:alice")
-        self.addCleanup(broker.remove)
-        broker.start()
+        broker = BrokerProcess("--auth", f"scram:{users}", "--set", "super.users=User:alice").startedFor(self)
         place = f"quotas set --broker {broker.address}"
         self.succeed(f"{place} --login alice --password-file {right} --user bob producer_byte_rate=1M")
         broker.waitForLog("alice at 127.0.0.1 changed producer_byte_rate of user 'bob'")
@@ -262,9 +260,7 @@ class DataTests(AdmissionCommandTestCase):
 
     def test_backup(self) -> None:
         """A broker that runs is backed up and goes on, and another goes on with what is restored."""
-        broker = BrokerProcess()
-        self.addCleanup(broker.remove)
-        broker.start()
+        broker = BrokerProcess().startedFor(self)
         directory = Path(broker.dataPath).parent
         backup, restored = directory / "backup", directory / "restored"
         batch = encodeBatch([Record(value=b"kept")])

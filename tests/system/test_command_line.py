@@ -150,9 +150,7 @@ class TwistTests(SynchronousTestCase):
         """C{twist admission} serves and ends as C{twistd admission} does, with settings from a file."""
         config = Path(self.mktemp())
         config.write_text("# a comment\nnum.partitions = 7\nlog.retention.hours = 1\n")
-        broker = TwistBroker("--config", str(config.absolute()))
-        self.addCleanup(broker.remove)
-        broker.start()
+        broker = TwistBroker("--config", str(config.absolute())).startedFor(self)
         with closing(RawClient(broker.port)) as raw:
             raw.createTopic("topic")
             self.assertEqual([len(topic.partitions) for topic in raw.allTopics()], [7])

@@ -195,9 +195,7 @@ class ServerTests(SynchronousTestCase):
         """While the broker runs its ports are in use by itself, and its recording stays as it is."""
         recording = self.directory / "recording"
         export = ("--export", f"spark:{recording}")
-        broker = BrokerProcess(*export)
-        self.addCleanup(broker.remove)
-        broker.start()
+        broker = BrokerProcess(*export).startedFor(self)
         options: Any = brokerOptions()
         options.parseOptions(["--listen", endpoint(broker.port), "--data", broker.dataPath, *export])
         found = dict(examine(checksFor(options)))

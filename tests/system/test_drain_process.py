@@ -29,10 +29,7 @@ class StoppingTestCase(SynchronousTestCase):
 
     def start(self, *options: str) -> BrokerProcess:
         """Start it; nothing of it is left when the test ends."""
-        broker = BrokerProcess(*options)
-        self.addCleanup(broker.remove)
-        broker.start()
-        return broker
+        return BrokerProcess(*options).startedFor(self)
 
     def assertStopped(self, broker: BrokerProcess) -> None:
         """It has ended in order."""

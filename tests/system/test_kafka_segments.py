@@ -44,9 +44,7 @@ class DumpTests(SynchronousTestCase):
         that were stamped on arrival and of those written after a kill -9, which have the next leader epoch.
         """
         classPath()
-        broker = BrokerProcess("--set", "log.segment.bytes=100KiB")
-        self.addCleanup(broker.remove)
-        broker.start()
+        broker = BrokerProcess("--set", "log.segment.bytes=100KiB").startedFor(self)
         admin = AdminClient({"bootstrap.servers": broker.address})
         topics = [NewTopic("kept", 2, 1), NewTopic("stamped", 2, 1, config={"message.timestamp.type": "LogAppendTime"})]
         for created in admin.create_topics(topics).values():

@@ -36,9 +36,7 @@ class BrokerTests(SynchronousTestCase):
         self.directory = Path(self.mktemp()).absolute()
         self.broker = BrokerProcess(
             "--status", f"tcp:{self.statusPort}:interface=127.0.0.1", "--profile-memory", f"1s:{self.directory}"
-        )
-        self.addCleanup(self.broker.remove)
-        self.broker.start()
+        ).startedFor(self)
 
     def ask(self) -> dict[str, Any]:
         with urlopen(f"{self.status}/memory", timeout=PATIENCE_SECONDS) as response:

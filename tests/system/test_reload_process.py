@@ -37,9 +37,7 @@ class ReloadTests(SynchronousTestCase):
 
     def test_reload(self) -> None:
         """What a client may send is what the file says, and a mistake in the file changes nothing."""
-        broker = BrokerProcess("--config", str(self.path))
-        self.addCleanup(broker.remove)
-        broker.start()
+        broker = BrokerProcess("--config", str(self.path)).startedFor(self)
         self.assertIsNone(self.produce(broker, 1_500_000))
         for text, words, refusal in (
             ("message.max.bytes=1MiB", "message.max.bytes was 2097152 and is 1048576", "MSG_SIZE_TOO_LARGE"),

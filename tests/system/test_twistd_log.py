@@ -19,9 +19,7 @@ class TwistdLogTests(SynchronousTestCase):
 
     def test_json(self) -> None:
         """Each line is an object, and one for a client's nonsense has its address and the reason."""
-        broker = BrokerProcess("--log-format", "json")
-        self.addCleanup(broker.remove)
-        broker.start()
+        broker = BrokerProcess("--log-format", "json").startedFor(self)
         with RawClient(broker.port) as client:
             client.sendBytes(b"\xff" * 8)
             self.assertTrue(client.isClosedByPeer())

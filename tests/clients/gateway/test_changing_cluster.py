@@ -30,10 +30,7 @@ class ChangingClusterTests(GatewayTestCase):
 
     def makeGateway(self) -> GatewayProcess:
         """One that nobody else has."""
-        gateway = GatewayProcess(self.cluster.bootstrap, *self.gatewayOptions)
-        self.addCleanup(gateway.remove)
-        gateway.start()
-        return gateway
+        return GatewayProcess(self.cluster.bootstrap, *self.gatewayOptions).startedFor(self)
 
     def test_change(self) -> None:
         """

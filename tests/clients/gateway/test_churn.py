@@ -111,15 +111,12 @@ class ChurnTests(GatewayTestCase):
     def makeGateway(self) -> MeasuredGateway:
         """With TLS as well, and all kinds of limits, none of which is reached."""
         self.tlsPort = freePort(count=NODES + 2)
-        gateway = MeasuredGateway(
+        return MeasuredGateway(
             self.cluster.bootstrap,
             *("--listen", tlsEndpoint(self.tlsPort), "--quota", "client-bytes:produce=1G:fetch=1G"),
             *("--quota", "producer-ids:rate=100000", "--quota", "request-time:percent=100"),
             *("--quota", "connections:perSecond=10000"),
-        )
-        self.addCleanup(gateway.remove)
-        gateway.start()
-        return gateway
+        ).startedFor(self)
 
     def test_flat(self) -> None:
         """

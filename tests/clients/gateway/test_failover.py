@@ -70,10 +70,7 @@ class GatewayEndTests(GatewayTestCase):
 
     def makeGateway(self) -> GatewayProcess:
         """One of its own."""
-        gateway = GatewayProcess(self.cluster.bootstrap, *self.gatewayOptions)
-        self.addCleanup(gateway.remove)
-        gateway.start()
-        return gateway
+        return GatewayProcess(self.cluster.bootstrap, *self.gatewayOptions).startedFor(self)
 
     def disturb(self, isKilled: bool) -> None:
         """End it under load, and start it again."""

@@ -75,17 +75,14 @@ class LoginTests(SynchronousTestCase):
         trusted.mkdir()
         shutil.copy(authority, trusted / "authority.pem")
         servers = [f"tls:{address}:trustRoots={trusted}" for address in self.cluster.bootstrap.split(",")]
-        gateway = GatewayProcess(
+        return GatewayProcess(
             servers[0],
             *(f"--upstream={each}" for each in servers[1:]),
             *("--listen", tlsEndpoint(self.port)),
             *("--upstream-login", f"SCRAM-SHA-256:{USER}:{self.password}", "--require-login"),
             *("--quota", "client-bytes", f"--set=super.users=User:{USER}"),
             *("--status", endpoint(self.statusPort)),
-        )
-        self.addCleanup(gateway.remove)
-        gateway.start()
-        return gateway
+        ).startedFor(self)
 
     def settings(self, mechanism: str, password: str = PASSWORD) -> dict[str, Any]:
         """How a client logs in."""

@@ -75,7 +75,4 @@ class ManyProducersTests(GatewayTestCase):
 
     def makeGateway(self) -> GatewayProcess:
         """One of its own, which has not taken memory for others."""
-        gateway = GatewayProcess(self.cluster.bootstrap, *self.gatewayOptions)
-        self.addCleanup(gateway.remove)
-        gateway.start()
-        return gateway
+        return GatewayProcess(self.cluster.bootstrap, *self.gatewayOptions).startedFor(self)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import struct
 from dataclasses import replace
 from typing import Any
 
 from kio.index import load_response_schema
 
 from admission.kafka.wire.relayedapis import RELAYED_BY_KEY
-from admission.kafka.wire.versions import API_VERSIONS, PRODUCE
-from tests.clients.gateway.gatewaycases import IS_DIRECT, Connection, GatewayTestCase
+from admission.kafka.wire.versions import API_VERSIONS
+from tests.clients.gateway.gatewaycases import IS_DIRECT, GatewayTestCase
 from tests.clients.gateway.gatewayclients import consume, produce
-from tests.kit.brokerfixture import encode, framed, readResponse, requestOf
+from tests.kit.brokerfixture import encode, framed, readResponse
 from tests.kit.gatewayprocess import GatewayProcess
 from tests.kit.recordingproxy import RecordingProxy
 
@@ -57,35 +56,7 @@ class NewerTests(GatewayTestCase):
         """One before such a cluster."""
         self.nodes = NewerNodes([self.cluster.address(nodeId) for nodeId in self.cluster.nodeIds], [])
         self.addCleanup(self.nodes.stop)
-        gateway = GatewayProcess(self.nodes.of(self.cluster.bootstrap))
-        self.addCleanup(gateway.remove)
-        gateway.start()
-        return gateway
-
-    def test_highestKnown(self) -> None:
-        """
-        Clients are told the highest versions that the gateway knows, and of no other API.  One that asks in a later
-        version is told which to ask in.
-        """
-        ask = requestOf("ApiVersions", 3, client_software_name="test", client_software_version="1")
-        with Connection(self.nodes.of(self.cluster.address(1))) as connection:
-            _, newer = connection.ask(ask)
-        told = {each.api_key: each.max_version for each in newer.api_keys}
-        self.assertIn(FUTURE_API, told)
-        self.assertGreater(told[PRODUCE], RELAYED_BY_KEY[PRODUCE].maxVersion)
-        with Connection(self.nodeAddress(1)) as connection:
-            connection.socket.sendall(framed(struct.pack(">hhihB", API_VERSIONS, 99, 7, -1, 0)))
-            correlationId, errorCode, count, apiKey, _, maxVersion = struct.unpack_from(">ihihhh", connection.receive())
-            self.assertEqual((correlationId, errorCode, count, apiKey), (7, UNSUPPORTED_VERSION, 1, API_VERSIONS))
-            self.assertGreaterEqual(maxVersion, 3)
-            _, answer = connection.ask(ask)
-        known = {each.api_key: each.max_version for each in answer.api_keys}
-        self.assertLessEqual(set(known), set(RELAYED_BY_KEY))
-        later = [apiKey for apiKey in known if told[apiKey] > RELAYED_BY_KEY[apiKey].maxVersion]
-        self.assertIn(PRODUCE, later)
-        self.assertEqual(
-            {apiKey: known[apiKey] for apiKey in later}, {apiKey: RELAYED_BY_KEY[apiKey].maxVersion for apiKey in later}
-        )
+        return GatewayProcess(self.nodes.of(self.cluster.bootstrap)).startedFor(self)
 
     def test_client(self) -> None:
         """A real client works."""

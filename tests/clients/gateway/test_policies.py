@@ -11,7 +11,6 @@ import tempfile
 import time
 from collections.abc import Iterable
 from typing import Any
-from urllib.error import HTTPError
 from urllib.request import urlopen
 
 from confluent_kafka import Consumer, Producer
@@ -40,14 +39,11 @@ class PolicyTestCase(GatewayTestCase):
         self.statusPort = freePort()
         self.directory = tempfile.mkdtemp(prefix="admission-recording-")
         self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
-        gateway = GatewayProcess(
+        return GatewayProcess(
             self.cluster.bootstrap,
             *self.gatewayOptions,
             *("--status", endpoint(self.statusPort), "--export", f"spark:{self.directory}"),
-        )
-        self.addCleanup(gateway.remove)
-        gateway.start()
-        return gateway
+        ).startedFor(self)
 
     def status(self) -> Any:
         """What the page shows."""
@@ -162,45 +158,3 @@ class ShadowTests(PolicyTestCase):
             self.assertEqual(each.meanErrorMs, 0.0)
         throttling = {each.candidate for each in judged if each.throttled > 10}
         self.assertLessEqual({"recorded client-bytes", "recorded client-bytes-#2"}, throttling)
-
-
-class OtherThrottleTests(PolicyTestCase):
-    """The cluster has limits of its own."""
-
-    gatewayOptions = ("--quota", f"client-bytes:produce={100 * BYTES_PER_SECOND}")
-
-    def test_nodesThrottle(self) -> None:
-        """A client is told the longer delay, which is the node's here, and the page says who wanted it."""
-        self.cluster.createTopic(self.topic, 1)
-        node = self.cluster.address(1)
-        limit = ("--broker", node, "--client-id", "test")
-        self.admission("quotas", "set", *limit, "producer_byte_rate=10k")
-        self.addCleanup(self.admission, "quotas", "remove", *limit, "producer_byte_rate")
-        batch = batchOf(bytes(150_000), timestampMs=int(time.time() * 1000))
-        data = [{"name": self.topic, "partition_data": [{"index": 0, "records": batch}]}]
-        request = requestOf("Produce", 9, acks=1, timeout=30_000, topic_data=data)
-        with Connection(self.nodeAddress(self.cluster.leaders(self.topic)[0])) as connection:
-            waits = [connection.ask(request)[1].throttle_time.total_seconds() for _ in range(2)]
-        self.assertGreater(max(waits), 1.0)
-        self.assertGreater(self.throttledBy("theirs"), 0)
-        self.assertEqual(self.throttledBy("ours"), 0)
-
-
-class NodeIdTests(PolicyTestCase):
-    """A cluster has more nodes than the gateway has ports."""
-
-    gatewayOptions = ("--node-ids", "0-2")
-
-    def test_outside(self) -> None:
-        """The log and the health say so in a sentence, and the other nodes are served."""
-        self.gateway.waitForLog("node 3 of the cluster has no port here")
-        with self.assertRaises(HTTPError) as raised:
-            urlopen(f"http://127.0.0.1:{self.statusPort}/healthz", timeout=PATIENCE_SECONDS)
-        self.assertIn("node 3 of the cluster has no port here", raised.exception.read().decode())
-        self.cluster.createTopic(self.topic, replicas=[[1], [2]], min_insync_replicas=1)
-        producer = Producer({"bootstrap.servers": self.address, "acks": 1, "log_level": 0})
-        failed: list[Any] = []
-        for partition in (0, 1):
-            producer.produce(self.topic, b"value", partition=partition, on_delivery=lambda e, _: e and failed.append(e))
-        self.assertEqual(producer.flush(PATIENCE_SECONDS), 0)
-        self.assertEqual(failed, [])

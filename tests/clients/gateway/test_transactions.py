@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from confluent_kafka import Producer
-from kio.index import load_request_schema
 
-from tests.clients.gateway.gatewaycases import Connection, GatewayTestCase
+from tests.clients.gateway.gatewaycases import GatewayTestCase
 from tests.clients.gateway.gatewayclients import consume, produce, tool
 from tests.kit.attack import sized
-from tests.kit.brokerfixture import build
 from tests.kit.brokerprocess import PATIENCE_SECONDS
 
 RECORDS = sized(1000, 10_000)
@@ -62,18 +58,3 @@ class TransactionTests(GatewayTestCase):
     def consumed(self, count: int) -> list[bytes]:
         """What a client that wants only what was committed gets, which is librdkafka's default."""
         return sorted(consume("confluent", self.address, self.topic, count))
-
-    def test_features(self) -> None:
-        """Clients are told all features of the cluster, without which Kafka's own would use transactions otherwise."""
-
-        def features(address: str) -> dict[str, Any]:
-            request = build(
-                load_request_schema(18, 3), {"client_software_name": "tests", "client_software_version": "1"}
-            )
-            with Connection(address) as connection:
-                _, answer = connection.ask(request)
-            return {each.name: each.max_version_level for each in answer.finalized_features}
-
-        told = features(self.address.split(",")[0])
-        self.assertEqual(told, features(self.cluster.address(1)))
-        self.assertEqual(told["transaction.version"], 2)

@@ -6,9 +6,8 @@ import time
 
 from confluent_kafka import Producer
 
-from tests.clients.gateway.gatewaycases import Connection, GatewayTestCase
+from tests.clients.gateway.gatewaycases import GatewayTestCase
 from tests.kit.attack import sized
-from tests.kit.brokerfixture import batchOf, requestFrame, requestOf
 from tests.kit.brokerprocess import PATIENCE_SECONDS, until
 
 RECORDS = sized(10_000, 100_000)
@@ -43,20 +42,3 @@ class UnacknowledgedTests(GatewayTestCase):
         self.assertEqual(producer.flush(PATIENCE_SECONDS), 0)
         self.assertIn(self.topic, producer.list_topics(self.topic, PATIENCE_SECONDS).topics)
         self.assertArrived(RECORDS)
-
-    def test_inStep(self) -> None:
-        """On one connection, responses to other requests in between come in order, and all of them."""
-        leader = self.cluster.leaders(self.topic)[0]
-        metadata = requestOf("Metadata", 12, topics=[{"topic_id": None, "name": self.topic}])
-        with Connection(self.nodeAddress(leader)) as connection:
-            for first in range(0, RECORDS // 10, AT_ONCE):
-                for number in range(first, first + AT_ONCE):
-                    batch = batchOf(b"%d" % number, timestampMs=int(time.time() * 1000))
-                    data = {"name": self.topic, "partition_data": [{"index": 0, "records": batch}]}
-                    # An id that no other request has.
-                    request = requestOf("Produce", 9, acks=0, timeout=30_000, topic_data=[data])
-                    connection.socket.sendall(requestFrame(request, -1))
-                    if number % 10 == 9:
-                        _, answer = connection.ask(metadata)
-                        self.assertEqual(answer.topics[0].name, self.topic)
-        self.assertArrived(RECORDS // 10)

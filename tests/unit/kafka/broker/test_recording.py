@@ -335,8 +335,7 @@ class ServedTests(RecordedTestCase):
         self.topic()
         self.limit()
         self.policy.delays["Produce"] = 2.5
-        client = self.connect()
-        client.produce("events", batchOf(b"a"))
+        self.connect().produce("events", batchOf(b"a"))
         event = self.request()
         self.assertDecision(event, THROTTLE, OVER_QUOTA, "strict")
         self.assertEqual((event.policyDelaysSeconds, event.throttleTimeMs), ((9.0, 2.5), 2500))
@@ -347,8 +346,7 @@ class ServedTests(RecordedTestCase):
         self.limit()
         self.policy.budgets["Fetch"] = 0
         self.policy.delays["Fetch"] = 1.0
-        client = self.connect()
-        client.ask("Fetch", 12, **fetchFields(events, 0))
+        self.connect().ask("Fetch", 12, **fetchFields(events, 0))
         self.assertEqual(self.policy.recorded[-1][1], NOTHING)
         event = self.request("Fetch")
         self.assertDecision(event, THROTTLE, OVER_QUOTA, "strict")
@@ -360,8 +358,7 @@ class ServedTests(RecordedTestCase):
         self.topic()
         self.limit()
         self.policy.delays["Produce"] = 1.0
-        client = self.connect()
-        client.send("Produce", 9, answered=False, **produceFields("events", batchOf(b"a"), acks=0))
+        self.connect().send("Produce", 9, answered=False, **produceFields("events", batchOf(b"a"), acks=0))
         event = self.request()
         self.assertDecision(event, THROTTLE, OVER_QUOTA, "strict")
         self.assertEqual((event.throttleTimeMs, event.responseBytes), (0, 0))
@@ -371,8 +368,7 @@ class ServedTests(RecordedTestCase):
         self.topic()
         self.limit()
         self.policy.delays["Produce"] = 2.0
-        client = self.connect()
-        client.send("Produce", 5, **produceFields("events", batchOf(b"a")))
+        self.connect().send("Produce", 5, **produceFields("events", batchOf(b"a")))
         self.assertEqual(self.requests()[1:], [])
         self.clock.advance(2.5)
         event = self.request()
@@ -381,8 +377,7 @@ class ServedTests(RecordedTestCase):
     def test_parked(self) -> None:
         """Waiting in the purgatory is neither work nor holding memory."""
         events = self.topic()
-        client = self.connect()
-        client.send("Fetch", 12, **fetchFields(events, 0, maxWaitMs=5000))
+        self.connect().send("Fetch", 12, **fetchFields(events, 0, maxWaitMs=5000))
         self.clock.advance(3.0)
         self.assertEqual(self.requests(), [])
         self.store(events.partitions[0], b"a")
@@ -390,34 +385,6 @@ class ServedTests(RecordedTestCase):
         self.assertDecision(event, ADMIT, None)
         self.assertEqual((event.purgatoryWaitSeconds, event.serviceSeconds, event.poolHoldSeconds), (3.0, 0.0, 0.0))
         self.assertEqual(event.sentSeconds, 3.0)
-
-    def test_behindParked(self) -> None:
-        """Requests that were sent behind one that is parked are read from within its answer, and are others."""
-        events = self.topic()
-        client = self.connect()
-        client.sendBytes(
-            client.frame(requestOf("Fetch", 12, **fetchFields(events, 0, maxWaitMs=5000)))
-            + client.frame(requestOf("ListGroups", 3))
-            + client.frame(requestOf("Metadata", 9))
-        )
-        self.clock.advance(1.0)
-        self.store(events.partitions[0], b"a")
-        self.assertEqual(client.waiting(), 3)
-        self.assertEqual(
-            [(event.kind, event.correlationId, event.arrivedSeconds, event.inFlight) for event in self.requests()],
-            [("Fetch", 1, 0.0, 1), ("ListGroups", 2, 1.0, 1), ("Metadata", 3, 1.0, 1)],
-        )
-
-    def test_pipelined(self) -> None:
-        """Requests that wait for their commit are in flight together, and are recorded in their order."""
-        self.topic()
-        client = self.connect()
-        client.transport.peerSends(b"".join(self.produceBytes(client, b"%d" % number) for number in range(4)))
-        self.clock.advance(0)
-        self.assertEqual(
-            [(each.correlationId, each.inFlight) for each in self.requests()], [(1, 1), (2, 2), (3, 3), (4, 4)]
-        )
-        self.assertEqual(client.waiting(), 4)
 
     def test_putOff(self) -> None:
         """A request that waits, whole, for those before it is queued, and holds its memory."""
@@ -536,6 +503,8 @@ class RefusedTests(RecordedTestCase):
             self.assertEqual(event.traits == UNKNOWN, kind is None)
             closing = self.connections()[-1]
             self.assertEqual((closing.state, closing.reason, closing.requestCount), (CLOSED, reason, 1))
+        # Not a byte has ever been taken for a frame.
+        self.assertEqual(self.pool.peakFrameBytes, 0)
 
     def test_malformed(self) -> None:
         """So is a request that makes no sense, or is of a version that is not served."""
@@ -547,9 +516,12 @@ class RefusedTests(RecordedTestCase):
             (metadata[:9], "Metadata", "a request of N bytes ends within its header"),
             (metadata[:-1], "Metadata", "Metadata vN ends before its fields do"),
             (produce[:-1], "Produce", "a Produce request ends before its fields do"),
+            (produce + b"\0", "Produce", "N bytes are left over behind a Produce request"),
         ]:
             self.exporter.events.clear()
-            self.connect().sendBytes(framed(body))
+            client = self.connect()
+            client.sendBytes(framed(body))
+            self.assertTrue(client.isClosed)
             event = self.request()
             self.assertDecision(event, REJECT, unreadable + words)
             self.assertEqual((event.kind, event.requestBytes), (kind, len(body)))
@@ -906,8 +878,7 @@ class ConnectionTests(RecordedTestCase):
         ]:
             self.exporter.events.clear()
             self.policy.decision, self.policy.delays[CONNECTION] = decision, delaySeconds
-            client = self.connect()
-            client.disconnect()
+            self.connect().disconnect()
             opened, event, closed = self.exporter.events
             self.assertEqual((opened.state, event.kind, closed.state), (OPENED, CONNECTION, CLOSED))
             self.assertEqual((event.connectionId, event.principal), (opened.connectionId, ANONYMOUS))
@@ -918,11 +889,6 @@ class ConnectionTests(RecordedTestCase):
             self.assertEqual((event.requestBytes, event.serviceSeconds, event.poolHoldSeconds), (0, 0.0, 0.0))
             self.assertEqual((event.apiKey, closed.requestCount), (UNKNOWN, 0))
         self.assertEqual(event.throttleTimeMs, 0)
-
-    def test_notPutToThePolicies(self) -> None:
-        """While nobody limits anybody there is no such event."""
-        self.connect()
-        self.assertEqual(self.requests(), [])
 
 
 class KnownProducerTests(RecordedTestCase):
@@ -1014,8 +980,7 @@ class MomentTests(RecordedTestCase):
 
     def test_doesNotGoBack(self) -> None:
         """It does not go back, from when a connection is opened."""
-        client = self.connect()
-        client.ask("ListGroups", 3)
+        self.connect().ask("ListGroups", 3)
         self.assertEqual(self.timed.moments, sorted(self.timed.moments))
         self.assertGreaterEqual(len(self.timed.moments), 4)
 

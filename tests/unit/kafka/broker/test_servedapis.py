@@ -152,13 +152,16 @@ class EveryVersionTests(BrokerTestCase):
         topicNames = [{"name": name, "num_partitions": 1, "replication_factor": 1, "count": 1}]
         resources = [{"resource_type": 9, "resource_name": name, "configs": [{"name": name}]}]
         answers = [
+            client.ask("Metadata", 1, topics=topicNames).topics[0],
             client.ask("CreateTopics", 4, topics=topicNames).topics[0],
+            client.ask("DeleteTopics", 3, topic_names=[name]).responses[0],
             client.ask("CreatePartitions", 1, topics=topicNames).results[0],
             client.ask("DescribeConfigs", 3, resources=resources).results[0],
             client.ask("IncrementalAlterConfigs", 0, resources=resources).responses[0],
             client.ask("Produce", 8, **produceFields(name, batchOf(b"1"))).responses[0].partition_responses[0],
         ]
         self.assertNotIn(ErrorCode.none, codes(answers))
+        client.ask("FindCoordinator", 2, key=name)
         self.assertFalse(client.isClosed)
 
     def test_documented(self) -> None:

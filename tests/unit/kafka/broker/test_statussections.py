@@ -170,8 +170,7 @@ class DocumentTests(BrokerStatusTestCase):
 
     def test_sensors(self) -> None:
         """What no other sensor tells is published."""
-        client = self.connect()
-        self.overdraw(client)
+        self.overdraw(self.connect())
         self.clock.advance(KEPT_SECONDS)
         for name, value in (
             ("ConnectionsRefused", 0),
@@ -191,8 +190,7 @@ class ClientsTests(BrokerStatusTestCase):
 
     def test_throttled(self) -> None:
         """A client over its quota is shown with how much of it is used, and for a while after."""
-        client = self.connect()
-        self.overdraw(client, 21.0)
+        self.overdraw(self.connect(), 21.0)
         seen = self.look()
         (row,) = seen["throttled"]["clients"]
         self.assertEqual((row["user"], row["clientId"], row["ip"]), ("ANONYMOUS", "test", "192.0.2.1"))

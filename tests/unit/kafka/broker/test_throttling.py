@@ -240,8 +240,7 @@ class FetchTests(ThrottlingTestCase):
     def test_capsTheWait(self) -> None:
         """A fetch does not wait for more than it may get."""
         self.policy.budgets["Fetch"] = self.batchBytes
-        client = self.connect()
-        [partition] = client.fetch(self.events, 0, minBytes=10 * self.batchBytes, maxWaitMs=60_000)
+        [partition] = self.connect().fetch(self.events, 0, minBytes=10 * self.batchBytes, maxWaitMs=60_000)
         self.assertEqual(len(partition.records), self.batchBytes)
 
     def test_recorded(self) -> None:
@@ -352,19 +351,6 @@ class OthersTests(ThrottlingTestCase):
         self.assertEqual(client.ask("Metadata", 9, topics=None).throttle_time.total_seconds(), 3.0)
         self.clock.advance(3.0)
         self.assertEqual(stranger.ask("Metadata", 9, topics=None).throttle_time.total_seconds(), 10.0)
-
-    def test_laterDelayHolds(self) -> None:
-        """Of two delays the one that ends later holds."""
-        protocol = self.connect().protocol
-        protocol.throttle(2.0)
-        protocol.throttle(1.0)
-        self.clock.advance(1.5)
-        self.assertIn(Pause.THROTTLED, protocol.pauses.reasons)
-        protocol.throttle(1.0)
-        self.clock.advance(0.6)
-        self.assertIn(Pause.THROTTLED, protocol.pauses.reasons)
-        self.clock.advance(0.5)
-        self.assertEqual(protocol.pauses.reasons, {})
 
     def test_delayAfterDebt(self) -> None:
         """A request that had to wait for its client's debt is charged, too: the next one waits for that."""

@@ -19,7 +19,7 @@ from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from admission.kafka.client.consumer import Consumer
+from admission.kafka.client.consumer import Consumer, ignore
 from admission.kafka.client.consumersettings import ConsumerSettings
 from admission.kafka.client.subscriptionstate import TopicPartition
 from admission.kafka.wire.batches import Record, encodeBatch
@@ -414,9 +414,7 @@ class ClientTestCase(SynchronousTestCase):
 
     def _stop(self) -> None:
         for consumer in self.consumers:
-            closed = consumer.close()
-            self.runFor(60)
-            self.successResultOf(closed)
+            self.result(consumer.close(), 60)
         for broker in self.cluster.brokers.values():
             self.assertEqual(broker.openTransports, [])
             self.assertEqual(broker.failures, [])
@@ -437,6 +435,19 @@ class ClientTestCase(SynchronousTestCase):
                 break
         self.clock.advance(max(end - self.clock.seconds(), 0))
 
+    def after(self, seconds: float, begun: Deferred[Any]) -> Deferred[Any]:
+        """What was begun, when some time has passed."""
+        self.runFor(seconds)
+        return begun
+
+    def result(self, begun: Deferred[Any], withinSeconds: float = 0) -> Any:
+        """What comes of what was begun, in that time."""
+        return self.successResultOf(self.after(withinSeconds, begun))
+
+    def failure(self, begun: Deferred[Any], withinSeconds: float, *kinds: type[Exception]) -> Any:
+        """What it fails with."""
+        return self.failureResultOf(self.after(withinSeconds, begun), *kinds).value
+
     def settings(self, **changes: Any) -> ConsumerSettings:
         """Settings for the cluster."""
         values: dict[str, Any] = {
@@ -453,12 +464,22 @@ class ClientTestCase(SynchronousTestCase):
         self.consumers.append(consumer)
         return consumer
 
+    def subscribed(self, onRevoked: Any = ignore, onAssigned: Any = ignore, **changes: Any) -> Consumer:
+        """A consumer that is to read the topic C{events} as a member of the group."""
+        consumer = self.consumer(**changes)
+        consumer.subscribe(["events"], onRevoked, onAssigned)
+        return consumer
+
+    def assigned(self, *places: TopicPartition, **changes: Any) -> Consumer:
+        """A consumer that is to read C{places}."""
+        consumer = self.consumer(**changes)
+        consumer.assign(places)
+        return consumer
+
     def poll(self, consumer: Consumer, withinSeconds: float = 5) -> list[bytes | None]:
         """
         Poll until there is something.
 
         @return: the values.
         """
-        polling = consumer.poll(withinSeconds)
-        self.runFor(withinSeconds)
-        return [record.value for record in self.successResultOf(polling)]
+        return [record.value for record in self.result(consumer.poll(withinSeconds), withinSeconds)]

@@ -53,14 +53,7 @@ class ClusterTestCase(ClientTestCase):
         self.onRefreshed()
 
     def _close(self, client: Cluster) -> None:
-        closed = client.close()
-        self.runFor(2)
-        self.successResultOf(closed)
-
-    def result(self, deferred: Deferred[Any]) -> Any:
-        """What C{deferred} fires with in this turn."""
-        self.clock.advance(0)
-        return self.successResultOf(deferred)
+        self.result(client.close(), 2)
 
 
 class ClusterTests(ClusterTestCase):

@@ -25,11 +25,8 @@ class PollTests(ClientTestCase):
     def test_subscribed(self) -> None:
         """A member of a group reads what it is assigned, from the beginning if that is asked for."""
         self.cluster.produce("events", b"1", b"2")
-        consumer = self.consumer()
-        consumer.subscribe(["events"])
-        polling = consumer.poll()
-        self.runFor(0)
-        first, second = self.successResultOf(polling)
+        consumer = self.subscribed()
+        first, second = self.result(consumer.poll())
         self.assertEqual((first.topic, first.partition, first.offset, first.value), ("events", 0, 0, b"1"))
         self.assertEqual((second.offset, second.timestampMs, second.key, second.headers), (1, 1000, None, ()))
         self.assertEqual(consumer.assignment, [EVENTS])
@@ -42,29 +39,22 @@ class PollTests(ClientTestCase):
             for name, (oldest, latest) in newest.items():
                 self.broker.versions[name] = (oldest, min(oldest + step, latest))
             self.cluster.produce("events", b"%d" % step)
-            consumer = self.consumer()
-            consumer.subscribe(["events"])
+            consumer = self.subscribed()
             self.assertIn(b"%d" % step, self.poll(consumer), f"{step} versions above the oldest")
-            committed = consumer.commit()
-            self.runFor(0)
-            self.successResultOf(committed)
-            closed = consumer.close()
-            self.runFor(0)
-            self.successResultOf(closed)
+            self.result(consumer.commit())
+            self.result(consumer.close())
 
     def test_maxPollRecords(self) -> None:
         """A poll gives at most C{max.poll.records}; the rest is there already."""
         self.cluster.produce("events", *[b"%d" % number for number in range(7)])
-        consumer = self.consumer(maxPollRecords=3)
-        consumer.assign([EVENTS])
+        consumer = self.assigned(EVENTS, maxPollRecords=3)
         polled = [self.poll(consumer, 1) for _ in range(3)]
         self.assertEqual(polled, [[b"0", b"1", b"2"], [b"3", b"4", b"5"], [b"6"]])
 
     def test_firesLater(self) -> None:
         """Even if there are records, a poll fires in a turn of its own, so that the reactor gets to other things."""
         self.cluster.produce("events", b"1", b"2")
-        consumer = self.consumer(maxPollRecords=1)
-        consumer.assign([EVENTS])
+        consumer = self.assigned(EVENTS, maxPollRecords=1)
         self.poll(consumer)
         polling = consumer.poll()
         self.assertNoResult(polling)
@@ -73,20 +63,14 @@ class PollTests(ClientTestCase):
 
     def test_timeout(self) -> None:
         """With nothing to give a poll fires empty when its time is over."""
-        consumer = self.consumer()
-        consumer.assign([EVENTS])
-        polling = consumer.poll(2.5)
-        self.runFor(2.4)
+        polling = self.after(2.4, self.assigned(EVENTS).poll(2.5))
         self.assertNoResult(polling)
         self.runFor(0.1)
         self.assertEqual(self.successResultOf(polling), [])
 
     def test_waits(self) -> None:
         """Without a time a poll waits for records, however long."""
-        consumer = self.consumer(fetchMaxWaitSeconds=20.0)
-        consumer.assign([EVENTS])
-        polling = consumer.poll()
-        self.runFor(1000)
+        polling = self.after(1000, self.assigned(EVENTS, fetchMaxWaitSeconds=20.0).poll())
         self.assertNoResult(polling)
         self.cluster.produce("events", b"late")
         self.runFor(20)
@@ -127,8 +111,7 @@ class PollTests(ClientTestCase):
     def test_pauseAndSeek(self) -> None:
         """What is paused is not given, even if it was fetched; seeking goes elsewhere."""
         self.cluster.produce("events", b"0", b"1", b"2")
-        consumer = self.consumer(maxPollRecords=1)
-        consumer.assign([EVENTS])
+        consumer = self.assigned(EVENTS, maxPollRecords=1)
         self.assertEqual(self.poll(consumer), [b"0"])
         consumer.pause([EVENTS])
         self.assertEqual(self.poll(consumer), [])
@@ -163,28 +146,19 @@ class ErrorTests(ClientTestCase):
         super().setUp()
         self.cluster.topic("events")
 
-    def failure(self, polling: Deferred[Any], *kinds: type[Exception]) -> Exception:
-        """What a poll fails with."""
-        self.runFor(5)
-        error = self.failureResultOf(polling, *kinds).value
-        assert isinstance(error, Exception)
-        return error
-
     def test_noOffset(self) -> None:
         """With C{auto.offset.reset=none} there is nowhere to begin, until somebody seeks."""
         self.cluster.produce("events", b"1")
-        consumer = self.consumer(autoOffsetReset="none")
-        consumer.assign([EVENTS])
+        consumer = self.assigned(EVENTS, autoOffsetReset="none")
         for _ in range(2):
-            self.assertIn("events-0", str(self.failure(consumer.poll(), NoOffset)))
+            self.assertIn("events-0", str(self.failure(consumer.poll(), 5, NoOffset)))
         consumer.seek(EVENTS, 0)
         self.assertEqual(self.poll(consumer), [b"1"])
 
     def test_latest(self) -> None:
         """With C{auto.offset.reset=latest} only what comes from now on is read."""
         self.cluster.produce("events", b"old")
-        consumer = self.consumer(autoOffsetReset="latest")
-        consumer.assign([EVENTS])
+        consumer = self.assigned(EVENTS, autoOffsetReset="latest")
         self.assertEqual(self.poll(consumer), [])
         self.cluster.produce("events", b"new")
         self.assertEqual(self.poll(consumer), [b"new"])
@@ -192,9 +166,7 @@ class ErrorTests(ClientTestCase):
     def test_forbiddenTopic(self) -> None:
         """A topic that may not be read is an error in words."""
         self.cluster.topicErrors["events"] = ErrorCode.topic_authorization_failed
-        consumer = self.consumer()
-        consumer.subscribe(["events"])
-        error = self.failure(consumer.poll(), BrokerRefused)
+        error = self.failure(self.subscribed().poll(), 5, BrokerRefused)
         self.assertEqual(str(error), "looking for topic 'events' was answered TOPIC_AUTHORIZATION_FAILED (29)")
 
     def test_missingTopic(self) -> None:
@@ -211,10 +183,7 @@ class ErrorTests(ClientTestCase):
         """While no broker is there, a poll waits."""
         self.broker.isDown = True
         self.cluster.produce("events", b"1")
-        consumer = self.consumer()
-        consumer.subscribe(["events"])
-        polling = consumer.poll()
-        self.runFor(100)
+        polling = self.after(100, self.subscribed().poll())
         self.assertNoResult(polling)
         self.broker.isDown = False
         self.runFor(2)
@@ -227,9 +196,8 @@ class ErrorTests(ClientTestCase):
             raise ZeroDivisionError("oops")
 
         self.cluster.produce("events", b"1")
-        consumer = self.consumer()
-        consumer.subscribe(["events"], onAssigned=onAssigned)
-        self.failure(consumer.poll(), ZeroDivisionError)
+        consumer = self.subscribed(onAssigned=onAssigned)
+        self.failure(consumer.poll(), 5, ZeroDivisionError)
         self.assertEqual(self.poll(consumer), [b"1"])
 
 
@@ -274,13 +242,11 @@ class RebalanceTests(ClientTestCase):
     def test_waitsForRevoked(self) -> None:
         """Nothing is joined before the application has finished with what it loses."""
         finished: Deferred[None] = Deferred()
-        consumer = self.consumer()
-        consumer.subscribe(["events"], onRevoked=lambda partitions: finished)
+        consumer = self.subscribed(onRevoked=lambda partitions: finished)
         self.poll(consumer, 1)
         self.rebalance()
         joins = len(self.broker.requests("JoinGroup"))
-        polling = consumer.poll(20)
-        self.runFor(9)
+        polling = self.after(9, consumer.poll(20))
         self.assertEqual(len(self.broker.requests("JoinGroup")), joins)
         self.assertGreaterEqual(len(self.broker.requests("Heartbeat")), 4)
         finished.callback(None)
@@ -295,8 +261,7 @@ class RebalanceTests(ClientTestCase):
         finished: Deferred[None] = Deferred()
         consumer = self.consumer(autoOffsetReset="none")
         consumer.subscribe(["events"], onAssigned=lambda partitions: finished)
-        polling = consumer.poll(20)
-        self.runFor(9)
+        polling = self.after(9, consumer.poll(20))
         self.assertEqual(self.broker.requests("OffsetFetch") + self.broker.requests("Fetch"), [])
         for partition in consumer.assignment:
             consumer.seek(partition, 1 if partition == EVENTS else 0)
@@ -321,8 +286,7 @@ class RebalanceTests(ClientTestCase):
             self.rebalance()
             self.poll(consumer, 1)
             self.assertEqual(self.cluster.committed[EVENTS], 2)
-            consumer.close()
-            self.runFor(1)
+            self.result(consumer.close(), 1)
 
     def test_newSubscription(self) -> None:
         """Another subscription is joined at the next poll."""
@@ -367,31 +331,25 @@ class CloseTests(ClientTestCase):
         consumer = self.consumer(autoCommit=True)
         consumer.subscribe(["events"], onRevoked=lambda _: told.append(dict(self.cluster.committed)))
         self.poll(consumer, 1)
-        closed = consumer.close()
-        self.runFor(0)
-        self.successResultOf(closed)
+        self.result(consumer.close())
         self.assertEqual(told, [{EVENTS: 1}])
         (left,) = self.broker.requests("LeaveGroup")
         self.assertEqual(left.members[0].member_id, "member-1")
 
     def test_withoutCommit(self) -> None:
         """If asked to, closing commits nothing."""
-        consumer = self.consumer(autoCommit=True)
-        consumer.subscribe(["events"])
+        consumer = self.subscribed(autoCommit=True)
         self.poll(consumer, 1)
-        consumer.close(commit=False)
-        self.runFor(1)
+        self.result(consumer.close(commit=False), 1)
         self.assertEqual(self.cluster.committed, {})
         self.assertEqual(len(self.broker.requests("LeaveGroup")), 1)
 
     def test_assigned(self) -> None:
         """Partitions assigned by hand are committed as well, by nobody in particular: such a consumer is no member."""
-        consumer = self.consumer(autoCommit=True)
-        consumer.assign([EVENTS])
+        consumer = self.assigned(EVENTS, autoCommit=True)
         self.poll(consumer, 60)
         self.assertEqual(self.broker.requests("JoinGroup") + self.broker.requests("Heartbeat"), [])
-        consumer.close()
-        self.runFor(1)
+        self.result(consumer.close(), 1)
         (commit,) = self.broker.requests("OffsetCommit")
         self.assertEqual((commit.generation_id_or_member_epoch, commit.member_id), (-1, ""))
         self.assertEqual(consumer.assignment, [])
@@ -399,8 +357,7 @@ class CloseTests(ClientTestCase):
 
     def test_poll(self) -> None:
         """A poll that waits fails, and so does every later one; closing twice is closing once."""
-        consumer = self.consumer()
-        consumer.subscribe(["events"])
+        consumer = self.subscribed()
         polling = consumer.poll()
         first, second = consumer.close(), consumer.close()
         self.failureResultOf(polling, ConsumerClosed)
@@ -417,10 +374,8 @@ class CloseTests(ClientTestCase):
         self.broker.answers["JoinGroup"] = lambda request: (
             None if request.member_id else self.cluster.joinGroup(request)
         )
-        consumer = self.consumer()
-        consumer.subscribe(["events"])
-        polling = consumer.poll()
-        self.runFor(1)
+        consumer = self.subscribed()
+        polling = self.after(1, consumer.poll())
         closed = consumer.close()
         self.failureResultOf(polling, ConsumerClosed)
         self.runFor(1)
@@ -438,13 +393,11 @@ class CloseTests(ClientTestCase):
             told.append(partitions)
             return Deferred()
 
-        consumer = self.consumer()
-        consumer.subscribe(["events"], onRevoked=onRevoked)
+        consumer = self.subscribed(onRevoked=onRevoked)
         self.poll(consumer, 1)
         self.broker.answers["Heartbeat"] = errorAnswer(ErrorCode.rebalance_in_progress)
         self.runFor(3)
-        polling = consumer.poll()
-        self.runFor(1)
+        polling = self.after(1, consumer.poll())
         closed = consumer.close()
         self.failureResultOf(polling, ConsumerClosed)
         self.runFor(1)
@@ -453,13 +406,10 @@ class CloseTests(ClientTestCase):
 
     def test_unreachable(self) -> None:
         """Brokers that do not answer do not keep a consumer from closing."""
-        consumer = self.consumer(autoCommit=True)
-        consumer.subscribe(["events"])
+        consumer = self.subscribed(autoCommit=True)
         self.poll(consumer, 1)
         self.broker.isMute = True
-        closed = consumer.close()
-        self.runFor(100)
-        self.successResultOf(closed)
+        self.result(consumer.close(), 100)
 
     def test_beforeAnything(self) -> None:
         """A consumer that was never used can be closed."""

@@ -54,8 +54,7 @@ class EdgeTests(ClientTestCase):
         good = self.cluster.metadata
         wrong = [{"node_id": 1, "host": WRONG_HOST, "port": 9092}]
         self.broker.answers["Metadata"] = lambda request: {**good(request), "brokers": wrong}
-        consumer = self.consumer(groupId=None)
-        consumer.assign([EVENTS])
+        consumer = self.assigned(EVENTS, groupId=None)
         consumer.poll(1000).addErrback(lambda failure: None)
         self.runFor(1)
         self.assertIn(WRONG_HOST, hosts)
@@ -63,8 +62,7 @@ class EdgeTests(ClientTestCase):
     def test_coordinatorThatIsNoName(self) -> None:
         """So is a coordinator that a heartbeat looks for."""
         hosts = self.endpointsAskedFor()
-        consumer = self.consumer()
-        consumer.subscribe(["events"])
+        consumer = self.subscribed()
         consumer.poll(1)
         self.runFor(1)
         consumer.poll().addErrback(lambda failure: None)
@@ -89,29 +87,25 @@ class EdgeTests(ClientTestCase):
         failures = 0
         for _ in range(10):
             consumer.resume([EVENTS])
-            polling = consumer.poll(0.05)
-            self.runFor(0.05)
+            polling = self.after(0.05, consumer.poll(0.05))
             failures += self.failed(polling)
             self.runFor(2.0)
         self.assertGreaterEqual(failures, 9)
 
     def test_resumingHidesNoMissingOffset(self) -> None:
         """So it is with an offset that is missing."""
-        consumer = self.consumer(autoOffsetReset="none")
-        consumer.assign([EVENTS])
+        consumer = self.assigned(EVENTS, autoOffsetReset="none")
         failures = 0
         for _ in range(10):
             consumer.resume([EVENTS])
-            polling = consumer.poll(0)
-            self.runFor(0.05)
+            polling = self.after(0.05, consumer.poll(0))
             failures += self.failed(polling)
             self.runFor(0.2)
         self.assertGreaterEqual(failures, 8)
 
     def test_flowControlAsksForNoMetadata(self) -> None:
         """Pausing and resuming does not ask for metadata, not even while a topic is missing."""
-        consumer = self.consumer(groupId=None)
-        consumer.assign([TopicPartition("missing", 0), EVENTS])
+        consumer = self.assigned(TopicPartition("missing", 0), EVENTS, groupId=None)
         before = len(self.broker.requests("Metadata"))
         for _ in range(200):
             consumer.pause([EVENTS])
@@ -138,8 +132,7 @@ class EdgeTests(ClientTestCase):
 
         self.broker.answers["JoinGroup"] = join
         consumer.subscribe(["events"])
-        polling = consumer.poll(100)
-        self.runFor(0)
+        polling = self.after(0, consumer.poll(100))
         consumer.subscribe(["other"])
         answer()
         self.runFor(0)
@@ -155,16 +148,14 @@ class EdgeTests(ClientTestCase):
     def test_rebalanceHoldsNoRevokedRecords(self) -> None:
         """While a rebalance waits for others, records of revoked partitions are not kept."""
         self.cluster.produce("events", *[b"x" * 1000] * 100)
-        consumer = self.consumer(maxPollRecords=1)
-        consumer.subscribe(["events"])
+        consumer = self.subscribed(maxPollRecords=1)
         consumer.poll(1)
         self.runFor(1)
         self.assertGreater(consumer._fetcher.bufferedBytes, 0)
         never: Deferred[Any] = Deferred()
         self.broker.answers["JoinGroup"] = lambda request: never
         consumer.subscribe(["events", "other"])
-        polling = consumer.poll(100)
-        self.runFor(1)
+        polling = self.after(1, consumer.poll(100))
         self.assertEqual((consumer.assignment, consumer._fetcher.bufferedBytes), ([], 0))
         polling.addErrback(lambda failure: None)
         self.broker.answers["JoinGroup"] = self.cluster.joinGroup
@@ -179,9 +170,7 @@ class EdgeTests(ClientTestCase):
             raise asyncio.CancelledError
 
         consumer.subscribe(["events"], onAssigned=onAssigned)
-        polling = consumer.poll()
-        self.runFor(20)
-        self.assertEqual([record.value for record in self.successResultOf(polling)], [b"1"])
+        self.assertEqual([record.value for record in self.result(consumer.poll(), 20)], [b"1"])
 
     def test_closingOutlivesCancelledCallback(self) -> None:
         """Closing goes on when the application has cancelled what its callback returned."""
@@ -196,9 +185,7 @@ class EdgeTests(ClientTestCase):
         consumer.subscribe(["events"], onRevoked=onRevoked)
         consumer.poll(1)
         self.runFor(1)
-        closing = consumer.close()
-        self.runFor(60)
-        self.successResultOf(closing)
+        self.result(consumer.close(), 60)
         self.assertEqual(len(self.broker.requests("LeaveGroup")), 1)
         self.assertEqual(len(self.broker.openTransports), 0)
 

@@ -46,15 +46,24 @@ class ConsumerServiceTests(ClientTestCase):
 
     def stop(self) -> None:
         """Stop the service."""
-        stopped = self.service.stopService()
+        self.result(self.service.stopService())
+
+    def begun(self) -> Deferred[None]:
+        """Start the service, whose application is busy with a record until what is returned fires."""
+        self.finished = Deferred()
+        self.cluster.produce("events", b"1")
+        self.started()
+        return self.finished
+
+    def started(self) -> None:
+        """Start the service."""
+        self.service.startService()
         self.runFor(1)
-        self.successResultOf(stopped)
 
     def test_handsOver(self) -> None:
         """Records are handed over as they come."""
         self.cluster.produce("events", b"1", b"2")
-        self.service.startService()
-        self.runFor(1)
+        self.started()
         self.cluster.produce("events", b"3")
         self.runFor(1)
         self.assertEqual(self.handled, [[b"1", b"2"], [b"3"]])
@@ -65,10 +74,7 @@ class ConsumerServiceTests(ClientTestCase):
 
     def test_oneAtATime(self) -> None:
         """The next records wait until the application has finished, while heartbeats go on."""
-        finished = self.finished = Deferred()
-        self.cluster.produce("events", b"1")
-        self.service.startService()
-        self.runFor(1)
+        finished = self.begun()
         self.cluster.produce("events", b"2")
         self.runFor(30)
         self.assertEqual(self.handled, [[b"1"]])
@@ -81,10 +87,7 @@ class ConsumerServiceTests(ClientTestCase):
 
     def test_finishesFirst(self) -> None:
         """Stopping waits for the application, and commits what it has finished."""
-        finished = self.finished = Deferred()
-        self.cluster.produce("events", b"1")
-        self.service.startService()
-        self.runFor(1)
+        finished = self.begun()
         stopped = self.service.stopService()
         self.runFor(20)
         self.assertNoResult(stopped)
@@ -95,32 +98,20 @@ class ConsumerServiceTests(ClientTestCase):
         self.assertEqual(self.cluster.committed, {EVENTS: 1})
 
     def test_failure(self) -> None:
-        """When the application fails, what it was given is not committed, and the service is out of the group."""
-        self.cluster.produce("events", b"1")
-        finished = self.finished = Deferred()
-        self.service.startService()
-        self.runFor(1)
-        finished.errback(ZeroDivisionError())
-        self.runFor(10)
-        self.assertEqual([failure.type for failure in self.failures], [ZeroDivisionError])
-        self.assertEqual(self.cluster.committed, {})
-        self.assertEqual(len(self.broker.requests("LeaveGroup")), 1)
-        self.assertEqual(self.broker.openTransports, [])
-        self.stop()
-
-    def test_failureWhileStopping(self) -> None:
-        """Records that the application fails over while the service stops are not committed either."""
-        self.cluster.produce("events", b"1")
-        finished = self.finished = Deferred()
-        self.service.startService()
-        self.runFor(1)
-        stopped = self.service.stopService()
-        finished.errback(ZeroDivisionError())
-        self.runFor(10)
-        self.successResultOf(stopped)
-        self.assertEqual([failure.type for failure in self.failures], [ZeroDivisionError])
-        self.assertEqual(self.cluster.committed, {})
-        self.assertEqual(len(self.broker.requests("LeaveGroup")), 1)
+        """
+        When the application fails, also while the service stops, what it was given is not committed, and the service is
+        out of the group.
+        """
+        for times, stopping in enumerate((False, True), 1):
+            finished = self.begun()
+            stopped = self.service.stopService() if stopping else None
+            finished.errback(ZeroDivisionError())
+            self.runFor(10)
+            self.assertEqual([failure.type for failure in self.failures], [ZeroDivisionError] * times)
+            self.assertEqual(self.cluster.committed, {})
+            self.assertEqual(len(self.broker.requests("LeaveGroup")), times)
+            self.assertEqual(self.broker.openTransports, [])
+            self.result(stopped or self.service.stopService())
 
     def test_failureIsLogged(self) -> None:
         """If nobody is to be told, the log is."""
@@ -137,12 +128,10 @@ class ConsumerServiceTests(ClientTestCase):
     def test_again(self) -> None:
         """A service that was stopped can be started again, and goes on where it was."""
         self.cluster.produce("events", b"1")
-        self.service.startService()
-        self.runFor(1)
+        self.started()
         self.stop()
         self.cluster.produce("events", b"2")
-        self.service.startService()
-        self.runFor(1)
+        self.started()
         self.assertEqual(self.handled, [[b"1"], [b"2"]])
         self.stop()
 

@@ -28,9 +28,7 @@ class FetchTestCase(ClientTestCase):
 
     def assign(self, *places: TopicPartition, **changes: Any) -> Any:
         """A consumer without a group that reads C{places}."""
-        consumer = self.consumer(groupId=None, **changes)
-        consumer.assign(places)
-        return consumer
+        return self.assigned(*places, groupId=None, **changes)
 
 
 class FetchTests(FetchTestCase):
@@ -87,9 +85,7 @@ class FetchTests(FetchTestCase):
         self.runFor(1)
         values = 0
         for _ in range(16):
-            polling = consumer.poll()
-            self.runFor(0.2)
-            values += len(self.successResultOf(polling))
+            values += len(self.result(consumer.poll(), 0.2))
             peak = max(peak, consumer._fetcher.bufferedBytes)
         self.assertEqual(values, 16)
         self.assertTrue(0 < peak <= 20_000)
@@ -109,8 +105,7 @@ class FetchTests(FetchTestCase):
         """A broker that asks for silence gets it."""
         self.cluster.throttleMs = 10_000
         self.cluster.produce("a", b"0")
-        consumer = self.assign(A0)
-        self.assertEqual(self.poll(consumer, 1), [b"0"])
+        self.assertEqual(self.poll(self.assign(A0), 1), [b"0"])
         self.runFor(8.9)
         self.assertEqual(len(self.broker.requests("Fetch")), 1)
         self.runFor(0.2)
@@ -172,8 +167,7 @@ class FetchTests(FetchTestCase):
         """A partition that has got records is asked for after the others."""
         self.cluster.leaders[A1] = 1
         self.cluster.produce("a", b"0")
-        consumer = self.assign(A0, A1)
-        self.poll(consumer, 1)
+        self.poll(self.assign(A0, A1), 1)
         first, last = self.broker.requests("Fetch")[0], self.broker.requests("Fetch")[-1]
         self.assertEqual([each.partition for each in first.topics[0].partitions], [0, 1])
         self.assertEqual([each.partition for each in last.topics[0].partitions], [1, 0])
@@ -210,8 +204,7 @@ class FetchErrorTests(FetchTestCase):
             self.cluster.produce("a", b"moved")
             self.broker.answers["Fetch"] = refusal(errorCode)
             self.assertIn(b"moved", self.poll(consumer, 2))
-            consumer.close()
-            self.runFor(1)
+            self.result(consumer.close(), 1)
             self.broker.answers["Fetch"] = self.cluster.fetch
             self.cluster.leaders[A0] = 1
 
@@ -234,8 +227,7 @@ class FetchErrorTests(FetchTestCase):
             self.poll(consumer, 10)
             self.assertLess(len(self.broker.requests("Fetch")), 16)
             self.assertLess(len(self.broker.requests("Metadata")), 25)
-            consumer.close()
-            self.runFor(1)
+            self.result(consumer.close(), 1)
         self.broker.answers["Fetch"] = self.cluster.fetch
 
     def test_outOfRange(self) -> None:
@@ -246,18 +238,14 @@ class FetchErrorTests(FetchTestCase):
         self.assertEqual(self.poll(consumer, 2), [b"0", b"1"])
         strict = self.assign(A0, autoOffsetReset="none")
         strict.seek(A0, 500)
-        polling = strict.poll()
-        self.runFor(2)
-        self.failureResultOf(polling, NoOffset)
+        self.failure(strict.poll(), 2, NoOffset)
 
     def test_fatal(self) -> None:
         """What trying again does not cure fails the poll, once for each time."""
         self.cluster.produce("a", b"0")
         self.refuse(ErrorCode.topic_authorization_failed)
         consumer = self.assign(A0)
-        polling = consumer.poll()
-        self.runFor(1)
-        error = self.failureResultOf(polling, BrokerRefused).value
+        error = self.failure(consumer.poll(), 1, BrokerRefused)
         self.assertEqual(str(error), "fetching a-0 from offset 0 was answered TOPIC_AUTHORIZATION_FAILED (29)")
         self.assertEqual(self.poll(consumer, 1), [b"0"])
 
@@ -278,10 +266,7 @@ class FetchErrorTests(FetchTestCase):
                 "responses": [{"topic": "a", "partitions": [{"partition_index": 0, "records": b""}]}],
             }
         )
-        consumer = self.assign(A0)
-        polling = consumer.poll()
-        self.runFor(1)
-        self.failureResultOf(polling, BrokerRefused)
+        self.failure(self.assign(A0).poll(), 1, BrokerRefused)
 
     def test_unreadable(self) -> None:
         """What cannot be read is told after what is in front of it, until the application goes past it."""
@@ -292,9 +277,7 @@ class FetchErrorTests(FetchTestCase):
         consumer = self.assign(A0)
         self.assertEqual(self.poll(consumer, 1), [b"0"])
         for _ in range(2):
-            polling = consumer.poll()
-            self.runFor(1)
-            self.assertEqual(self.failureResultOf(polling, RecordsRefused).value.offset, 1)
+            self.assertEqual(self.failure(consumer.poll(), 1, RecordsRefused).offset, 1)
         consumer.seek(A0, 2)
         self.assertEqual(self.poll(consumer, 1), [b"2"])
 
@@ -304,8 +287,7 @@ class FetchErrorTests(FetchTestCase):
         self.answerOnce(
             lambda request: {"responses": [{"topic": "z", "partitions": [{"partition_index": 9, "records": b"zz"}]}]}
         )
-        consumer = self.assign(A0)
-        self.assertEqual(self.poll(consumer, 1), [b"0"])
+        self.assertEqual(self.poll(self.assign(A0), 1), [b"0"])
 
     def test_positionsAreTriedAgain(self) -> None:
         """Where to begin is asked until somebody knows, with pauses."""
@@ -327,8 +309,4 @@ class FetchErrorTests(FetchTestCase):
         self.broker.answers["OffsetFetch"] = errorAnswer(
             ErrorCode.group_authorization_failed, groups=[{"error_code": ErrorCode.group_authorization_failed}]
         )
-        consumer = self.consumer()
-        consumer.assign([A0])
-        polling = consumer.poll()
-        self.runFor(1)
-        self.failureResultOf(polling, BrokerRefused)
+        self.failure(self.assigned(A0).poll(), 1, BrokerRefused)

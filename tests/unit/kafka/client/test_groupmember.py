@@ -34,17 +34,13 @@ class MemberTestCase(ClientTestCase):
 
     def working(self, **changes: Any) -> Any:
         """A consumer that has joined at the clock's zero, and whose application has records to work on since then."""
-        consumer = self.consumer(**changes)
-        consumer.subscribe(["events"])
-        polling = consumer.poll()
-        self.runFor(0)
-        self.assertEqual(len(self.successResultOf(polling)), 1)
+        consumer = self.subscribed(**changes)
+        self.assertEqual(len(self.result(consumer.poll())), 1)
         return consumer
 
     def waiting(self, **changes: Any) -> Any:
         """A consumer that has joined at the clock's zero, and whose application waits for records."""
-        consumer = self.consumer(**changes)
-        consumer.subscribe(["events"])
+        consumer = self.subscribed(**changes)
         self.polling = consumer.poll()
         self.runFor(0)
         if self.polling.called:
@@ -125,8 +121,7 @@ class TimeoutTests(MemberTestCase):
             usual = self.broker.answers["JoinGroup"]
             self.broker.answers["JoinGroup"] = lambda request: None
             consumer.subscribe(["events"])
-            polling = consumer.poll()
-            self.runFor(0)
+            polling = self.after(0, consumer.poll())
             begin, joins = self.clock.seconds(), len(self.broker.requests("JoinGroup"))
             self.runFor(expected)
             self.assertEqual(len(self.broker.requests("JoinGroup")), joins)
@@ -135,13 +130,11 @@ class TimeoutTests(MemberTestCase):
             again = self.broker.times("JoinGroup")[joins]
             self.assertTrue(begin + expected + 0.08 <= again <= begin + expected + 0.12)
             self.successResultOf(polling)
-            consumer.close()
-            self.runFor(1)
+            self.result(consumer.close(), 1)
 
     def test_callbackCounts(self) -> None:
         """An application that takes too long over what is revoked is out of the group as well."""
-        consumer = self.consumer()
-        consumer.subscribe(["events"], onRevoked=lambda partitions: Deferred())
+        consumer = self.subscribed(onRevoked=lambda partitions: Deferred())
         self.assertEqual(len(self.poll(consumer, 1)), 1)
         self.answerOnce("Heartbeat", ErrorCode.rebalance_in_progress)
         self.runFor(4)
@@ -155,8 +148,7 @@ class TimeoutTests(MemberTestCase):
     def test_callbackOutlivesPoll(self) -> None:
         """A callback that ends after the poll that began it does not count as a poll."""
         finished: Deferred[None] = Deferred()
-        consumer = self.consumer()
-        consumer.subscribe(["events"], onAssigned=lambda partitions: finished)
+        consumer = self.subscribed(onAssigned=lambda partitions: finished)
         self.assertEqual(self.poll(consumer, 1), [])
         finished.callback(None)
         self.runFor(299.9)
@@ -213,13 +205,8 @@ class HeartbeatErrorTests(MemberTestCase):
         self.answerOnce("Heartbeat", ErrorCode.fenced_instance_id)
         self.runFor(4)
         self.assertIn("FENCED_INSTANCE_ID", str(self.failures[0]))
-        self.assertIn("FENCED_INSTANCE_ID", str(self._failureOf(consumer)))
+        self.assertIn("FENCED_INSTANCE_ID", str(self.failure(consumer.poll(), 1, BrokerRefused)))
         self.assertEqual(len(self.broker.requests("JoinGroup")), 1)
-
-    def _failureOf(self, consumer: Any) -> BaseException:
-        polling = consumer.poll()
-        self.runFor(1)
-        return self.failureResultOf(polling, BrokerRefused).value
 
     def test_forbidden(self) -> None:
         """30: the group must not be read any more, and polls say so."""
@@ -227,7 +214,7 @@ class HeartbeatErrorTests(MemberTestCase):
         self.answerOnce("Heartbeat", ErrorCode.group_authorization_failed)
         self.runFor(4)
         self.assertIn("GROUP_AUTHORIZATION_FAILED", str(self.failures[0]))
-        self.assertIn("GROUP_AUTHORIZATION_FAILED", str(self._failureOf(consumer)))
+        self.assertIn("GROUP_AUTHORIZATION_FAILED", str(self.failure(consumer.poll(), 1, BrokerRefused)))
 
     def test_loading(self) -> None:
         """14: the coordinator is not ready; the next heartbeat comes soon."""
@@ -283,8 +270,7 @@ class JoinTests(MemberTestCase):
                 consumer.poll(1).addErrback(lambda failure: None)
                 self.runFor(0)
                 self.assertEqual(self.memberIds(), ["member-1", *memberIds], (name, errorCode))
-                consumer.close()
-                self.runFor(1)
+                self.result(consumer.close(), 1)
 
     def test_later(self) -> None:
         """
@@ -305,15 +291,12 @@ class JoinTests(MemberTestCase):
             for (earlier, later), expected in zip(pairwise(times), (0.1, 0.2, 0.4), strict=False):
                 self.assertTrue(0.8 * expected <= later - earlier <= 1.2 * expected)
             self.assertEqual(len(self.broker.times("FindCoordinator")), finds)
-            consumer.close()
-            self.runFor(1)
+            self.result(consumer.close(), 1)
 
     def test_endlessly(self) -> None:
         """A coordinator that always says the same is not asked without end at one moment."""
         self.broker.answers["JoinGroup"] = errorAnswer(ErrorCode.unknown_member_id)
-        consumer = self.consumer()
-        consumer.subscribe(["events"])
-        self.poll(consumer, 10)
+        self.poll(self.subscribed(), 10)
         self.assertLess(len(self.memberIds()), 25)
 
     def test_refused(self) -> None:
@@ -327,19 +310,14 @@ class JoinTests(MemberTestCase):
             consumer = self.consumer()
             self.answerOnce("JoinGroup", errorCode)
             consumer.subscribe(["events"])
-            polling = consumer.poll()
-            self.runFor(1)
-            self.assertEqual(self.failureResultOf(polling, BrokerRefused).value.errorCode, errorCode)
+            self.assertEqual(self.failure(consumer.poll(), 1, BrokerRefused).errorCode, errorCode)
 
     def test_completing(self) -> None:
         """The interval and the session count from when the group is joined, though its assignment is still to come."""
         given: Deferred[Any] = Deferred()
         usual = self.broker.answers["SyncGroup"]
         self.broker.answers["SyncGroup"] = lambda request: given
-        consumer = self.consumer()
-        consumer.subscribe(["events"])
-        polling = consumer.poll()
-        self.runFor(2.5)
+        polling = self.after(2.5, self.subscribed().poll())
         given.callback(usual(self.broker.requests("SyncGroup")[0]))
         self.runFor(3)
         self.assertEqual(self.broker.times("Heartbeat"), [3])
@@ -348,11 +326,7 @@ class JoinTests(MemberTestCase):
     def test_stuckCompleting(self) -> None:
         """An assignment that does not come within the session timeout is given up, and asked for again."""
         self.broker.answers["SyncGroup"] = lambda request: None
-        consumer = self.consumer()
-        consumer.subscribe(["events"])
-        polling = consumer.poll(20)
-        self.runFor(20)
-        self.successResultOf(polling)
+        self.result(self.subscribed().poll(20), 20)
         self.assertEqual(self.broker.times("SyncGroup")[0], 0)
         self.assertTrue(10.08 <= self.broker.times("SyncGroup")[1] <= 10.12)
         self.assertEqual(self.memberIds(), ["", "member-1", "member-1"])
@@ -363,11 +337,8 @@ class JoinTests(MemberTestCase):
         before it polls.
         """
         self.broker.answers["Metadata"] = lambda request: None
-        consumer = self.consumer(maxPollIntervalSeconds=5.0)
-        consumer.subscribe(["events"])
-        polling = consumer.poll(1)
-        self.runFor(100)
-        self.assertEqual(self.successResultOf(polling), [])
+        consumer = self.subscribed(maxPollIntervalSeconds=5.0)
+        self.assertEqual(self.result(consumer.poll(1), 100), [])
         self.assertEqual(self.broker.times("LeaveGroup"), [11])
         self.assertEqual(self.memberIds(), ["", "member-1"])
         self.assertEqual(self.broker.requests("SyncGroup"), [])
@@ -451,8 +422,7 @@ class JoinTests(MemberTestCase):
             "assignment": encodeAssignment([TopicPartition("events", 1)], version=2)
         }
         self.cluster.produce("events", b"of 1", partition=1)
-        consumer = self.working()
-        self.assertEqual(consumer.assignment, [TopicPartition("events", 1)])
+        self.assertEqual(self.working().assignment, [TopicPartition("events", 1)])
         self.assertEqual(self.broker.requests("SyncGroup")[0].assignments, ())
 
     def test_nonsense(self) -> None:
@@ -462,16 +432,12 @@ class JoinTests(MemberTestCase):
             **usual(request),
             "members": [{"member_id": "member-1", "metadata": b"\0"}],
         }
-        consumer = self.consumer()
-        consumer.subscribe(["events"])
-        polling = consumer.poll()
-        self.runFor(1)
+        consumer = self.subscribed()
+        polling = self.after(1, consumer.poll())
         self.assertIn("makes no sense", str(self.failureResultOf(polling, BrokerRefused).value))
         self.broker.answers["JoinGroup"] = usual
         self.broker.answers["SyncGroup"] = lambda request: {"assignment": b"\0\0\xff"}
-        polling = consumer.poll()
-        self.runFor(1)
-        self.assertIn("the assignment of group", str(self.failureResultOf(polling, BrokerRefused).value))
+        self.assertIn("the assignment of group", str(self.failure(consumer.poll(), 1, BrokerRefused)))
 
 
 class LeaveTests(MemberTestCase):
@@ -487,8 +453,7 @@ class LeaveTests(MemberTestCase):
         self.assertEqual(self.broker.requests("LeaveGroup"), [])
         self.assertEqual(self.broker.times("Heartbeat")[-1], 297)
         self.poll(consumer, 1)
-        consumer.close()
-        self.runFor(1)
+        self.result(consumer.close(), 1)
         self.assertEqual(self.broker.requests("LeaveGroup"), [])
         joins = self.broker.requests("JoinGroup")
         self.assertEqual([(each.member_id, each.group_instance_id) for each in joins], [("", "reader-1")] * 2)

@@ -31,17 +31,9 @@ class CommitTestCase(ClientTestCase):
 
     def member(self, **changes: Any) -> Any:
         """A consumer that has polled both records at the clock's zero, as a member of the group."""
-        consumer = self.consumer(fetchMaxWaitSeconds=20.0, **changes)
-        consumer.subscribe(["events"])
-        polling = consumer.poll()
-        self.runFor(0)
-        self.assertEqual(len(self.successResultOf(polling)), 2)
+        consumer = self.subscribed(fetchMaxWaitSeconds=20.0, **changes)
+        self.assertEqual(len(self.result(consumer.poll())), 2)
         return consumer
-
-    def failure(self, committing: Deferred[Any], kind: type[Exception], withinSeconds: float = 1) -> str:
-        """What a commit fails with."""
-        self.runFor(withinSeconds)
-        return str(self.failureResultOf(committing, kind).value)
 
 
 class CommitTests(CommitTestCase):
@@ -50,9 +42,7 @@ class CommitTests(CommitTestCase):
     def test_polled(self) -> None:
         """What was polled is committed, as the member that polled it."""
         consumer = self.member()
-        committing = consumer.commit()
-        self.runFor(0)
-        self.successResultOf(committing)
+        self.result(consumer.commit())
         self.assertEqual(self.cluster.committed, {EVENTS: 2})
         (request,) = self.broker.requests("OffsetCommit")
         self.assertEqual((request.generation_id_or_member_epoch, request.member_id), (1, "member-1"))
@@ -60,12 +50,8 @@ class CommitTests(CommitTestCase):
     def test_given(self) -> None:
         """So is what the application says, and it can be asked for."""
         consumer = self.member()
-        committing = consumer.commit({("events", 0): 1})
-        self.runFor(0)
-        self.successResultOf(committing)
-        committed = consumer.committed([EVENTS, ("events", 7)])
-        self.runFor(0)
-        self.assertEqual(self.successResultOf(committed), {EVENTS: 1})
+        self.result(consumer.commit({("events", 0): 1}))
+        self.assertEqual(self.result(consumer.committed([EVENTS, ("events", 7)])), {EVENTS: 1})
 
     def test_nothing(self) -> None:
         """Nothing is committed at once, and nothing is known of nothing."""
@@ -77,9 +63,7 @@ class CommitTests(CommitTestCase):
     def test_resumes(self) -> None:
         """Reading goes on where the group has committed."""
         self.cluster.committed[EVENTS] = 1
-        consumer = self.consumer()
-        consumer.subscribe(["events"])
-        self.assertEqual(self.poll(consumer, 1), [b"2"])
+        self.assertEqual(self.poll(self.subscribed(), 1), [b"2"])
 
     def test_retries(self) -> None:
         """14, 15, 16 and others that pass are tried again, with pauses that grow."""
@@ -95,31 +79,27 @@ class CommitTests(CommitTestCase):
             self.broker.answers["OffsetCommit"] = lambda request, answers=answers: (
                 answers.pop()(request) if answers else self.cluster.offsetCommit(request)
             )
-            committing = consumer.commit()
-            self.runFor(2)
-            self.successResultOf(committing)
+            self.result(consumer.commit(), 2)
             times = self.broker.times("OffsetCommit")
             for (earlier, later), expected in zip(pairwise(times), (0.1, 0.2, 0.4), strict=True):
                 self.assertTrue(0.8 * expected <= later - earlier <= 1.2 * expected)
             self.assertEqual(len(self.broker.requests("FindCoordinator")), finds)
-            consumer.close()
-            self.runFor(1)
+            self.result(consumer.close(), 1)
             self.cluster.committed.clear()
 
     def test_givesUp(self) -> None:
         """After C{default.api.timeout.ms} trying again ends with the last error."""
         consumer = self.member(defaultApiTimeoutSeconds=20.0)
         self.broker.answers["OffsetCommit"] = refusal(ErrorCode.coordinator_load_in_progress)
-        committing = consumer.commit()
-        self.runFor(18)
+        committing = self.after(18, consumer.commit())
         self.assertNoResult(committing)
-        self.assertIn("committing events-0", self.failure(committing, BrokerRefused, 2))
+        self.assertIn("committing events-0", str(self.failure(committing, 2, BrokerRefused)))
 
     def test_fatal(self) -> None:
         """What trying again does not cure is told at once."""
         consumer = self.member()
         self.broker.answers["OffsetCommit"] = refusal(ErrorCode.group_authorization_failed)
-        self.failure(consumer.commit(), BrokerRefused, 0)
+        self.failure(consumer.commit(), 0, BrokerRefused)
 
     def test_notOurs(self) -> None:
         """22, 25, 27 and 82: the partitions may be another's; the member joins again."""
@@ -131,16 +111,15 @@ class CommitTests(CommitTestCase):
         ):
             consumer = self.member()
             self.broker.answers["OffsetCommit"] = refusal(errorCode)
-            self.assertIn(errorCode.name.upper(), self.failure(consumer.commit(), CommitFailed, 0))
+            self.assertIn(errorCode.name.upper(), str(self.failure(consumer.commit(), 0, CommitFailed)))
             self.assertTrue(consumer._member.rejoinNeeded)
-            consumer.close()
-            self.runFor(1)
+            self.result(consumer.close(), 1)
 
     def test_outOfTheGroup(self) -> None:
         """Whoever is out of the group commits nothing, and does not ask."""
         consumer = self.member(maxPollIntervalSeconds=20.0)
         self.runFor(21)
-        self.assertIn("no member of the group", self.failure(consumer.commit(), CommitFailed, 0))
+        self.assertIn("no member of the group", str(self.failure(consumer.commit(), 0, CommitFailed)))
         self.assertEqual(self.broker.requests("OffsetCommit"), [])
 
     def test_whileRebalancing(self) -> None:
@@ -149,18 +128,15 @@ class CommitTests(CommitTestCase):
         self.broker.answers["Heartbeat"] = errorAnswer(ErrorCode.rebalance_in_progress)
         self.runFor(3)
         self.broker.answers["JoinGroup"] = lambda request: None
-        polling = consumer.poll(1)
-        self.runFor(1)
-        self.successResultOf(polling)
-        self.assertIn("being rebalanced", self.failure(consumer.commit({EVENTS: 1}), CommitFailed, 0))
+        self.result(consumer.poll(1), 1)
+        self.assertIn("being rebalanced", str(self.failure(consumer.commit({EVENTS: 1}), 0, CommitFailed)))
         self.successResultOf(consumer.commit())
 
     def test_disconnected(self) -> None:
         """A coordinator that goes away is found again, and told."""
         consumer = self.member()
         self.broker.answers["OffsetCommit"] = lambda request: None
-        committing = consumer.commit()
-        self.runFor(0)
+        committing = self.after(0, consumer.commit())
         self.broker.answers["OffsetCommit"] = self.cluster.offsetCommit
         self.broker.dropConnections()
         self.runFor(1)
@@ -175,8 +151,7 @@ class CommitTests(CommitTestCase):
         self.broker.answers["OffsetFetch"] = lambda request: (
             answers.pop() if answers else self.cluster.offsetFetch(request)
         )
-        committed = consumer.committed([EVENTS])
-        self.runFor(1)
+        committed = self.after(1, consumer.committed([EVENTS]))
         self.assertEqual(self.successResultOf(committed), {})
         self.broker.answers["OffsetFetch"] = lambda request: {
             "groups": [
@@ -187,7 +162,7 @@ class CommitTests(CommitTestCase):
                 }
             ]
         }
-        self.assertIn("the offset of events-0", self.failure(consumer.committed([EVENTS]), BrokerRefused))
+        self.assertIn("the offset of events-0", str(self.failure(consumer.committed([EVENTS]), 1, BrokerRefused)))
 
 
 class AutoCommitTests(CommitTestCase):
@@ -196,8 +171,7 @@ class AutoCommitTests(CommitTestCase):
     def test_interval(self) -> None:
         """Every 5 seconds what was polled before is committed, if the application waits for more."""
         consumer = self.member(autoCommit=True)
-        polling = consumer.poll()
-        self.runFor(4.9)
+        polling = self.after(4.9, consumer.poll())
         self.assertEqual(self.cluster.committed, {})
         self.runFor(0.1)
         self.assertEqual(self.cluster.committed, {EVENTS: 2})
@@ -210,8 +184,7 @@ class AutoCommitTests(CommitTestCase):
         consumer = self.member(autoCommit=True)
         self.runFor(60)
         self.assertEqual(self.cluster.committed, {})
-        polling = consumer.poll(1)
-        self.runFor(0)
+        polling = self.after(0, consumer.poll(1))
         self.assertEqual(self.cluster.committed, {EVENTS: 2})
         self.runFor(1)
         self.successResultOf(polling)
@@ -260,8 +233,7 @@ class AutoCommitTests(CommitTestCase):
         polling.addErrback(lambda failure: failure.trap(ClientError) and None)
         self.runFor(12)
         self.assertEqual(len(self.broker.requests("OffsetCommit")), 1)
-        closed = consumer.close()
-        self.runFor(1)
+        closed = self.after(1, consumer.close())
         self.assertNoResult(closed)
         later.callback(self.cluster.offsetCommit(self.broker.requests("OffsetCommit")[0]))
         self.runFor(1)
@@ -270,8 +242,7 @@ class AutoCommitTests(CommitTestCase):
 
     def test_unsubscribed(self) -> None:
         """Without a group nothing is committed."""
-        consumer = self.consumer(autoCommit=True, groupId=None)
-        consumer.assign([EVENTS])
+        consumer = self.assigned(EVENTS, autoCommit=True, groupId=None)
         self.poll(consumer, 1)
         self.poll(consumer, 6)
         self.assertEqual(self.broker.requests("OffsetCommit"), [])

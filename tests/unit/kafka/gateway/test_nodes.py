@@ -75,21 +75,6 @@ class NodeTests(SynchronousTestCase):
         self.assertTrue(self.node.hasRoom(40))
         self.assertFalse(self.node.hasRoom(41))
 
-    def test_order(self) -> None:
-        """Who is first in the order goes on first, and nobody passes it."""
-        self.node.hold(100)
-        first, second, third = self.wait(60, 10, 95)
-        self.node.release(50)
-        self.assertEqual(self.told, [])
-        self.node.release(10)
-        self.assertEqual(self.told, [first])
-        self.node.release(40)
-        self.assertEqual(self.told, [first, second])
-        self.node.release(60)
-        self.assertEqual(self.told, [first, second])
-        self.node.release(10)
-        self.assertEqual(self.told, [first, second, third])
-
     def test_holders(self) -> None:
         """Who waits does so by the order that was asked for, such as by turns with their holders."""
         self.node = Node(1, 100, HolderRounds(Random(0)))

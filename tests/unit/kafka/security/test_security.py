@@ -646,14 +646,6 @@ class BeforeLoginTests(LoginTestCase):
         self.assertIn("4096 are allowed (sasl.server.max.receive.size)", self.warnings()[-1])
         self.assertEqual(self.pool.peakFrameBytes, 0)
 
-    def test_sizeAfterwards(self) -> None:
-        """After the login the usual limits hold."""
-        client = self.connect()
-        self.logIn(client)
-        client.receive()
-        topic = self.topic()
-        self.assertEqual(client.produce(topic.name, batchOf(bytes(100_000))).error_code, ErrorCode.none)
-
     def test_requests(self) -> None:
         """Who only asks what there is, again and again, is sent away."""
         client = self.connect()
@@ -663,10 +655,11 @@ class BeforeLoginTests(LoginTestCase):
         self.assertRefused(client, f"it has sent {MAX_REQUESTS_BEFORE_LOGIN} requests and not logged in")
 
     def test_afterwards(self) -> None:
-        """After a login there may be any number."""
+        """After a login there may be any number, and larger ones."""
         client = self.connect()
         self.logIn(client)
         client.receive()
+        self.assertEqual(client.produce(self.topic().name, batchOf(bytes(100_000))).error_code, ErrorCode.none)
         for _ in range(2 * MAX_REQUESTS_BEFORE_LOGIN):
             client.ask("ApiVersions", 3)
 
@@ -717,16 +710,6 @@ class CertificateTests(LoginTestCase):
         for checkers in ((self.checker,), ()):
             self.require(*checkers)
             self.assertServed(self.connectWithTLS(), r"CN=client\, of ours")
-
-    def test_noCertificate(self) -> None:
-        """A client without one must log in like everybody else."""
-        client = self.connectWithTLS(FakeTLSTransport)
-        self.logIn(client)
-        client.receive()
-        self.assertServed(client, "alice")
-        client = self.connectWithTLS(FakeTLSTransport)
-        client.send("Metadata", 9, topics=None)
-        self.assertRefused(client, "it sent Metadata before it had logged in")
 
     def test_both(self) -> None:
         """

@@ -338,20 +338,6 @@ class AlterTests(LimitsTestCase):
         self.restart(maxEntities=2)
         self.assertRefused(ALICE, {RATE: 7.0}, "2 entities")
 
-    def test_lost(self) -> None:
-        """If the commit fails, nothing is changed, the alteration says why, and the same one succeeds later."""
-        self.start(maxEntities=1)
-        self.set(ALICE, **{RATE: 6.0})
-        self.set(ALICE, **{RATE: None})
-        self.failCommits(storageError(errno.ENOSPC))
-        refused, lost = self.alter((BOTH, {RATE: -7.0}), (ALICE, {RATE: 7.0}))
-        self.failCommits(None)
-        self.assertIsInstance(refused, LimitRefused)
-        self.assertIsInstance(lost, LogFailed)
-        self.assertNotIn(ALICE, self.control.limits)
-        self.set(ALICE, **{RATE: 7.0})
-        self.assertEqual(self.control.limits[ALICE], {RATE: 7.0})
-
     def test_lostInMidTurn(self) -> None:
         """If the storage fails during the alterations, those before and those behind are lost as well."""
         table = self.log.table("quotas")
@@ -470,22 +456,6 @@ class RestartTests(LimitsTestCase):
         """What the log says that somebody should look at."""
         levels = (LogLevel.warn, LogLevel.error)
         return [formatEvent(dict(event)) for event in events if event["log_level"] in levels]
-
-    def test_restart(self) -> None:
-        """
-        After a restart the same limits are in force, those that were set over
-        those that the broker is started with.
-        """
-        for entity in (ALICE, BOTH, ANYBODY, QuotaEntity(user="Ålice \ud800", clientId='"')):
-            self.set(entity, **{RATE: 1000.0})
-        self.set(ADDRESS, **{CONNECTIONS: 5.0})
-        before = self.control.limits
-        with capturedLogs() as events:
-            self.restart()
-        self.assertEqual(self.control.limits, before)
-        self.assertEqual(self.warnings(events), [])
-        self.set(ANYBODY, **{RATE: None})
-        self.assertEqual(self.control.limits[ANYBODY], self.static[ANYBODY])
 
     def test_policyGone(self) -> None:
         """

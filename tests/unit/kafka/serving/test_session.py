@@ -12,7 +12,7 @@ from twisted.logger import LogLevel
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.gate.slowbodies import BODY_GRACE_SECONDS
-from admission.interfaces import PARKED, RESPONSES
+from admission.interfaces import RESPONSES
 from admission.kafka.broker import brokerbackend
 from admission.kafka.broker.api import metadataapi
 from admission.kafka.broker.broker import MAX_LARGE_ANSWERS
@@ -65,13 +65,6 @@ class FrameTests(BrokerTestCase):
         """Not a byte has ever been taken for a frame."""
         self.assertEqual(self.pool.peakFrameBytes, 0)
 
-    def test_tooLarge(self) -> None:
-        """A request over C{socket.request.max.bytes} is refused by its length alone."""
-        client = self.connect()
-        client.sendBytes(struct.pack(">i", (2 << 20) + 1))
-        self.assertRefused(client, "2097153 bytes was announced, and 2097152 are allowed (socket.request.max.bytes)")
-        self.assertNoMemoryUsed()
-
     def test_largest(self) -> None:
         """A Produce request of exactly that size is read."""
         topic = self.topic("events", 1, {"max.message.bytes": str(4 << 20)})
@@ -90,29 +83,6 @@ class FrameTests(BrokerTestCase):
 
     def _produce(self, valueBytes: int) -> Any:
         return requestOf("Produce", 9, **produceFields("events", batchOf(bytes(valueBytes))))
-
-    def test_tooLargeForItsKind(self) -> None:
-        """Requests other than Produce have limits of their own, enforced when length and API key are there."""
-        for name, limitBytes in (("Metadata", 1 << 20), ("ApiVersions", 4096), ("Fetch", 1 << 20)):
-            client = self.connect()
-            client.sendBytes(struct.pack(">ih", limitBytes + 1, API_KEYS[name]))
-            self.assertRefused(client, f"a {name} request of {limitBytes + 1} bytes was announced")
-        self.assertNoMemoryUsed()
-
-    def test_unknownApi(self) -> None:
-        """An API that is not served is refused, one with a negative key as well."""
-        for apiKey in (-1, 9999):
-            client = self.connect()
-            client.sendBytes(struct.pack(">ih", 100, apiKey))
-            self.assertRefused(client, f"API key {apiKey}, which is not served")
-        self.assertNoMemoryUsed()
-
-    def test_negativeLength(self) -> None:
-        """A negative length is refused."""
-        client = self.connect()
-        client.sendBytes(struct.pack(">i", -1))
-        self.assertRefused(client, "a frame of -1 bytes was announced")
-        self.assertNoMemoryUsed()
 
     def test_otherProtocols(self) -> None:
         """Who speaks another protocol is told apart from who sends large requests."""
@@ -136,39 +106,6 @@ class BadRequestTests(BrokerTestCase):
         self.assertRefused(client, *words)
         client.disconnect()
         self.assertPoolWhole()
-
-    def test_tooShort(self) -> None:
-        """Frames too short for a header are refused, empty ones as well."""
-        for body in (b"", b"\x00", b"\x00\x12", header(18, 0)[:-1]):
-            self.assertCloses(framed(body), f"a request of {len(body)} bytes ends within its header")
-
-    def test_clientId(self) -> None:
-        """A client id that goes on past the end, or is no text, is refused."""
-        self.assertCloses(framed(struct.pack(">hhih", 3, 1, 1, 50) + b"x"), "ends within its header")
-        self.assertCloses(framed(struct.pack(">hhih", 3, 1, 1, 1) + b"\xff"), "client id", "not UTF-8")
-
-    def test_body(self) -> None:
-        """A body that ends early or announces too many elements is refused."""
-        whole = requestFrame(requestOf("Metadata", 1, topics=[{"name": "x"}]), 1)[4:]
-        self.assertCloses(framed(whole[:-1]), "Metadata v1 ends before its fields do")
-        self.assertCloses(framed(header(3, 1) + struct.pack(">i", 2**31 - 1)), "topics announces 2147483647 elements")
-
-    def test_produceBody(self) -> None:
-        """So is a Produce request, which is read by other means."""
-        whole = requestFrame(requestOf("Produce", 9, **produceFields("x", batchOf(b"1"))), 1)[4:]
-        self.assertCloses(framed(whole[:-1]), "a Produce request ends before its fields do")
-        self.assertCloses(framed(whole + b"\x00"), "left over behind a Produce request")
-
-    def test_version(self) -> None:
-        """Versions that are not served are refused."""
-        for apiKey, apiVersion, name in (
-            (3, 99, "Metadata"),
-            (3, -1, "Metadata"),
-            (0, 13, "Produce"),
-            (0, -1, "Produce"),
-        ):
-            body = header(apiKey, apiVersion) + bytes(100)
-            self.assertCloses(framed(body), f"{name} in version {apiVersion}, which is not served")
 
     def test_oldProduce(self) -> None:
         """
@@ -303,40 +240,6 @@ class DisconnectTests(BrokerTestCase):
         self.assertEqual(self.purgatory.watched, 0)
         self.assertPoolWhole()
 
-    def test_waitingForMemory(self) -> None:
-        """It waited for memory."""
-        self.exhaustReserve()
-        leases = [self.pool.tryAllocate(LARGEST_BYTES) for _ in range(2)]
-        self.client.send("Metadata", 4, topics=[])
-        self.assertEqual(self.gate.memory.waiting, 1)
-        self.client.disconnect()
-        for lease in leases:
-            assert lease is not None
-            lease.release()
-        self.clock.advance(0)
-        self.assertNothingLeft()
-
-    def test_halfABody(self) -> None:
-        """Half of a body was there."""
-        frame = self.client.frame(requestOf("Produce", 9, **produceFields("events", batchOf(bytes(10_000)))))
-        self.client.sendBytes(frame[:5000])
-        self.assertEqual(self.frameBytes, len(frame) - 4)
-        self.assertNothingLeft()
-
-    def test_waitingForItsTurn(self) -> None:
-        """Its request waited for its turn."""
-        self.gate.turns.runningRequests = self.gate.turns.maxRequests
-        self.client.send("Metadata", 4, topics=[])
-        self.assertGreater(self.frameBytes, 0)
-        self.gate.turns.runningRequests = 0
-        self.assertNothingLeft()
-
-    def test_parked(self) -> None:
-        """Its fetch waited for records."""
-        self.client.send("Fetch", 12, **fetchFields(self.events, 0, maxWaitMs=500))
-        self.assertGreater(self.pool.usedBytesByPurpose[PARKED], 0)
-        self.assertNothingLeft()
-
     def test_goneBehindRequests(self) -> None:
         """It has hung up behind requests that are still to be served; nobody waits on behalf of it."""
         self.client.send("Fetch", 12, **fetchFields(self.events, 0, maxWaitMs=500))
@@ -354,14 +257,6 @@ class DisconnectTests(BrokerTestCase):
         self.client.deliver("Produce", 9, **produceFields("events", batchOf(b"1")))
         self.assertNothingLeft()
         self.assertEqual(self.events.partitions[0].highWatermark, 1)
-
-    def test_unsentResponse(self) -> None:
-        """It did not take its responses."""
-        self.store(self.events.partitions[0], bytes(500_000))
-        self.client.transport.isTaking = False
-        self.client.send("Fetch", 12, **fetchFields(self.events, 0))
-        self.assertGreater(self.pool.usedBytesByPurpose[RESPONSES], 500_000)
-        self.assertNothingLeft()
 
     def test_duringAnswer(self) -> None:
         """It was cut off while the fetch of another was answered."""
@@ -424,34 +319,6 @@ class ClosingTests(BrokerTestCase):
         self.assertEqual((client.isClosed, client.waiting()), (True, 0))
         self.assertEqual(self.events.partitions[0].highWatermark, 2)
 
-    def test_putOff(self) -> None:
-        """
-        A request of another kind is answered after the records that were sent before it, and then
-        the next is read.
-        """
-        client = self.connect()
-        produced = requestOf("Produce", 9, **produceFields("events", batchOf(b"1")))
-        frames = [client.frame(produced), client.frame(requestOf("ApiVersions", 0))]
-        frames.append(client.frame(produced))
-        client.protocol.dataReceived(b"".join(frames))
-        self.assertEqual(client.waiting(), 0)
-        self.assertGreater(self.pool.usedBytesByPurpose["frames"], 0)
-        self.clock.advance(0)
-        self.assertEqual(client.waiting(), 3)
-        first, second, third = (client.receive() for _ in range(3))
-        self.assertEqual(first.responses[0].partition_responses[0].base_offset, 0)
-        self.assertEqual(second.error_code, 0)
-        self.assertEqual(third.responses[0].partition_responses[0].base_offset, 1)
-
-    def test_putOffAndGone(self) -> None:
-        """A request that was put off gives its memory back when the client leaves meanwhile."""
-        client = self.connect()
-        produced = requestOf("Produce", 9, **produceFields("events", batchOf(b"1")))
-        client.protocol.dataReceived(client.frame(produced) + client.frame(requestOf("ApiVersions", 0)))
-        client.disconnect()
-        self.clock.advance(0)
-        self.assertPoolWhole()
-
     def test_putOffAndClosed(self) -> None:
         """So does one that was put off when the broker closes the connection, and its turn is over."""
         client = self.connect()
@@ -476,15 +343,6 @@ class ClosingTests(BrokerTestCase):
         self.assertEqual(client.waiting(), 2)
         self.assertTrue(client.isClosed)
 
-    def test_goneMeanwhile(self) -> None:
-        """A client that leaves before the commit is forgotten."""
-        client = self.connect()
-        client.deliver("Produce", 9, **produceFields("events", batchOf(b"1")))
-        client.protocol.closeGracefully()
-        client.disconnect()
-        self.assertEqual(self.factory.connections, {})
-        self.assertPoolWhole()
-
     def test_parked(self) -> None:
         """A fetch that waits is given up: nothing is lost with it."""
         client = self.connect()
@@ -492,20 +350,6 @@ class ClosingTests(BrokerTestCase):
         client.protocol.closeGracefully()
         self.clock.advance(0)
         self.assertEqual((client.isClosed, client.waiting()), (True, 0))
-
-    def test_unsent(self) -> None:
-        """Responses that are under way are sent."""
-        self.store(self.events.partitions[0], bytes(500_000))
-        client = self.connect()
-        client.transport.isTaking = False
-        client.send("Fetch", 12, **fetchFields(self.events, 0))
-        client.protocol.closeGracefully()
-        self.clock.advance(0)
-        self.assertFalse(client.isClosed)
-        client.transport.isTaking = True
-        client.transport.wake()
-        self.clock.advance(0)
-        self.assertEqual((client.isClosed, client.waiting()), (True, 1))
 
 
 class SoupTests(BrokerTestCase):
@@ -602,16 +446,6 @@ class TurnTests(BrokerTestCase):
         first, second = self.connect(), self.connect()
         first.send("Fetch", 12, **fetchFields(topic, 0, maxWaitMs=500))
         self.assertEqual(second.ask("ApiVersions", 4).error_code, 0)
-
-    def test_turnGranted(self) -> None:
-        """A request that had to wait for its turn is answered when it comes."""
-        self.gate.turns.runningRequests = 1
-        client = self.connect()
-        client.send("ApiVersions", 4)
-        self.assertEqual(client.waiting(), 0)
-        self.gate.turns.end()
-        self.clock.advance(0)
-        self.assertEqual(client.receive().error_code, 0)
 
 
 class LongWorkTests(BrokerTestCase):

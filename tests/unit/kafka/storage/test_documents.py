@@ -86,16 +86,6 @@ class DocumentsTestCase(SynchronousTestCase):
 class TableTests(DocumentsTestCase):
     """Tables, and what a start finds of them."""
 
-    def test_commits(self) -> None:
-        """Several commits with several tables are found again, whatever the keys and values are."""
-        self.commit(("a", b"", b""), ("a", b"\0" * 511, b"1"), ("bb", b"x", b"2" * 100_000))
-        self.commit(("a", b"", b"3"), ("bb", b"y", b""))
-        self.commit(("bb", b"x", None), ("c", b"x", None), ("c", b"z", b"4"), ("c", b"z", None))
-        expected = {"a": {b"": b"3", b"\0" * 511: b"1"}, "bb": {b"y": b""}}
-        for _ in range(3):
-            self.assertEqual(self.contents(), expected)
-            self.reopen()
-
     def test_nothing(self) -> None:
         """A commit without changes writes nothing."""
         sizeBytes = os.path.getsize(self.path(journal(0)))

@@ -53,11 +53,13 @@ class GroupCommitTests(SynchronousTestCase):
         if self.revertError is not None:
             raise self.revertError
 
-    def put(self, key: str, sizeBytes: int = 1, isKept: bool = True) -> None:
-        """Append something."""
+    def put(self, key: str, sizeBytes: int = 1, isKept: bool = True, tells: str = "") -> None:
+        """Append something, and have it noted down what is told about that."""
         self.commits.check()
         self.pending.append(key)
         self.commits.appended(sizeBytes, isKept)
+        if tells:
+            self.tell(tells)
 
     def tell(self, name: str) -> None:
         """Have it noted down what is told about the appends so far."""
@@ -69,10 +71,8 @@ class GroupCommitTests(SynchronousTestCase):
 
     def test_nextTurn(self) -> None:
         """Appends are written together in the next turn, then callbacks are called in order, then changes announced."""
-        self.put("a")
-        self.tell("first")
-        self.put("b")
-        self.tell("second")
+        self.put("a", tells="first")
+        self.put("b", tells="second")
         self.assertEqual((self.stored, self.told, len(self.clock.getDelayedCalls())), ([], [], 1))
         self.clock.turn()
         self.assertEqual(self.stored, ["a", "b"])
@@ -93,8 +93,7 @@ class GroupCommitTests(SynchronousTestCase):
 
     def test_bound(self) -> None:
         """Enough bytes are written at once, but callbacks wait for their turn."""
-        self.put("a", 500)
-        self.tell("waiting")
+        self.put("a", 500, tells="waiting")
         self.put("b", 500)
         self.assertEqual((self.stored, self.told), (["a", "b"], []))
         self.put("c", 999)
@@ -105,8 +104,7 @@ class GroupCommitTests(SynchronousTestCase):
     def test_notKept(self) -> None:
         """What cannot be kept until the next turn is written at once, with all before it."""
         self.put("a")
-        self.put("b", isKept=False)
-        self.tell("waiting")
+        self.put("b", isKept=False, tells="waiting")
         self.put("c")
         self.assertEqual((self.stored, self.told), (["a", "b"], [("waiting", None)]))
         self.clock.turn()
@@ -114,8 +112,7 @@ class GroupCommitTests(SynchronousTestCase):
 
     def test_commit(self) -> None:
         """A commit in mid-turn writes what is pending; nobody is called meanwhile."""
-        self.put("a")
-        self.tell("of a")
+        self.put("a", tells="of a")
         self.commits.commit()
         self.assertEqual((self.stored, self.told, self.calls), (["a"], [], ["write", "settle"]))
         self.clock.turn()
@@ -123,8 +120,7 @@ class GroupCommitTests(SynchronousTestCase):
 
     def test_callbackRaises(self) -> None:
         """A callback that raises is logged, and the others are still called."""
-        self.put("a")
-        self.tell("before")
+        self.put("a", tells="before")
         self.commits.whenCommitted(lambda verdict: 1 // 0)
         self.tell("after")
         self.clock.turn()
@@ -135,10 +131,8 @@ class GroupCommitTests(SynchronousTestCase):
         """What a callback appends belongs to the next turn, even if it is enough to be written at once."""
 
         def again(verdict: Exception | None) -> None:
-            self.put("b", 1000)
-            self.tell("again")
-            self.put("c")
-            self.tell("and again")
+            self.put("b", 1000, tells="again")
+            self.put("c", tells="and again")
 
         self.put("a")
         self.commits.whenCommitted(again)
@@ -181,8 +175,7 @@ class GroupCommitTests(SynchronousTestCase):
         """What a callback appends before it closes is written, and who waits for it is told before the turn ends."""
 
         def last(verdict: Exception | None) -> None:
-            self.put("b")
-            self.tell("of b")
+            self.put("b", tells="of b")
             self.commits.close()
 
         self.put("a")
@@ -193,8 +186,7 @@ class GroupCommitTests(SynchronousTestCase):
 
     def test_close(self) -> None:
         """Closing writes and tells before it returns."""
-        self.put("a")
-        self.tell("waiting")
+        self.put("a", tells="waiting")
         self.commits.close()
         self.assertEqual((self.stored, self.told), (["a"], [("waiting", None)]))
         self.assertRaises(LogClosed, self.put, "b")
@@ -203,8 +195,7 @@ class GroupCommitTests(SynchronousTestCase):
 
     def test_closeFails(self) -> None:
         """If the last write fails, those who ask after closing are told as well."""
-        self.put("a")
-        self.tell("before")
+        self.put("a", tells="before")
         self.writeError = DISK_FULL
         self.commits.close()
         self.tell("after")
@@ -215,24 +206,21 @@ class GroupCommitTests(SynchronousTestCase):
         A write that fails loses all appends of the turn, everybody who waits
         is told in words, and the next turn's appends are taken again.
         """
-        self.put("a")
-        self.tell("first")
+        self.put("a", tells="first")
         self.writeError = DISK_FULL
         self.clock.turn()
         self.assertEqual(self.toldNames(lost=True), ["first"])
         self.assertIn("disk is full", str(self.told[0][1]))
         self.assertEqual(self.calls, ["write", "revert", "announce"])
         self.writeError = None
-        self.put("b")
-        self.tell("second")
+        self.put("b", tells="second")
         self.clock.turn()
         self.assertEqual(self.toldNames(lost=False), ["second"])
         self.assertEqual(self.stored, ["b"])
 
     def test_refusedWrite(self) -> None:
         """A refusal of the log while it writes is told as it is."""
-        self.put("a")
-        self.tell("first")
+        self.put("a", tells="first")
         self.writeError = LogFailed("too many files")
         self.clock.turn()
         self.assertEqual((self.calls[-2:], str(self.told[0][1])), (["revert", "announce"], "too many files"))
@@ -242,8 +230,7 @@ class GroupCommitTests(SynchronousTestCase):
         If the append that brings about a write loses it, that is said at once;
         callbacks hear of it in their turn.
         """
-        self.put("a")
-        self.tell("waiting")
+        self.put("a", tells="waiting")
         self.writeError = DISK_FULL
         self.assertRaises(LogFailed, self.put, "b", 1000)
         self.assertEqual(self.told, [])
@@ -255,8 +242,7 @@ class GroupCommitTests(SynchronousTestCase):
         After a loss nothing is taken for the rest of the turn, and who asks
         then is told of the loss, also if all was well before.
         """
-        self.put("a", isKept=False)
-        self.tell("of a")
+        self.put("a", isKept=False, tells="of a")
         self.writeError = DISK_FULL
         self.assertRaises(LogFailed, self.put, "b", isKept=False)
         self.writeError = None
@@ -284,8 +270,7 @@ class GroupCommitTests(SynchronousTestCase):
         If what was lost cannot be reverted either, nothing is taken any more, and why is said for as long as that is
         so; who waits is told all the same.
         """
-        self.put("a")
-        self.tell("of a")
+        self.put("a", tells="of a")
         self.writeError, self.revertError = DISK_FULL, storageError(errno.EIO)
         self.clock.turn()
         self.assertEqual(self.toldNames(lost=True), ["of a"])
@@ -298,8 +283,7 @@ class GroupCommitTests(SynchronousTestCase):
 
     def test_fail(self) -> None:
         """When the log has failed for good, nothing is taken any more, and what is pending is lost."""
-        self.put("a")
-        self.tell("of a")
+        self.put("a", tells="of a")
         self.commits.fail("a flush failed")
         self.clock.turn()
         self.assertEqual(([str(verdict) for _, verdict in self.told], self.stored), (["a flush failed"], []))

@@ -17,6 +17,18 @@ from tests.kit.kioentities import everyVersion, manyExamples
 from tests.unit.kafka.wire.test_relayedapis import everyRelayedVersion
 
 
+def written(api: Api, apiVersion: int, correlationId: int, clientId: str | None) -> bytes:
+    """A request's header, as kio writes it."""
+    return encode(
+        load_request_schema(api.apiKey, apiVersion).__header_schema__(
+            request_api_key=i16(api.apiKey),
+            request_api_version=i16(apiVersion),
+            correlation_id=i32(correlationId),
+            client_id=clientId,
+        )
+    )
+
+
 class ParseRequestHeaderTests(SynchronousTestCase):
     """L{parseRequestHeader} reads what clients send and trusts none of it."""
 
@@ -25,34 +37,18 @@ class ParseRequestHeaderTests(SynchronousTestCase):
     def test_readsWhatKioWrites(self, apiAndVersion: tuple[Api, int], correlationId: int, clientId: str | None) -> None:
         """The header of every request is read as kio wrote it, and its body begins where kio's header ended."""
         api, apiVersion = apiAndVersion
-        headerType = load_request_schema(api.apiKey, apiVersion).__header_schema__
-        written = encode(
-            headerType(
-                request_api_key=i16(api.apiKey),
-                request_api_version=i16(apiVersion),
-                correlation_id=i32(correlationId),
-                client_id=clientId,
-            )
-        )
-        expected = RequestHeader(api.apiKey, apiVersion, correlationId, clientId, len(written))
-        self.assertEqual(parseRequestHeader(written), expected)
-        self.assertEqual(parseRequestHeader(memoryview(bytearray(written + b"body"))), expected)
+        header = written(api, apiVersion, correlationId, clientId)
+        expected = RequestHeader(api.apiKey, apiVersion, correlationId, clientId, len(header))
+        self.assertEqual(parseRequestHeader(header), expected)
+        self.assertEqual(parseRequestHeader(memoryview(bytearray(header + b"body"))), expected)
 
     def test_relayed(self) -> None:
         """With the table of a gateway the header of every request that it relays is read."""
         for api, apiVersion in everyRelayedVersion():
-            headerType = load_request_schema(api.apiKey, apiVersion).__header_schema__
-            written = encode(
-                headerType(
-                    request_api_key=i16(api.apiKey),
-                    request_api_version=i16(apiVersion),
-                    correlation_id=i32(7),
-                    client_id="a",
-                )
-            )
+            header = written(api, apiVersion, 7, "a")
             self.assertEqual(
-                parseRequestHeader(written, flexibleFrom=RELAYED_FLEXIBLE_FROM),
-                RequestHeader(api.apiKey, apiVersion, 7, "a", len(written)),
+                parseRequestHeader(header, flexibleFrom=RELAYED_FLEXIBLE_FROM),
+                RequestHeader(api.apiKey, apiVersion, 7, "a", len(header)),
             )
 
     def test_offset(self) -> None:

@@ -26,34 +26,19 @@ class VarintTests(SynchronousTestCase):
     """Varints are those of Kafka, and bounded."""
 
     @manyExamples
-    @given(st.integers(0, 2**35 - 1))
-    def test_unsigned(self, value: int) -> None:
-        """Unsigned varints are what kio makes of them, and come back."""
-        buffer = io.BytesIO()
-        writers.write_unsigned_varint(buffer, uvarint(value))
-        encoded = buffer.getvalue()
-        self.assertEqual(unsignedVarint(value), encoded)
-        self.assertEqual(readUnsignedVarint(b"z" + encoded + b"z", 1), (value, 1 + len(encoded)))
-
-    @manyExamples
-    @given(st.integers(-(2**31), 2**31 - 1))
-    def test_signed(self, value: int) -> None:
-        """Signed varints of 32 bits are what kio makes of them, and come back."""
-        buffer = io.BytesIO()
-        writers.write_signed_varint(buffer, value)
-        encoded = buffer.getvalue()
-        self.assertEqual(signedVarint(value), encoded)
-        self.assertEqual(readSignedVarint(encoded, 0), (value, len(encoded)))
-
-    @manyExamples
-    @given(st.integers(-(2**63), 2**63 - 1))
-    def test_signedLong(self, value: int) -> None:
-        """So are signed varints of 64 bits."""
-        buffer = io.BytesIO()
-        writers.write_signed_varlong(buffer, value)
-        encoded = buffer.getvalue()
-        self.assertEqual(signedVarint(value), encoded)
-        self.assertEqual(readSignedVarlong(encoded, 0), (value, len(encoded)))
+    @given(st.integers(0, 2**35 - 1), st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1))
+    def test_comeBack(self, unsigned: int, signed: int, long: int) -> None:
+        """Varints without and with a sign, of 32 bits and of 64, are what kio makes of them, and come back."""
+        for value, write, made, read in (
+            (uvarint(unsigned), writers.write_unsigned_varint, unsignedVarint, readUnsignedVarint),
+            (signed, writers.write_signed_varint, signedVarint, readSignedVarint),
+            (long, writers.write_signed_varlong, signedVarint, readSignedVarlong),
+        ):
+            buffer = io.BytesIO()
+            write(buffer, value)
+            encoded = buffer.getvalue()
+            self.assertEqual(made(value), encoded)
+            self.assertEqual(read(b"z" + encoded + b"z", 1), (value, 1 + len(encoded)))
 
     def test_bounds(self) -> None:
         """A varint ends after five bytes, a long one after ten, whatever follows."""

@@ -463,15 +463,6 @@ class AcknowledgementTests(BrokerTestCase):
         self.events = self.topic("events", 2)
         self.client = self.connect()
 
-    def test_afterCommit(self) -> None:
-        """The acknowledgement leaves in the turn of the commit, whether one or all replicas are asked for."""
-        for acks in (1, -1):
-            client = self.connect()
-            client.deliver("Produce", 9, **produceFields("events", batchOf(b"1"), acks=acks))
-            self.assertEqual(client.transport.unsent, b"")
-            self.clock.advance(0)
-            self.assertEqual(client.waiting(), 1)
-
     def test_unacknowledged(self) -> None:
         """Without acknowledgements there is no response, and the next request is read at once."""
         for value in (b"1", b"2"):

@@ -27,6 +27,9 @@ def batchOfTimes(*timesMs: int, attributes: int = 0, maxMs: int | None = None) -
 class LookupTests(LogTestCase):
     """What is found is a record, whatever it is stored in."""
 
+    # A segment for every small batch or two.
+    limits = {**LogTestCase.limits, "segmentBytes": 160}
+
     def append(self, *timesMs: int, **header: int) -> None:  # type: ignore[override]
         """Append a batch to the one partition, and commit it."""
         stored = batchOfTimes(*timesMs, **header)
@@ -119,13 +122,23 @@ class LookupTests(LogTestCase):
             self.maxTimestampOffset(partition)
 
     @settings(max_examples=60, deadline=None)
-    @given(st.lists(st.tuples(st.lists(st.integers(-1, 20), min_size=1, max_size=4), st.booleans()), max_size=8))
-    def test_model(self, batches: list[tuple[list[int], bool]]) -> None:
-        """Whatever the order of times, and however they are spread over batches of both kinds."""
-        events = self.partition()
+    @given(
+        st.lists(st.tuples(st.lists(st.integers(-1, 20), min_size=1, max_size=4), st.booleans()), max_size=8),
+        st.booleans(),
+    )
+    def test_model(self, batches: list[tuple[list[int], bool]], isReopened: bool) -> None:
+        """
+        Whatever the order of times, and however they are spread over batches of both kinds and over segments; also
+        after a restart.  Of the newest records it is the first.
+        """
         for timesMs, isCompressed in batches:
             self.append(*timesMs, attributes=_GZIP if isCompressed else 0)
+        if isReopened:
+            self.reopenLog()
+        events = self.partition()
         records = list(enumerate(timeMs for timesMs, _ in batches for timeMs in timesMs))
+        newest = max(records, key=lambda each: (each[1], -each[0]), default=None)
+        self.assertEqual(self.maxTimestampOffset(events), newest)
         for start in (0, len(records) // 2):
             self.log.deleteRecords(events, start)
             for wantedMs in range(22):

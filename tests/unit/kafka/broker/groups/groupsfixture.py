@@ -358,8 +358,8 @@ class GroupsTestCase(SynchronousTestCase):
         """A client that wants to join."""
         return Consumer(self.rig, **joining)
 
-    def joined(self, *consumers: Consumer) -> None:
-        """Have consumers join a group that was empty, and wait until they have."""
+    def joined(self, *consumers: Consumer) -> tuple[Consumer, ...]:
+        """Have consumers join a group that was empty, wait until they have, and return them."""
         for consumer in consumers:
             self.assertIsNone(consumer.join())
         for _ in range(40):
@@ -368,14 +368,16 @@ class GroupsTestCase(SynchronousTestCase):
                 break
         group = self.rig.group(consumers[0].request.groupId)
         self.assertEqual({consumer.generation for consumer in consumers}, {group.generation})
+        return consumers
 
-    def stable(self, *consumers: Consumer) -> None:
+    def stable(self, *consumers: Consumer) -> tuple[Consumer, ...]:
         """The same, and have them sync."""
         self.joined(*consumers)
         for consumer in consumers:
             consumer.sync()
         self.rig.wait()
         self.assertIs(self.rig.group().state, State.STABLE)
+        return consumers
 
 
 class OffsetsTestCase(GroupsTestCase):

@@ -40,8 +40,7 @@ class CheckTests(GroupsTestCase):
 
     def test_noCommonProtocol(self) -> None:
         """A member must share a protocol with all the others, and the type."""
-        first = self.consumer(protocols=(("range", b""), ("sticky", b"")))
-        self.stable(first)
+        self.stable(self.consumer(protocols=(("range", b""), ("sticky", b""))))
         second = self.consumer(protocols=(("sticky", b""),))
         self.assertIsNone(second.join())
         for others in ({"protocols": (("range", b""),)}, {"protocolType": "connect"}):
@@ -50,11 +49,9 @@ class CheckTests(GroupsTestCase):
 
     def test_otherTypeOnceEmpty(self) -> None:
         """An empty group takes up whatever its next member speaks."""
-        first = self.consumer()
-        self.stable(first)
+        (first,) = self.stable(self.consumer())
         first.leave()
-        other = self.consumer(protocolType="connect", protocols=(("default", b""),))
-        self.stable(other)
+        self.stable(self.consumer(protocolType="connect", protocols=(("default", b""),)))
         group = self.rig.group()
         self.assertEqual((group.protocolType, group.protocolName), ("connect", "default"))
 
@@ -98,8 +95,7 @@ class PendingTests(GroupsTestCase):
 
     def test_expiresInUsedGroup(self) -> None:
         """A group that was in use stays, or its generations would begin anew under its former members."""
-        first = self.consumer()
-        self.stable(first)
+        (first,) = self.stable(self.consumer())
         first.leave()
         self.newcomer()
         self.rig.wait(10.1)
@@ -107,8 +103,7 @@ class PendingTests(GroupsTestCase):
 
     def test_blocksRebalance(self) -> None:
         """A rebalance waits for a client that was told its id, but that does not start one."""
-        first = self.consumer()
-        self.stable(first)
+        (first,) = self.stable(self.consumer())
         second = self.newcomer()
         self.assertEqual(first.heartbeat(), ErrorCode.none)
         first.join()
@@ -120,8 +115,7 @@ class PendingTests(GroupsTestCase):
 
     def test_expiryUnblocks(self) -> None:
         """If it does not come, the rebalance goes on without it."""
-        first = self.consumer()
-        self.stable(first)
+        (first,) = self.stable(self.consumer())
         self.newcomer()
         first.join()
         self.rig.wait(9.9)
@@ -131,8 +125,7 @@ class PendingTests(GroupsTestCase):
 
     def test_leaves(self) -> None:
         """It may also say that it does not come."""
-        first = self.consumer()
-        self.stable(first)
+        (first,) = self.stable(self.consumer())
         second = self.newcomer()
         first.join()
         self.assertEqual(second.leave(), ErrorCode.none)
@@ -141,8 +134,7 @@ class PendingTests(GroupsTestCase):
 
     def test_static(self) -> None:
         """An id that was given to a dynamic member does not become a static one's."""
-        consumer = self.newcomer()
-        self.assertEqual(consumer.join(instanceId="a"), ErrorCode.unknown_member_id)
+        self.assertEqual(self.newcomer().join(instanceId="a"), ErrorCode.unknown_member_id)
 
     def test_tooMany(self) -> None:
         """Only so many clients are waited for in all; the others may ask again."""
@@ -167,8 +159,7 @@ class SizeTests(GroupsTestCase):
 
     def test_stable(self) -> None:
         """A third member is refused, and the two members may join again."""
-        first, second = self.consumer(), self.consumer()
-        self.stable(first, second)
+        first, second = self.stable(self.consumer(), self.consumer())
         self.assertEqual(self.consumer().join(), ErrorCode.group_max_size_reached)
         self.assertEqual(self.rig.group().state, State.STABLE)
         self.assertIsNone(first.join())
@@ -178,8 +169,7 @@ class SizeTests(GroupsTestCase):
 
     def test_preparing(self) -> None:
         """While members join, the first ones find room."""
-        first, second = self.consumer(), self.consumer()
-        self.stable(first, second)
+        first, second = self.stable(self.consumer(), self.consumer())
         first.join()
         third = self.consumer()
         self.assertIsNone(third.join())
@@ -206,8 +196,7 @@ class SizeTests(GroupsTestCase):
 
     def test_static(self) -> None:
         """A static member that comes back to a full group has its place."""
-        first, second = self.consumer(), self.consumer(instanceId="a")
-        self.stable(first, second)
+        self.stable(self.consumer(), self.consumer(instanceId="a"))
         self.assertIsNone(self.consumer(instanceId="a").join())
         self.assertEqual(self.consumer(instanceId="b").join(), ErrorCode.group_max_size_reached)
 
@@ -217,8 +206,7 @@ class StaticTests(GroupsTestCase):
 
     def test_stable(self) -> None:
         """One that comes back to a stable group gets another id and its assignment, and no other member notices."""
-        first, second = self.consumer(), self.consumer(instanceId="a")
-        self.stable(first, second)
+        first, second = self.stable(self.consumer(), self.consumer(instanceId="a"))
         again = self.consumer(instanceId="a", clientId="new", sessionSeconds=20.0, rebalanceSeconds=99.0)
         self.assertIsNone(again.join())
         self.rig.wait()
@@ -232,8 +220,7 @@ class StaticTests(GroupsTestCase):
 
     def test_fenced(self) -> None:
         """A process that uses the former id is fenced, whatever it asks for."""
-        first = self.consumer(instanceId="a")
-        self.stable(first)
+        (first,) = self.stable(self.consumer(instanceId="a"))
         self.consumer(instanceId="a").join()
         self.rig.wait()
         self.assertEqual(first.heartbeat(), ErrorCode.fenced_instance_id)
@@ -245,8 +232,7 @@ class StaticTests(GroupsTestCase):
         """One whose request waits is told so at once."""
         for isSyncing in (False, True):
             groupId = f"readers-{isSyncing}"
-            leader, first = self.consumer(groupId=groupId), self.consumer(groupId=groupId, instanceId="a")
-            self.joined(leader, first)
+            _, first = self.joined(self.consumer(groupId=groupId), self.consumer(groupId=groupId, instanceId="a"))
             if isSyncing:
                 first.sync()
             else:
@@ -257,8 +243,7 @@ class StaticTests(GroupsTestCase):
 
     def test_completing(self) -> None:
         """Coming back while assignments are awaited makes the group rebalance: they are for the former id."""
-        leader, first = self.consumer(), self.consumer(instanceId="a")
-        self.joined(leader, first)
+        leader, _ = self.joined(self.consumer(), self.consumer(instanceId="a"))
         leader.sync()
         self.consumer(instanceId="a").join()
         self.rig.wait()
@@ -267,8 +252,7 @@ class StaticTests(GroupsTestCase):
 
     def test_preparing(self) -> None:
         """Coming back while members join is joining."""
-        leader, first = self.consumer(), self.consumer(instanceId="a")
-        self.stable(leader, first)
+        leader, _ = self.stable(self.consumer(), self.consumer(instanceId="a"))
         leader.join()
         again = self.consumer(instanceId="a")
         again.join()
@@ -277,8 +261,7 @@ class StaticTests(GroupsTestCase):
 
     def test_new(self) -> None:
         """One that comes back before its first generation has begun has the time of a new member."""
-        leader = self.consumer()
-        self.stable(leader)
+        (leader,) = self.stable(self.consumer())
         self.consumer(instanceId="a").join()
         again = self.consumer(instanceId="a")
         again.join()
@@ -291,8 +274,7 @@ class StaticTests(GroupsTestCase):
 
     def test_otherProtocol(self) -> None:
         """If the group's protocol would be another with it, the group rebalances."""
-        first = self.consumer(instanceId="a", protocols=(("range", b""), ("sticky", b"")))
-        self.stable(first)
+        self.stable(self.consumer(instanceId="a", protocols=(("range", b""), ("sticky", b""))))
         again = self.consumer(instanceId="a", protocols=(("sticky", b""), ("range", b"")))
         again.join()
         self.rig.wait()
@@ -304,8 +286,7 @@ class StaticTests(GroupsTestCase):
         A leader that comes back to a stable group is told that its former id leads, so that it does not assign in vain;
         newer ones are told that they lead without having to.
         """
-        first = self.consumer(instanceId="a")
-        self.stable(first)
+        (first,) = self.stable(self.consumer(instanceId="a"))
         again = self.consumer(instanceId="a")
         again.join()
         self.rig.wait()
@@ -353,23 +334,20 @@ class StaticTests(GroupsTestCase):
 
     def test_removedByName(self) -> None:
         """An administrator removes one by its name; unknown names are refused."""
-        first = self.consumer(instanceId="a")
-        self.stable(first)
+        self.stable(self.consumer(instanceId="a"))
         outcome = self.rig.groups.leave("readers", [("", "b"), ("", "a"), ("", None)])
         self.assertEqual(outcome, [ErrorCode.unknown_member_id, ErrorCode.none, ErrorCode.unknown_member_id])
         self.assertEqual(self.rig.group().state, State.EMPTY)
 
     def test_unknown(self) -> None:
         """An unknown name is no member's."""
-        first = self.consumer()
-        self.stable(first)
+        (first,) = self.stable(self.consumer())
         first.request = self.consumer(instanceId="b", memberId=first.memberId).request
         self.assertEqual(first.heartbeat(), ErrorCode.unknown_member_id)
 
     def test_failingLog(self) -> None:
         """One that takes a place which could not be stored is sent away and may come again."""
-        first = self.consumer(instanceId="a")
-        self.stable(first)
+        self.stable(self.consumer(instanceId="a"))
         again = self.consumer(instanceId="a")
         self.rig.log.error = LogFailed("full")
         again.join()
@@ -404,8 +382,7 @@ class RefusalTests(GroupsTestCase):
 
     def test_generation(self) -> None:
         """Members speak for their generation only."""
-        first = self.consumer()
-        self.stable(first)
+        (first,) = self.stable(self.consumer())
         assert first.joined is not None
         first.join()
         self.rig.wait()
@@ -416,8 +393,7 @@ class RefusalTests(GroupsTestCase):
 
     def test_protocolOfSync(self) -> None:
         """Who says in a sync what the protocol is must know."""
-        first = self.consumer()
-        self.stable(first)
+        (first,) = self.stable(self.consumer())
         self.assertEqual(first.sync(protocolType="connect"), ErrorCode.inconsistent_group_protocol)
         self.assertEqual(first.sync(protocolName="sticky"), ErrorCode.inconsistent_group_protocol)
         self.assertIsNone(first.sync(protocolType="consumer", protocolName="range"))
@@ -431,8 +407,7 @@ class RefusalTests(GroupsTestCase):
 
     def test_leaveWhileWaiting(self) -> None:
         """Who is removed while it waits is told so."""
-        first, second = self.consumer(), self.consumer()
-        self.stable(first, second)
+        first, _ = self.stable(self.consumer(), self.consumer())
         first.join()
         self.rig.groups.leave("readers", [(first.memberId, None)])
         self.assertEqual(first.answers[-1], ErrorCode.unknown_member_id)
@@ -500,8 +475,7 @@ class LimitsTests(GroupsTestCase):
         """The members of one holder take no more of that than they leave, until they go."""
         self.rig = self.buildRig(maxGroups=4)
         large, small = ((("range", bytes(size)),) for size in (6000, 1500))
-        first = self.consumer(protocols=large, holder="a")
-        self.joined(first)
+        (first,) = self.joined(self.consumer(protocols=large, holder="a"))
         for _ in range(2):
             refused = self.consumer(groupId="b", protocols=small, holder="a").join()
             self.assertEqual(refused, ErrorCode.group_max_size_reached)
@@ -515,8 +489,7 @@ class LimitsTests(GroupsTestCase):
 
     def test_assignments(self) -> None:
         """Assignments count."""
-        first = self.consumer()
-        self.joined(first)
+        (first,) = self.joined(self.consumer())
         before = self.rig.groups.sizeBytes
         self.assertEqual(first.sync({first.memberId: bytes(10_000)}), ErrorCode.group_max_size_reached)
         self.assertIsNone(first.sync({first.memberId: bytes(1000), "stranger": bytes(10_000)}))
@@ -525,8 +498,7 @@ class LimitsTests(GroupsTestCase):
 
     def test_memberThatGrows(self) -> None:
         """A member that comes back with more than there is room for loses its place."""
-        first, second = self.consumer(), self.consumer()
-        self.stable(first, second)
+        first, second = self.stable(self.consumer(), self.consumer())
         self.assertEqual(first.join(protocols=(("range", bytes(10_000)),)), ErrorCode.group_max_size_reached)
         self.assertEqual(list(self.rig.group().members), [second.memberId])
 
@@ -552,8 +524,7 @@ class RestartTests(GroupsTestCase):
 
     def test_freshSessions(self) -> None:
         """Members have their whole session to be heard of again."""
-        first = self.consumer()
-        self.stable(first)
+        (first,) = self.stable(self.consumer())
         self.rig.wait(9.0)
         self.rig.kill()
         self.rig.wait(9.9)
@@ -563,8 +534,7 @@ class RestartTests(GroupsTestCase):
 
     def test_unassigned(self) -> None:
         """A generation that never got its assignments is followed by another at once."""
-        first = self.consumer()
-        self.joined(first)
+        (first,) = self.joined(self.consumer())
         self.assertEqual(first.generation, 1)
         self.rig.kill()
         self.assertEqual(first.heartbeat(), ErrorCode.rebalance_in_progress)
@@ -574,8 +544,7 @@ class RestartTests(GroupsTestCase):
 
     def test_uncommittedAssignment(self) -> None:
         """So is one whose assignments were lost; no member was told of them."""
-        first = self.consumer()
-        self.joined(first)
+        (first,) = self.joined(self.consumer())
         first.sync()
         self.rig.kill()
         self.assertIsNone(first.assignment)
@@ -583,8 +552,7 @@ class RestartTests(GroupsTestCase):
 
     def test_empty(self) -> None:
         """An empty group goes on counting generations."""
-        first = self.consumer()
-        self.stable(first)
+        (first,) = self.stable(self.consumer())
         first.leave()
         self.rig.wait()
         self.rig.kill()
@@ -615,8 +583,7 @@ class CommitTests(OffsetsTestCase):
 
     def test_stable(self) -> None:
         """A member commits, and was heard of."""
-        first = self.consumer()
-        self.stable(first)
+        (first,) = self.stable(self.consumer())
         for offset in range(3):
             self.rig.wait(8.0)
             self.assertEqual(first.commit(self.first, offset), ErrorCode.none)
@@ -634,14 +601,12 @@ class CommitTests(OffsetsTestCase):
 
     def test_completing(self) -> None:
         """Between joining and having an assignment there is nothing to commit."""
-        first = self.consumer()
-        self.joined(first)
+        (first,) = self.joined(self.consumer())
         self.assertEqual(first.commit(self.first, 5), ErrorCode.rebalance_in_progress)
 
     def test_strangers(self) -> None:
         """Other members, generations and instances may not."""
-        first = self.consumer(instanceId="a")
-        self.stable(first)
+        (first,) = self.stable(self.consumer(instanceId="a"))
         for memberId, generation, instanceId, refusal in (
             ("stranger", 1, None, ErrorCode.unknown_member_id),
             (first.memberId, 2, None, ErrorCode.illegal_generation),
@@ -666,24 +631,17 @@ class CommitTests(OffsetsTestCase):
         self.assertEqual(self.offsets(), {self.first: 5, self.second: 5})
 
     def test_failing(self) -> None:
-        """An offset that could not be stored is not there, and the one before is; the client may try again."""
-        self.simple(self.first, 5)
-        self.rig.log.error = LogFailed("full")
-        self.assertEqual(self.simple(self.first, 6), ErrorCode.not_coordinator)
-        self.assertEqual(self.offsets(), {self.first: 5})
-        self.rig.log.error = None
-        self.assertEqual(self.simple(self.first, 7), ErrorCode.none)
-        self.rig.kill()
-        self.assertEqual(self.offsets(), {self.first: 7})
-
-    def test_failingFirst(self) -> None:
-        """A group whose first offset could not be stored is stored with the next one."""
-        self.rig.log.error = LogFailed("full")
-        self.assertEqual(self.simple(self.first, 6), ErrorCode.not_coordinator)
-        self.rig.log.error = None
-        self.simple(self.first, 7)
-        self.rig.kill()
-        self.assertEqual(self.offsets(), {self.first: 7})
+        """An offset, a group's first as well, that could not be stored is not there; the client may try again."""
+        before: dict[Partition, int] = {}
+        for stored in (7, 8):
+            self.rig.log.error = LogFailed("full")
+            self.assertEqual(self.simple(self.first, 6), ErrorCode.not_coordinator)
+            self.assertEqual(self.offsets(), before)
+            self.rig.log.error = None
+            self.assertEqual(self.simple(self.first, stored), ErrorCode.none)
+            self.rig.kill()
+            before = {self.first: stored}
+            self.assertEqual(self.offsets(), before)
 
     def test_deletedMeanwhile(self) -> None:
         """Offsets of a topic that is deleted before they are committed are not kept, nor those of a group."""
@@ -777,8 +735,7 @@ class RetentionTests(OffsetsTestCase):
 
     def test_empty(self) -> None:
         """Those of a group that was empty for a week go with it, from the log as well; a day earlier they do not."""
-        first = self.consumer()
-        self.stable(first)
+        (first,) = self.stable(self.consumer())
         first.commit(self.first, 5)
         first.leave()
         self.retained(WEEK_SECONDS - 86400.0)
@@ -836,8 +793,7 @@ class RetentionTests(OffsetsTestCase):
 
     def test_members(self) -> None:
         """A group with members keeps its offsets for ever."""
-        first = self.consumer(sessionSeconds=1800.0)
-        self.stable(first)
+        (first,) = self.stable(self.consumer(sessionSeconds=1800.0))
         first.commit(self.first, 5)
         for _ in range(10 * 48):
             self.rig.clock.advance(1799.0)

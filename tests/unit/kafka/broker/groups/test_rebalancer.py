@@ -23,8 +23,7 @@ class GenerationTests(GroupsTestCase):
         The members of an empty group join together; the first one leads and is told of all, and all get what it
         assigns to them.
         """
-        first, second = self.consumer(), self.consumer()
-        self.joined(first, second)
+        first, second = self.joined(self.consumer(), self.consumer())
         assert first.joined is not None and second.joined is not None
         self.assertEqual((first.generation, second.generation), (1, 1))
         self.assertEqual(first.joined.leaderId, first.memberId)
@@ -44,8 +43,7 @@ class GenerationTests(GroupsTestCase):
 
     def test_missingAssignment(self) -> None:
         """Whom the leader forgets gets an empty assignment, and whom it invents is ignored."""
-        first, second = self.consumer(), self.consumer()
-        self.joined(first, second)
+        first, second = self.joined(self.consumer(), self.consumer())
         first.sync({first.memberId: b"x", "nobody": b"y"})
         second.sync()
         self.rig.wait()
@@ -66,15 +64,13 @@ class GenerationTests(GroupsTestCase):
 
     def test_stableFollower(self) -> None:
         """A follower that joins a stable group again as it was is told the generation that there is."""
-        first, second = self.consumer(), self.consumer()
-        self.stable(first, second)
+        _, second = self.stable(self.consumer(), self.consumer())
         second.join()
         self.assertEqual((second.generation, self.rig.group().state), (1, State.STABLE))
 
     def test_stableLeader(self) -> None:
         """A leader that joins a stable group again wants to assign anew."""
-        first, second = self.consumer(), self.consumer()
-        self.stable(first, second)
+        first, second = self.stable(self.consumer(), self.consumer())
         first.join()
         self.assertIs(self.rig.group().state, State.PREPARING)
         second.join()
@@ -83,8 +79,7 @@ class GenerationTests(GroupsTestCase):
 
     def test_changedFollower(self) -> None:
         """A follower that joins again with other metadata makes the group rebalance."""
-        first, second = self.consumer(), self.consumer()
-        self.stable(first, second)
+        _, second = self.stable(self.consumer(), self.consumer())
         second.join(protocols=(("range", b"less"),))
         self.assertIs(self.rig.group().state, State.PREPARING)
 
@@ -93,8 +88,7 @@ class GenerationTests(GroupsTestCase):
         While assignments are awaited, who joins again as it was is told the same generation, and who has changed makes
         the group rebalance, for which the requests that wait are refused.
         """
-        first, second = self.consumer(), self.consumer()
-        self.joined(first, second)
+        first, second = self.joined(self.consumer(), self.consumer())
         first.join()
         assert first.joined is not None
         self.assertEqual((first.generation, len(first.joined.members)), (1, 2))
@@ -109,8 +103,7 @@ class GenerationTests(GroupsTestCase):
 
     def test_empty(self) -> None:
         """When the last member has left, the group is empty, in a generation of its own."""
-        first = self.consumer()
-        self.stable(first)
+        (first,) = self.stable(self.consumer())
         self.assertEqual(first.leave(), ErrorCode.none)
         group = self.rig.group()
         self.assertEqual((group.state, group.generation, group.protocolType), (State.EMPTY, 2, "consumer"))
@@ -200,8 +193,7 @@ class InitialDelayTests(GroupsTestCase):
 
     def test_usedBefore(self) -> None:
         """A group that was in use before waits exactly once, however many members join."""
-        first = self.consumer()
-        self.stable(first)
+        (first,) = self.stable(self.consumer())
         first.leave()
         self.assertEqual(self.joinedAfter(0.0, 1.0, 2.0), 3.0)
 
@@ -271,8 +263,7 @@ class SlowMemberTests(GroupsTestCase):
 
     def test_crashInStable(self) -> None:
         """In a stable group its end makes the others rebalance."""
-        first, second = self.consumer(), self.consumer()
-        self.stable(first, second)
+        first, second = self.stable(self.consumer(), self.consumer())
         self.rig.wait(6.0)
         first.heartbeat()
         self.rig.wait(4.1)
@@ -284,8 +275,7 @@ class SlowMemberTests(GroupsTestCase):
         Who does not ask for its assignment within the rebalance timeout is removed, though it sends heartbeats, and the
         others rebalance.
         """
-        first, second = self.consumer(rebalanceSeconds=20.0), self.consumer(rebalanceSeconds=20.0)
-        self.joined(first, second)
+        first, second = self.joined(self.consumer(rebalanceSeconds=20.0), self.consumer(rebalanceSeconds=20.0))
         second.sync()
         for _ in range(4):
             self.assertEqual(first.heartbeat(), ErrorCode.none)
@@ -298,8 +288,7 @@ class SlowMemberTests(GroupsTestCase):
 
     def test_syncTimeoutInStable(self) -> None:
         """That holds for those, too, who do not ask when the others have got theirs."""
-        first, second = self.consumer(rebalanceSeconds=20.0), self.consumer(rebalanceSeconds=20.0)
-        self.joined(first, second)
+        first, second = self.joined(self.consumer(rebalanceSeconds=20.0), self.consumer(rebalanceSeconds=20.0))
         first.sync()
         self.rig.wait()
         self.assertIs(self.rig.group().state, State.STABLE)
@@ -315,8 +304,7 @@ class SlowMemberTests(GroupsTestCase):
         A member that asks when the group is stable gets its assignment at once, and no member is
         removed afterwards.
         """
-        first, second = self.consumer(rebalanceSeconds=20.0), self.consumer(rebalanceSeconds=20.0)
-        self.joined(first, second)
+        first, second = self.joined(self.consumer(rebalanceSeconds=20.0), self.consumer(rebalanceSeconds=20.0))
         first.sync()
         self.rig.wait()
         second.sync()
@@ -331,8 +319,7 @@ class SessionTests(GroupsTestCase):
 
     def test_joinWaits(self) -> None:
         """Who waits for a join to be answered cannot send heartbeats and does not expire, unless it is new."""
-        first, second = self.consumer(rebalanceSeconds=60.0), self.consumer(rebalanceSeconds=60.0)
-        self.stable(first, second)
+        first, second = self.stable(self.consumer(rebalanceSeconds=60.0), self.consumer(rebalanceSeconds=60.0))
         first.join()
         for _ in range(10):
             self.rig.wait(5.0)
@@ -351,8 +338,7 @@ class SessionTests(GroupsTestCase):
         When the broker has stood still for longer than a session it first reads what has come meanwhile: who has sent a
         heartbeat is a member, and who has not is gone a moment later, once.
         """
-        first, second = self.consumer(), self.consumer()
-        self.stable(first, second)
+        first, _ = self.stable(self.consumer(), self.consumer())
         self.rig.clock.advance(15.0)
         self.assertEqual(first.heartbeat(), ErrorCode.none)
         self.assertEqual(len(self.rig.group().members), 2)
@@ -374,8 +360,7 @@ class SessionTests(GroupsTestCase):
 
     def test_syncWaits(self) -> None:
         """Who waits for its assignment does not expire, and has a whole session when it gets it."""
-        first, second = self.consumer(sessionSeconds=30.0), self.consumer()
-        self.joined(first, second)
+        first, second = self.joined(self.consumer(sessionSeconds=30.0), self.consumer())
         second.sync()
         self.rig.wait(20.0)
         first.sync()
@@ -389,8 +374,7 @@ class SessionTests(GroupsTestCase):
         Who hangs up while its join waits keeps its place for a session from then on, and is part of
         the generation.
         """
-        first, second = self.consumer(rebalanceSeconds=60.0), self.consumer(rebalanceSeconds=60.0)
-        self.stable(first, second)
+        first, second = self.stable(self.consumer(rebalanceSeconds=60.0), self.consumer(rebalanceSeconds=60.0))
         first.join()
         for _ in range(4):
             self.rig.wait(5.0)
@@ -407,33 +391,28 @@ class SessionTests(GroupsTestCase):
         first, second = self.consumer(), self.consumer()
         self.stable(first)
         second.join()
-        self.rig.wait(5.0)
-        first.heartbeat()
-        second.hangUp()
-        self.rig.wait(9.9)
-        self.assertEqual(len(self.rig.group().members), 2)
-        first.heartbeat()
-        self.rig.wait(0.2)
-        self.assertEqual(list(self.rig.group().members), [first.memberId])
+        self.goneAfterHangUp(first, second)
 
     def test_hungUpSync(self) -> None:
         """Who hangs up while it waits for its assignment expires like anybody else."""
-        first, second = self.consumer(), self.consumer()
-        self.joined(first, second)
+        first, second = self.joined(self.consumer(), self.consumer())
         second.sync()
+        self.goneAfterHangUp(first, second)
+
+    def goneAfterHangUp(self, first: Consumer, second: Consumer) -> None:
+        """A member that hangs up keeps its place for a session from then on, and is gone after it."""
         self.rig.wait(5.0)
         first.heartbeat()
         second.hangUp()
         self.rig.wait(9.9)
-        first.heartbeat()
         self.assertEqual(len(self.rig.group().members), 2)
+        first.heartbeat()
         self.rig.wait(0.2)
         self.assertEqual(list(self.rig.group().members), [first.memberId])
 
     def test_repeatedJoin(self) -> None:
         """A request that takes the place of one that waits answers that one."""
-        first, second = self.consumer(), self.consumer()
-        self.stable(first, second)
+        first, second = self.stable(self.consumer(), self.consumer())
         first.join()
         again = self.consumer(memberId=first.memberId)
         again.join()
@@ -444,8 +423,7 @@ class SessionTests(GroupsTestCase):
 
     def test_syncInStable(self) -> None:
         """Who asks again for the assignment that it has was heard of."""
-        first = self.consumer()
-        self.stable(first)
+        (first,) = self.stable(self.consumer())
         for _ in range(3):
             self.rig.wait(8.0)
             self.assertIsNone(first.sync())
@@ -487,8 +465,7 @@ class FailingLogTests(GroupsTestCase):
 
     def test_assignment(self) -> None:
         """So are the members that wait for assignments that could not be stored."""
-        first, second = self.consumer(), self.consumer()
-        self.joined(first, second)
+        first, second = self.joined(self.consumer(), self.consumer())
         second.sync()
         first.sync()
         self.rig.log.error = LogFailed("full")

@@ -315,16 +315,6 @@ class ReadTests(LogTestCase):
 class TimestampTests(LogTestCase):
     """Finding records by time through the log."""
 
-    # A segment for every batch or two.
-    limits = {**LogTestCase.limits, "segmentBytes": 160}
-
-    def fill(self, *batches: tuple[int, ...]) -> None:
-        """Append and commit some batches."""
-        events = self.partition()
-        for timestampsMs in batches:
-            self.append(events, *timestampsMs)
-            self.clock.turn()
-
     def test_nonsense(self) -> None:
         """Records that contradict their batch's header are not believed."""
         for number, damage in enumerate(((61, b"\xff" * 9), (63, b"\x80\x80\x01"), (64, b"\x7f"))):
@@ -335,25 +325,3 @@ class TimestampTests(LogTestCase):
             self.clock.turn()
             self.assertEqual(self.offsetForTimestamp(events, 10), (0, 20))
             self.assertIsNone(self.offsetForTimestamp(events, 21))
-
-    @settings(max_examples=40, deadline=None)
-    @given(st.lists(st.lists(st.integers(-1, 20), min_size=1, max_size=4), max_size=12), st.booleans())
-    def test_model(self, batches: list[list[int]], isReopened: bool) -> None:
-        """
-        Whatever the order of timestamps, and however batches are spread over segments, the
-        first record that is not older is found, and the first of the newest; also after a restart.
-        """
-        events = self.partition()
-        self.fill(*map(tuple, batches))
-        if isReopened:
-            self.reopenLog()
-            events = self.partition()
-        records = list(enumerate(timestampMs for batch in batches for timestampMs in batch))
-        for wantedMs in range(22):
-            expected = next((record for record in records if record[1] >= wantedMs), None)
-            self.assertEqual(self.offsetForTimestamp(events, wantedMs), expected)
-        newestMs = max((timestampMs for _, timestampMs in records), default=-1)
-        expected = next((record for record in records if record[1] == newestMs), None)
-        self.assertEqual(self.maxTimestampOffset(events), expected)
-        self.log.deleteTopic("events")
-        self.clock.turn()

@@ -3,6 +3,7 @@
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 from admission.kafka.broker.log.logcheck import LogReport, PartitionReport, checkLog, lockHolder, logBytes
 from admission.kafka.storage.disk import LocalDisk
@@ -20,6 +21,11 @@ class CheckTestCase(ShortSegmentsTestCase):
         self.close()
         shutil.rmtree(self.path)
         os.rename(copy, self.path)
+
+    def fillAndClose(self, *arguments: Any) -> None:
+        """Have a log with records that was closed well."""
+        self.fill(*arguments)
+        self.close()
 
     def segments(self, topicName: str = "events") -> list[Path]:
         """The segments of a topic's only partition, oldest first."""
@@ -51,8 +57,7 @@ class CheckTestCase(ShortSegmentsTestCase):
 class WholeTests(CheckTestCase):
     def test_counts(self) -> None:
         """A log without damage is described: its segments, batches, records, bytes and offsets."""
-        self.fill()
-        self.close()
+        self.fillAndClose()
         report = self.check()
         self.assertEqual([], report.problems)
         found = self.only(report)
@@ -106,8 +111,7 @@ class WholeTests(CheckTestCase):
 
     def test_progress(self) -> None:
         """The caller is told how much has been read."""
-        self.fill()
-        self.close()
+        self.fillAndClose()
         told: list[int] = []
         checkLog(self.path, told.append)
         self.assertEqual(logBytes(self.path), sum(told))
@@ -116,8 +120,7 @@ class WholeTests(CheckTestCase):
 class DamagedTests(CheckTestCase):
     def test_middle(self) -> None:
         """Damage within a segment is named by the file, the bytes and the offsets; the batches behind it are found."""
-        self.fill()
-        self.close()
+        self.fillAndClose()
         first = self.segments()[0]
         batchBytes = first.stat().st_size // 4
         self.damage(first, batchBytes + 100)
@@ -132,8 +135,7 @@ class DamagedTests(CheckTestCase):
 
     def test_noFile(self) -> None:
         """What is no file in the place of one is named, and neither a check nor a start waits for it."""
-        self.fill()
-        self.close()
+        self.fillAndClose()
         segment = self.segments()[-1]
         for make in (os.mkfifo, os.mkdir):
             segment.unlink()
@@ -146,8 +148,7 @@ class DamagedTests(CheckTestCase):
 
     def test_lengthDamaged(self) -> None:
         """Batches are found again also if the length of one is wrong."""
-        self.fill()
-        self.close()
+        self.fillAndClose()
         self.damage(self.segments()[0], 8)
         (problem,) = self.check().losses
         self.assertIn("is damaged from byte 0 to ", problem.what)
@@ -155,8 +156,7 @@ class DamagedTests(CheckTestCase):
 
     def test_endOfSealed(self) -> None:
         """What is missing at the end of a segment is lost if another follows."""
-        self.fill()
-        self.close()
+        self.fillAndClose()
         first = self.segments()[0]
         os.truncate(first, first.stat().st_size - 10)
         (problem,) = self.check().losses
@@ -164,8 +164,7 @@ class DamagedTests(CheckTestCase):
 
     def test_missingSegment(self) -> None:
         """Segments that are gone are noticed by their offsets, the first because the documents say where it starts."""
-        self.fill()
-        self.close()
+        self.fillAndClose()
         for number, offsets in (1, "8 to 15"), (0, "0 to 15"):
             self.segments()[number].unlink()
             (problem,) = self.check().losses
@@ -219,8 +218,7 @@ class DamagedTests(CheckTestCase):
 
     def test_checkpoint(self) -> None:
         """A damaged checkpoint costs time, and nothing is lost."""
-        self.fill()
-        self.close()
+        self.fillAndClose()
         self.damage(self.segments()[-1].with_suffix(".index"), 40)
         report = self.check()
         self.assertEqual([], report.losses)
@@ -229,8 +227,7 @@ class DamagedTests(CheckTestCase):
 
     def test_orphans(self) -> None:
         """Directories of no topic are named, and no loss."""
-        self.fill(1)
-        self.close()
+        self.fillAndClose(1)
         Path(self.path, "partitions", "gone-0.77").mkdir()
         Path(self.path, "partitions", "lost+found").mkdir()
         report = self.check()
@@ -248,8 +245,7 @@ class DocumentTests(CheckTestCase):
 
     def test_torn(self) -> None:
         """The torn end of a journal is cut off by a start, and no loss."""
-        self.fill(1)
-        self.close()
+        self.fillAndClose(1)
         with self.journal().open("ab") as file:
             file.write(b"torn")
         report = self.check()
@@ -258,8 +254,7 @@ class DocumentTests(CheckTestCase):
 
     def test_damaged(self) -> None:
         """Damage before whole changes is a loss."""
-        self.fill(1)
-        self.close()
+        self.fillAndClose(1)
         self.damage(self.journal(), 60)
         report = self.check()
         self.assertIn("is damaged at byte 32, and whole changes follow", report.losses[0].what)
@@ -267,8 +262,7 @@ class DocumentTests(CheckTestCase):
     def test_topicLost(self) -> None:
         """Where the damage has taken a topic, its records are a loss as well."""
         self.fill()
-        self.fill(2, "others")
-        self.close()
+        self.fillAndClose(2, "others")
         journal = self.journal()
         self.damage(journal, journal.read_bytes().index(b"others"))
         report = self.check()
@@ -278,8 +272,7 @@ class DocumentTests(CheckTestCase):
 
     def test_gone(self) -> None:
         """Without documents the partitions are read all the same."""
-        self.fill()
-        self.close()
+        self.fillAndClose()
         shutil.rmtree(Path(self.path, "documents"))
         report = self.check()
         self.assertIn("nothing says which topics there were", report.losses[0].what)
@@ -288,8 +281,7 @@ class DocumentTests(CheckTestCase):
 
     def test_newer(self) -> None:
         """A newer format is not taken for damage of the journal."""
-        self.fill(1)
-        self.close()
+        self.fillAndClose(1)
         path = self.journal()
         path.write_bytes(path.read_bytes().replace(b"admission log 2", b"admission log 3", 1))
         self.assertIn("has format 3", self.check().losses[0].what)
@@ -298,8 +290,7 @@ class DocumentTests(CheckTestCase):
 class OtherDirectoryTests(CheckTestCase):
     def test_partition(self) -> None:
         """The directory of one partition can be checked, whatever index files Kafka has put there."""
-        self.fill()
-        self.close()
+        self.fillAndClose()
         directory = self.segments()[0].parent
         for path in directory.glob("*.index"):
             path.write_bytes(bytes(8))
@@ -312,8 +303,7 @@ class OtherDirectoryTests(CheckTestCase):
 
     def test_partitionDamaged(self) -> None:
         """Damage is found there as well."""
-        self.fill()
-        self.close()
+        self.fillAndClose()
         directory = self.segments()[0].parent
         self.damage(self.segments()[0], 100)
         (problem,) = checkLog(str(directory)).losses
@@ -323,8 +313,7 @@ class OtherDirectoryTests(CheckTestCase):
         """So is damage in its last segment, without saying what a start would do."""
         self.limits = {"retentionSeconds": None}
         self.reopenLog()
-        self.fill()
-        self.close()
+        self.fillAndClose()
         self.damage(self.segments()[0], 100)
         (problem,) = checkLog(str(self.segments()[0].parent)).problems
         self.assertIn("the offsets 0 to 1 are lost", problem.what)

@@ -31,8 +31,8 @@ from admission.kafka.storage.flushing import Round
 from admission.kafka.storage.itable import CommitCallback
 from tests.kit.logfixture import TurnClock, batchesIn, makeBatch, storageError
 from tests.kit.longform import longForm
-from tests.kit.powerhistory import FreeLock, PowerHistory, Violation
-from tests.kit.simulateddisk import FLUSHED, NEWEST, SimulatedDisk, SimulatedFile
+from tests.kit.simulateddisk import FLUSHED, NEWEST, FreeLock, SimulatedDisk, SimulatedFile
+from tests.unit.kafka.broker.log.powerhistory import PowerHistory, Violation
 
 PRODUCED: dict[str, Any] = {"producerId": 7, "producerEpoch": 0, "baseSequence": 0}
 """The header of the first batch of a producer."""

@@ -31,6 +31,13 @@ class RetentionTestCase(LogTestCase):
             self.append(partition, timestampMs, **header)
             self.clock.turn()
 
+    def filled(self, configs: dict[str, str], *timestampsMs: int) -> Partition:
+        """The partition of a topic with settings of its own, filled."""
+        events = self.partition()
+        self.log.setTopicConfigs("events", configs)
+        self.fill(events, *timestampsMs)
+        return events
+
     def extent(self, partition: Partition) -> tuple[int, int, int]:
         """Where a partition starts and ends, and its size."""
         return partition.logStartOffset, partition.nextOffset, partition.sizeBytes
@@ -120,9 +127,7 @@ class RetentionTests(RetentionTestCase):
 
     def test_everything(self) -> None:
         """A partition that has lost all its batches goes on where it was, also after a restart."""
-        events = self.partition()
-        self.log.setTopicConfigs("events", {"retention.ms": "0"})
-        self.fill(events, 5, 6, 7)
+        events = self.filled({"retention.ms": "0"}, 5, 6, 7)
         self.sweep()
         self.assertEqual((self.extent(events), self.files(events)), ((3, 3, 0), []))
         for offset in (3, 4):
@@ -151,9 +156,7 @@ class RetentionTests(RetentionTestCase):
 
     def test_reading(self) -> None:
         """A segment that is removed is closed: the disk gets its space back."""
-        events = self.partition()
-        self.log.setTopicConfigs("events", {"retention.bytes": "0"})
-        self.fill(events, 1, 2, 3)
+        events = self.filled({"retention.bytes": "0"}, 1, 2, 3)
         for offset in range(3):
             self.read(events, offset)
         self.clock.advance(1.0)
@@ -168,9 +171,7 @@ class RetentionTests(RetentionTestCase):
         If the disk does not take where a partition starts, no file goes; that is repeated after the interval, so that
         a full disk gets room.
         """
-        events = self.partition()
-        self.log.setTopicConfigs("events", {"retention.bytes": "0"})
-        self.fill(events, 0, 0, 0)
+        events = self.filled({"retention.bytes": "0"}, 0, 0, 0)
         self.failCommits(storageError(errno.ENOSPC))
         for _ in range(2):
             self.sweep()
@@ -184,9 +185,7 @@ class RetentionTests(RetentionTestCase):
         On a full disk the log writes where a partition starts into room that it has kept for that, and keeps some for
         the next time.  Records get none of it.
         """
-        events = self.partition()
-        self.log.setTopicConfigs("events", {"retention.bytes": str(BATCH_BYTES)})
-        self.fill(events, 0, 0, 0)
+        events = self.filled({"retention.bytes": str(BATCH_BYTES)}, 0, 0, 0)
         spare = self.fillDisk()
         self.append(events)
         self.log.whenCommitted(self.told.append)
@@ -231,9 +230,7 @@ class RetentionTests(RetentionTestCase):
 
     def test_failureInTurn(self) -> None:
         """So it is if the sweep comes by in a turn in which something was lost."""
-        events = self.partition()
-        self.log.setTopicConfigs("events", {"retention.bytes": "0"})
-        self.fill(events, 0, 0, 0)
+        events = self.filled({"retention.bytes": "0"}, 0, 0, 0)
         self.settle()
         self.clock.advance(30.0)
         other = self.partition("other")
@@ -246,9 +243,7 @@ class RetentionTests(RetentionTestCase):
 
     def test_deletedAfterFailure(self) -> None:
         """If the topic is deleted after such a failure, everything goes."""
-        events = self.partition()
-        self.log.setTopicConfigs("events", {"retention.bytes": "0"})
-        self.fill(events, 0, 0, 0)
+        events = self.filled({"retention.bytes": "0"}, 0, 0, 0)
         self.failCommits(storageError(errno.ENOSPC))
         self.sweep()
         self.failCommits(None)
@@ -259,9 +254,7 @@ class RetentionTests(RetentionTestCase):
 
     def test_killedBeforeRemoval(self) -> None:
         """Files that were to be removed when the process ended are removed by the next start."""
-        events = self.partition()
-        self.log.setTopicConfigs("events", {"retention.bytes": "0"})
-        self.fill(events, 0, 0, 0)
+        events = self.filled({"retention.bytes": "0"}, 0, 0, 0)
         patch = self.patch(self.disk, "remove", lambda path: None)
         self.sweep()
         patch.restore()
@@ -272,9 +265,7 @@ class RetentionTests(RetentionTestCase):
 
     def test_bug(self) -> None:
         """An error nobody thought of is logged and does not end sweeping."""
-        events = self.partition()
-        self.log.setTopicConfigs("events", {"retention.ms": "0"})
-        self.fill(events, 0)
+        events = self.filled({"retention.ms": "0"}, 0)
         self.settle()
         patch = self.patch(self.log._sweep, "_topics", None)
         self.sweep()

@@ -8,7 +8,7 @@ import shutil
 import struct
 from collections.abc import Sequence
 
-from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.defer import maybeDeferred
 from twisted.logger import capturedLogs, formatEvent
 from zope.interface.verify import verifyObject
 
@@ -616,6 +616,11 @@ class FlushTests(LogTestCase):
         buffer, batch = makeBatch(1, **header)
         self.log.append(partition, buffer, batch, isUrgent=True)
 
+    def awaited(self, partition: Partition, **header: int) -> None:
+        """Append such a batch, and wait for its flush."""
+        self.urgent(partition, **header)
+        self.log.whenFlushed(self.told.append)
+
     def parts(self) -> set[str]:
         """Which parts of the log have been flushed since this was last asked."""
         parts = {name.partition("/")[0] if name.startswith("doc") else name.split("/")[1] for name in self.flushed}
@@ -661,13 +666,11 @@ class FlushTests(LogTestCase):
         """
         header = {"producerId": 5, "producerEpoch": 0, "baseSequence": 0}
         self.append(self.first, **header)
-        self.urgent(self.second)
-        self.log.whenFlushed(self.told.append)
+        self.awaited(self.second)
         self.clock.turn()
         self.threads.runAll()
         self.assertEqual((self.told, self.parts()), ([None], {"events-1"}))
-        self.urgent(self.first, **header)
-        self.log.whenFlushed(self.told.append)
+        self.awaited(self.first, **header)
         self.assertEqual(self.told, [None])
         self.threads.runAll()
         self.assertEqual((self.told, self.parts()), ([None, None], {"events-0"}))
@@ -676,23 +679,12 @@ class FlushTests(LogTestCase):
         """This also holds for a duplicate of a batch that awaits its commit, or is being flushed."""
         header = {"producerId": 5, "producerEpoch": 0, "baseSequence": 0}
         self.append(self.first, **header)
-        self.urgent(self.first, **header)
-        self.log.whenFlushed(self.told.append)
+        self.awaited(self.first, **header)
         self.clock.turn()
-        self.urgent(self.first, **header)
-        self.log.whenFlushed(self.told.append)
+        self.awaited(self.first, **header)
         self.assertEqual(self.told, [])
         self.threads.runAll()
         self.assertEqual((self.told, self.parts()), ([None, None], {"events-0"}))
-
-    def test_lost(self) -> None:
-        """Who waits for what is lost is told that, and nothing is flushed for it."""
-        self.urgent(self.first)
-        self.log.whenFlushed(self.told.append)
-        self.failCommits(storageError(errno.ENOSPC))
-        self.clock.turn()
-        self.failCommits(None)
-        self.assertEqual(([type(each) for each in self.told], self.threads.waiting), ([LogFailed], []))
 
     def test_callbacks(self) -> None:
         """Who is told may append, wait again, and raise; others are told all the same."""
@@ -726,30 +718,15 @@ class FlushTests(LogTestCase):
         self.threads.runAll()
         self.assertEqual((self.told, rounds), ([None] * 4, [False]))
 
-    def test_callbackCloses(self) -> None:
-        """Who is told may close the log; the others are told of success."""
-        closed: list[Deferred[None]] = []
-        for partition in (self.first, self.second):
-            self.urgent(partition)
-            self.log.whenFlushed(lambda verdict: closed.append(self.log.close()))
-            self.log.whenFlushed(self.told.append)
-        self.clock.turn()
-        self.threads.runAll()
-        for each in closed:
-            self.successResultOf(each)
-        self.assertEqual((self.told, len(closed)), ([None, None], 2))
-
     def test_failure(self) -> None:
         """
         A flush that fails is final: all who wait and all who come are told, nothing is appended any more, records can
         still be read, and a restart has what was flushed before.
         """
         header = {"producerId": 5, "producerEpoch": 0, "baseSequence": 0}
-        self.urgent(self.first, **header)
-        self.log.whenFlushed(self.told.append)
+        self.awaited(self.first, **header)
         self.clock.turn()
-        self.urgent(self.second)
-        self.log.whenFlushed(self.told.append)
+        self.awaited(self.second)
         self.disk.flushError = storageError(errno.EIO)
         with capturedLogs():
             self.threads.runAll()
@@ -810,8 +787,7 @@ class FlushTests(LogTestCase):
 
     def test_deletedMeanwhile(self) -> None:
         """A topic may be deleted while its records are flushed; who waits is told, and its files go."""
-        self.urgent(self.first)
-        self.log.whenFlushed(self.told.append)
+        self.awaited(self.first)
         self.clock.turn()
         self.log.deleteTopic("events")
         self.clock.turn()

@@ -22,9 +22,8 @@ from admission.kafka.broker.log.segmentlog import SegmentLog
 from admission.kafka.storage import documents
 from admission.kafka.storage.itable import LogFailed, LogRefusal
 from admission.kafka.wire.batches import Record, encodeBatch, readBatch
-
-from .logfixture import TurnClock, batchesIn, storageError
-from .simulateddisk import PowerLost, SimulatedDisk, SteppedThreads
+from tests.kit.logfixture import TurnClock, batchesIn, storageError
+from tests.kit.simulateddisk import FreeLock, PowerLost, SimulatedDisk, SteppedThreads
 
 _TOPICS: Final = ("a", "b", "c")
 _KEYS: Final = (b"k", b"l")
@@ -111,16 +110,6 @@ class Facts:
             and self.topics.keys() == actual.topics.keys()
             and all(topic.couldBe(actual.topics[name]) for name, topic in self.topics.items())
         )
-
-
-class FreeLock:
-    """In the place of the lock of a directory: nobody else is there."""
-
-    def __init__(self, path: str) -> None:
-        pass
-
-    def release(self) -> None:
-        """Do nothing."""
 
 
 class PowerHistory:
