@@ -5,12 +5,15 @@ Admission for the servers of a process: made once, for any number of ports and p
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from math import inf
 from random import Random, SystemRandom
+from secrets import token_bytes
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakSet
 
@@ -21,6 +24,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import Interface
 
+from .boundedfile import readBounded
 from .clock import MonotonicClock, wallSeconds, wholeMicroseconds
 from .connection.admitted import AdmittedProtocol
 from .connection.debts import Debts
@@ -50,6 +54,7 @@ from .interfaces import (
 )
 from .memorylimit import memoryLimitBytes
 from .metrics.registry import SensorRegistry
+from .names import IDENTITY_KEY_BYTES, IdentityNumbers
 from .plugins import PolicyError, buildPolicy, parseDescription
 from .recording.events import Origin
 from .recording.recorder import EventRecorder
@@ -109,6 +114,7 @@ class Admission:
         purgatory: str | IPurgatory = "wheel",
         limits: ConnectionLimits | None = None,
         export: str | IMetricsExporter | Sequence[str | IMetricsExporter] = (),
+        identityKey: str | None = None,
         reactor: Any = None,
         clock: IReactorTime | None = None,
     ) -> None:
@@ -121,9 +127,12 @@ class Admission:
         @param purgatory: where requests wait for events: a description or a purgatory.
         @param limits: of connections, for each factory; the defaults of L{ConnectionLimits}, unless given.
         @param export: where to record what happens, such as C{"spark:DIRECTORY"}: descriptions or exporters.
+        @param identityKey: a file with the key by which identities of bytes become numbers; made if it is not there.
+            Recordings of several runs can then be compared.  Without it each process has a key of its own.
         @param reactor: the one that runs, unless given.
         @param clock: for timers; the reactor on monotonic time, unless given.
         @raise PolicyError: for a description that means nothing.
+        @raise ValueError: if C{identityKey} cannot be read or made.
         @raise TypeError: for a pool, a policy, an order, limits or an exporter that is none.
         """
         if limits is not None and not isinstance(limits, ConnectionLimits):
@@ -133,6 +142,7 @@ class Admission:
         self._reactor = reactor
         self.clock: IReactorTime = MonotonicClock(reactor) if clock is None else clock
         self.limits = ConnectionLimits() if limits is None else limits
+        self.identityNumbers = IdentityNumbers(None if identityKey is None else _storedKey(identityKey))
         self._gateSeed = SystemRandom().getrandbits(63)
         context = PolicyContext(self.clock, wallSeconds)
         # The orders of memory and of turns draw from one source, as in replays.
@@ -240,6 +250,7 @@ class Admission:
 
         make.__name__ = getattr(makeProtocol, "__name__", "frames")
         factory = AdmittedFactory(make, self.gate, self.clock, self.hangUpWatch, self.limits, self.control, self.debts)
+        factory.identityNumbers = self.identityNumbers
         factory.observers = self.observers
         return self._served(factory)
 
@@ -252,6 +263,7 @@ class Admission:
         peer: str = "",
         receivedBytes: int = 0,
         traits: Traits = ORDINARY,
+        identities: Sequence[int | bytes] = (),
     ) -> UnitOfWork:
         """
         A piece of work inside of any protocol, as a request that the quota policies admit, and are charged for::
@@ -269,6 +281,8 @@ class Admission:
         @param peer: the client's address, without its port.
         @param receivedBytes: how much was received for it.
         @param traits: whether its bytes count, and whether it waits for other clients.
+        @param identities: others that it carries, of which C{producer-ids} limits new ones: whole numbers, or bytes, 64
+            at most.
         @return: a context; to enter it raises L{WorkRefused <admission.connection.unitofwork.WorkRefused>} if the work
             is not admitted, its client still has to wait, or the server stops.
         """
@@ -278,7 +292,7 @@ class Admission:
             if now >= self._sweepSeconds:
                 self._sweepSeconds = now + SWEEP_SECONDS
                 self.control.sweep(now)
-        return UnitOfWork(self, kind, principal, clientId or principal or peer, peer, receivedBytes, traits)
+        return UnitOfWork(self, kind, principal, clientId or principal or peer, peer, receivedBytes, traits, identities)
 
     def workBegun(self, work: UnitOfWork) -> None:
         """
@@ -585,6 +599,25 @@ def _poolBytes(servers: Iterable[Admission]) -> int:
     """
     pools = {id(each.gate.pool): each.gate.pool.sizeBytes for each in servers}
     return sum(pools.values()) if len(pools) > 1 else 0
+
+
+def _storedKey(path: str) -> bytes:
+    """
+    The key in a file, which is made if it is not there.
+
+    @raise ValueError: if it cannot be read or made.
+    """
+    try:
+        with suppress(FileExistsError):
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with open(descriptor, "wb") as file:
+                file.write(token_bytes(IDENTITY_KEY_BYTES))
+        key = readBounded(path, IDENTITY_KEY_BYTES)
+    except OSError as error:
+        raise ValueError(f"identityKey={path!r}: {error.strerror or error}") from error
+    if len(key) != IDENTITY_KEY_BYTES:
+        raise ValueError(f"identityKey={path!r}: it has {len(key)} bytes, and a key has {IDENTITY_KEY_BYTES}")
+    return key
 
 
 class _Setting(NamedTuple):

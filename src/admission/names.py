@@ -5,8 +5,10 @@ Names that clients choose, and that a server keeps; and addresses, by which they
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from hashlib import blake2b
 from ipaddress import ip_address
+from secrets import token_bytes
 from socket import AF_INET, AF_INET6, inet_ntop
 from typing import Final
 
@@ -15,6 +17,13 @@ MAX_NAME_BYTES: Final = 240
 
 _CERTAINLY_SHORT = MAX_NAME_BYTES // 4
 _DIGEST_BYTES = 16
+
+MAX_IDENTITY_BYTES: Final = 64
+"""How long an identity of bytes may be."""
+
+IDENTITY_KEY_BYTES: Final = 32
+
+_IDENTITY_DIGEST_BYTES = 8
 
 
 def boundedName(name: str) -> str:
@@ -41,6 +50,39 @@ def nameIn(what: str, name: object) -> str:
     if not isinstance(name, str):
         raise TypeError(f"{what}={name!r:.100}: give a str")
     return boundedName(name)
+
+
+class IdentityNumbers:
+    """
+    What policies and recordings have of the identities that a request carries: integers as they are, and of bytes a
+    number of 63 bits.
+    """
+
+    def __init__(self, key: bytes | None = None) -> None:
+        """
+        @param key: what bytes are hashed with, so that nobody who does not know it can tell them from the number, or
+            choose two that have the same; L{IDENTITY_KEY_BYTES} bytes, random unless given.
+        """
+        self._key = token_bytes(IDENTITY_KEY_BYTES) if key is None else key
+
+    def __call__(self, identities: Iterable[object]) -> tuple[int, ...]:
+        """
+        @raise TypeError: if one is neither.
+        @raise ValueError: if one is out of range.
+        """
+        return tuple(map(self._numberOf, identities))
+
+    def _numberOf(self, identity: object) -> int:
+        if isinstance(identity, bytes):
+            if not 0 < len(identity) <= MAX_IDENTITY_BYTES:
+                raise ValueError(f"an identity has 1 to {MAX_IDENTITY_BYTES} bytes, and not {len(identity)}")
+            digest = blake2b(identity, key=self._key, digest_size=_IDENTITY_DIGEST_BYTES).digest()
+            return int.from_bytes(digest, "big") >> 1
+        if type(identity) is not int:
+            raise TypeError(f"identity={identity!r:.100}: give an int, or bytes")
+        if not 0 <= identity < 1 << 63:
+            raise ValueError(f"an identity is a number from 0 to {(1 << 63) - 1}, and not {identity}")
+        return identity
 
 
 def canonicalAddress(text: str) -> str:

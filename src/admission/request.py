@@ -5,6 +5,7 @@ One request on its way through a server, from its length to its answer.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from .interfaces import ADMITTED, ORDINARY, Decision, ILease, Outcome, Refusal, Request, Traits
@@ -43,6 +44,7 @@ class ServerRequest:
     @ivar principal: the client, as the server authenticated it; L{None} if the
         request ended before that mattered.
     @ivar clientId: what the client calls itself, if it does.
+    @ivar identities: other identities that it carries, see L{Request}.
     @ivar view: the policies' view of it; L{None} if no policy was asked.
     @ivar refusal: how policies could refuse it; L{None} if it ended before that
         mattered.
@@ -85,6 +87,7 @@ class ServerRequest:
         "ended",
         "expireReason",
         "granted",
+        "identities",
         "inFlight",
         "isCounted",
         "isKnown",
@@ -133,6 +136,7 @@ class ServerRequest:
         self.traits: Traits = ORDINARY
         self.principal: str | None = None
         self.clientId: str | None = None
+        self.identities: Sequence[int] = ()
         self.view: Request | None = None
         self.refusal: Refusal | None = None
         self.refusedBy: list[str] = []

@@ -126,7 +126,7 @@ class CommandTests(SynchronousTestCase):
             ("evaluate here --out there", "say what to try: --candidate "),
             ("evaluate here --out there --candidate client-byte:produce=4M", "no quota policy is called 'client-byte'"),
             ("evaluate here --out there --candidate client-bytes:produce=fast", "'fast' is not a rate"),
-            ("evaluate here --out there --candidate client-bytes:fast=4M", "expected client-bytes[:produce=RATE]"),
+            ("evaluate here --out there --candidate client-bytes:fast=4M", "expected client-bytes[:received=RATE]"),
             ("replay here --out there --pool bounded:much", "--pool: "),
             ("replay here --out there --pool bounded:1M --pool bounded:1M", "two are called 'bounded:1M'"),
             (

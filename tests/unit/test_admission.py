@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 from twisted.internet.address import IPv4Address
@@ -15,6 +17,7 @@ from admission.admission import Admission
 from admission.connection.admitted import AdmittedProtocol
 from admission.connection.framings import Netstring
 from admission.connection.pauses import Pause
+from admission.connection.unitofwork import WorkRefused
 from admission.interfaces import DEFAULT, QuotaEntity, traitsOf
 from admission.recording.events import CLOSED, OPENED, ConnectionEvent, LimitEvent, RequestEvent
 from admission.request import ServerRequest
@@ -178,6 +181,30 @@ class AdmissionTests(SynchronousTestCase):
         factory = self.make(export=Failing()).frames(Upper)
         error = self.assertRaises(OSError, factory.doStart)
         self.assertEqual(str(error), "cannot record to Failing: no such place; export= says where to")
+
+    def test_identities(self) -> None:
+        """New identities of bytes are limited and recorded as numbers, the same ones as long as the key is kept."""
+        kept, path = Kept(), self.mktemp()
+        numbers = [self.make(identityKey=path).identityNumbers([b"key"]) for _ in range(2)]
+        self.assertEqual(numbers[0], numbers[1])
+        self.assertEqual(os.stat(path).st_mode & 0o777, 0o600)
+        admission = self.make(quota="producer-ids:rate=2", export=kept, identityKey=path)
+        for identity in (b"key", b"key", b"other"):
+            with admission.work("call", principal="alice", receivedBytes=1, identities=[identity]):
+                pass
+        self.assertRaises(WorkRefused, admission.work("call", principal="alice", identities=[b"third"]).__enter__)
+        recorded = [each.identities for each in kept.events if isinstance(each, RequestEvent)]
+        self.assertEqual(recorded[0], numbers[0])
+        self.assertEqual(len(set(recorded)), 3)
+
+    def test_identityKey(self) -> None:
+        """A file that is no key, or cannot be made, is told of by the argument's name."""
+        path = self.mktemp()
+        Path(path).write_bytes(b"short")
+        for wrong, words in ((path, "it has 5 bytes, and a key has 32"), ("no/such", "No such file")):
+            error = self.assertRaises(ValueError, self.make, identityKey=wrong)
+            self.assertIn(f"identityKey={wrong!r}: ", str(error))
+            self.assertIn(words, str(error))
 
     def test_mistakes(self) -> None:
         """An argument that makes no sense is refused by its name."""

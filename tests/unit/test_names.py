@@ -7,7 +7,7 @@ from sys import getsizeof
 from hypothesis import given, strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.names import MAX_NAME_BYTES, boundedName, canonicalAddress
+from admission.names import MAX_IDENTITY_BYTES, MAX_NAME_BYTES, IdentityNumbers, boundedName, canonicalAddress
 
 
 class BoundedNameTests(SynchronousTestCase):
@@ -56,3 +56,27 @@ class CanonicalAddressTests(SynchronousTestCase):
             self.assertEqual(canonicalAddress(written), canonical)
         for written in ("", "localhost", "192.0.2.1:80", "[::1]", "192.0.2.0/24"):
             self.assertRaises(ValueError, canonicalAddress, written)
+
+
+class IdentityNumbersTests(SynchronousTestCase):
+    """What is kept of identities."""
+
+    def test_numbers(self) -> None:
+        """Numbers stay what they are."""
+        self.assertEqual(IdentityNumbers()([0, 7, 2**63 - 1]), (0, 7, 2**63 - 1))
+
+    @given(st.lists(st.binary(min_size=1, max_size=MAX_IDENTITY_BYTES), min_size=2, max_size=4, unique=True))
+    def test_bytes(self, identities: list[bytes]) -> None:
+        """Bytes become numbers that differ where they do, that a recording has room for, and that the key decides."""
+        numbers = IdentityNumbers(b"k" * 32)(identities)
+        self.assertEqual(len(set(numbers)), len(identities))
+        self.assertTrue(all(0 <= each < 2**63 for each in numbers))
+        self.assertEqual(IdentityNumbers(b"k" * 32)(identities), numbers)
+        self.assertNotEqual(IdentityNumbers()(identities), numbers)
+
+    def test_mistakes(self) -> None:
+        """What is neither, or out of range, is refused."""
+        for identity, kind in (("text", TypeError), (True, TypeError), (-1, ValueError), (2**63, ValueError)):
+            self.assertRaises(kind, IdentityNumbers(), [identity])
+        for identity in (b"", bytes(MAX_IDENTITY_BYTES + 1)):
+            self.assertRaises(ValueError, IdentityNumbers(), [identity])

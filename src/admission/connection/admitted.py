@@ -39,8 +39,10 @@ class AdmittedProtocol(FrameProtocol):
     def identify(self, request: Any) -> None:
         """
         Say what a whole request is, from its bytes, which are C{request.frame}: set its C{kind}, one of a few dozen
-        words at most; its C{clientId}, if it says who sends it; and its C{traits}, if not all of its bytes count or it
-        may wait for other clients.  May be called again for a request that had to wait.  An exception is logged, and
+        words at most; its C{clientId}, if it says who sends it; its C{identities}, others that it carries and of which
+        C{producer-ids} limits new ones, as whole numbers or as bytes, 64 at most, of which a number is kept, see
+        L{Admission <admission.admission.Admission>}; and its C{traits}, if not all of its bytes count or it may wait
+        for other clients.  May be called again for a request that had to wait.  An exception is logged, and
         closes the connection.
 
         Without this the kind is C{"request"}, and the client id that of the connection, the principal once that is
@@ -100,11 +102,14 @@ class AdmittedProtocol(FrameProtocol):
 
     def frameReceived(self, request: Any) -> None:
         request.kind, request.principal, request.clientId = REQUEST, None, self.clientId
+        request.identities = ()
         if self.identify(request) is not None:  # type: ignore[func-returns-value]
             raise TypeError("identify sets what a request is, and returns nothing; it cannot wait")
         principal = request.principal = self.principal if request.principal is None else request.principal
         # Names that clients choose are kept, by policies and recordings, and may have any length.
         request.kind, request.clientId = nameIn("kind", request.kind), nameIn("clientId", request.clientId)
+        if request.identities:
+            request.identities = self.factory.identityNumbers(request.identities)
         if not request.clientId:
             request.clientId = principal or self.factory.clientIdAt(self.host)
         driver = self.driver

@@ -168,12 +168,11 @@ class RequestDriver:
             self._connection, sizeBytes, self._clock.seconds(), self.openRequests, self._pool.availableBytes
         )
 
-    def admit(self, request: ServerRequest, refusal: Refusal, identities: Sequence[int] = ()) -> Decision:
+    def admit(self, request: ServerRequest, refusal: Refusal) -> Decision:
         """
-        Ask the policies whether a request may go ahead.  Its kind, principal and client id are known.
+        Ask the policies whether a request may go ahead.  Its kind, principal, client id and identities are known.
 
         @param refusal: how the protocol can refuse it.
-        @param identities: see L{Request}.
         """
         assert request.kind is not None
         request.view = Request(
@@ -182,7 +181,7 @@ class RequestDriver:
             request.clientId or "",
             self._connection.host,
             request.sizeBytes,
-            identities,
+            request.identities,
             request.traits,
         )
         decision = self._control.admitRequest(request, wholeMicroseconds(self._clock.seconds()), refusal)

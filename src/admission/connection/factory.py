@@ -23,6 +23,7 @@ from ..control import SWEEP_SECONDS, AdmissionControl
 from ..gate.gate import Gate
 from ..interfaces import CONNECTIONS
 from ..metrics.registry import SensorRegistry
+from ..names import IdentityNumbers
 from ..request import ServerRequest
 from .deadline import Deadline
 from .debts import Debts
@@ -265,6 +266,7 @@ class AdmittedFactory(protocol.ServerFactory):
     @ivar cutOffs: how many connections were closed for what they did.
     @ivar fullSeconds: when one was last refused because there were too many in all, by the clock.
     @ivar debts: the clients that were told to wait.
+    @ivar identityNumbers: what is kept of identities that requests carry.
     @ivar whenServing: called with the factory when its first port listens.
     @ivar whenResting: called with it when its last port is closed and its last connection gone.
     @ivar requestCount: how many requests have been read so far.
@@ -295,6 +297,7 @@ class AdmittedFactory(protocol.ServerFactory):
         self.hangUpWatch = hangUpWatch
         self.limits = ConnectionLimits() if limits is None else limits
         self.control = AdmissionControl() if control is None else control
+        self.identityNumbers = IdentityNumbers()
         self.connections: dict[Any, None] = {}
         self.goneConnections = 0
         self.observers: Sequence[Observer] = ()

@@ -6,11 +6,12 @@ One piece of work inside of any protocol, put to the quota policies as a request
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Protocol
 
 from ..interfaces import ADMITTED, ORDINARY, Decision, Refusal, Traits
-from ..names import nameIn
+from ..names import IdentityNumbers, nameIn
 from ..request import ServerRequest
 from .driver import FAILED, DrivenFactory, RequestDriver
 
@@ -34,6 +35,9 @@ class WorkFactory(DrivenFactory, Protocol):
 
     @property
     def isStopping(self) -> bool: ...
+
+    @property
+    def identityNumbers(self) -> IdentityNumbers: ...
 
     def workBegun(self, work: UnitOfWork) -> None: ...
 
@@ -68,6 +72,7 @@ class UnitOfWork:
         peer: str = "",
         receivedBytes: int = 0,
         traits: Traits = ORDINARY,
+        identities: Sequence[int | bytes] = (),
     ) -> None:
         self.factory = factory
         self.principal: str | None = nameIn("principal", principal)
@@ -77,6 +82,7 @@ class UnitOfWork:
         self.delaySeconds = 0.0
         self._kind = nameIn("kind", kind)
         self._traits = traits
+        self._identities = factory.identityNumbers(identities)
         self._receivedBytes = _checked("receivedBytes", receivedBytes)
         self._isForgotten = True
 
@@ -100,7 +106,7 @@ class UnitOfWork:
         self._driver = driver
         request = self.request = driver.arrived(self._receivedBytes)
         request.kind, request.principal, request.clientId = self._kind, self.principal, self.clientId
-        request.traits = self._traits
+        request.traits, request.identities = self._traits, self._identities
         request.complete = now
         request.begin(now)
         decision = ADMITTED

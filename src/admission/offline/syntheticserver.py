@@ -190,7 +190,8 @@ class SyntheticConnection:
             # A decoded Fetch no longer needs its memory.
             request.release(now)
         if control.wants.decision:
-            decision = self._driver.admit(request, Refusal.ERROR, self.identities)
+            request.identities = self.identities
+            decision = self._driver.admit(request, Refusal.ERROR)
             if not decision.admitted:
                 self.throttled(decision.delaySeconds)
                 request.release(now)

@@ -67,6 +67,7 @@ def eventOf(request: ServerRequest, makeEvent: Callable[[int, float], _Event]) -
     event.sentSeconds = ended
     if request.charge is not None:
         event.policyDelaysSeconds = request.charge
+    event.identities = request.identities
     if request.decided is not None:
         event.decidedSeconds = request.decided
     if request.isCounted is not None:

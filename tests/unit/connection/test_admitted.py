@@ -112,6 +112,7 @@ class AdmittedTests(AdmittedTestCase):
             ("kind", b"put", "kind=b'put': give a str"),
             ("kind", None, "kind=None: give a str"),
             ("clientId", b"alice", "clientId=b'alice': give a str"),
+            ("identities", ["key"], "identity='key': give an int, or bytes"),
         ):
             connection = self.begin()
             connection.identify = lambda request, name=name, value=value: setattr(request, name, value)
@@ -138,6 +139,17 @@ class AdmittedTests(AdmittedTestCase):
         self.send(b"put")
         request, _ = self.policy.recorded[-1]
         self.assertEqual((request.principal, request.clientId), ("alice", "alice"))
+
+    def test_identities(self) -> None:
+        """Policies are given a number for each identity that a request carries; each request carries its own."""
+        connection = self.begin()
+        connection.identify = lambda request: setattr(
+            request, "identities", [7, b"key"] if len(request.frame) > 3 else []
+        )
+        self.send(b"long", b"put")
+        (first, _), (second, _) = self.policy.recorded[-2:]
+        self.assertEqual(first.identities, self.server.factory.identityNumbers([7, b"key"]))
+        self.assertEqual(second.identities, [])
 
     def test_longNames(self) -> None:
         """However long the names are that clients choose, policies are given bounded ones."""

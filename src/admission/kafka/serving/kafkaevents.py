@@ -34,7 +34,6 @@ def kafkaEventOf(request: KafkaRequest) -> KafkaRequestEvent:
         event.kind = None if api is None else api.name
     if apiKey == SASL_AUTHENTICATE:
         event.requestBytes += -event.requestBytes % LOGIN_GRAIN_BYTES
-    event.identities = request.identities
     event.producerEpoch = request.producerEpoch
     event.groupId = request.groupId
     if request.nodeId <= _LARGEST:

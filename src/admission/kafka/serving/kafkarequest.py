@@ -101,7 +101,6 @@ class KafkaRequest(ServerRequest):
     header: RequestHeader = None  # type: ignore[assignment]
     apiKey = UNKNOWN
     entity: Any = None
-    identities: Sequence[int] = ()
     producerEpoch = UNKNOWN
     groupId: str | None = None
     acks = 0

@@ -352,7 +352,7 @@ class KafkaSession(FrameProtocol):
         identities = request.identities = producerIds(produced)
         if identities:
             request.producerEpoch = _epochIn(produced)
-        decision = self.driver.admit(request, Refusal.ERROR, identities)
+        decision = self.driver.admit(request, Refusal.ERROR)
         if not decision.admitted:
             if self._refusedSequences is None:
                 self._refusedSequences = RefusedSequences()
