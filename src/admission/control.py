@@ -35,7 +35,6 @@ from .interfaces import (
 )
 from .metrics.registry import SensorRegistry
 from .policyfailure import FAILURES, raiseInterrupt
-from .quotas.limits import READERS
 from .quotas.policy import MeteredPolicy, limitsByName
 from .request import ServerRequest
 
@@ -562,9 +561,7 @@ class AdmissionControl:
         unknown = sorted(shown.keys() - set(self.limitNames))
         if unknown:
             known = ", ".join(self.limitNames) or "none"
-            readers = dict.fromkeys(READERS[name] for name in unknown if name in READERS)
-            remedy = f"; start with {' '.join(f'--quota {name}' for name in readers)}" if readers else ""
-            raise ValueError(f"no quota policy knows the limit {', '.join(unknown)}; known: {known}{remedy}")
+            raise ValueError(f"no quota policy knows the limit {', '.join(unknown)}; known: {known}")
         if len(shown) < len(limits):
             raise ValueError(f"{', '.join(sorted(limits))}: two of these are the same limit; give it one value")
         done: list[tuple[IQuotaPolicy, dict[str, float | None]]] = []

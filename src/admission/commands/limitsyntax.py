@@ -8,10 +8,10 @@ from __future__ import annotations
 import difflib
 import math
 import shlex
+from collections.abc import Collection
 from decimal import Decimal
 
 from ..interfaces import DEFAULT, QuotaEntity
-from ..quotas.limits import READERS
 from ..units import formatBytes, parseRate
 
 ATTRIBUTES = {"user": "user", "client-id": "clientId", "ip": "ip"}
@@ -25,10 +25,11 @@ _LIKENESS = 0.9
 """Of a slip, by difflib's ratio: one letter or two."""
 
 
-def parseAmount(name: str, text: str) -> float:
+def parseAmount(name: str, text: str, known: Collection[str] = ()) -> float:
     """
     Read the value of the limit C{name}.
 
+    @param known: names of limits, of which one may be meant.
     @raise ValueError: if it is not a positive number, or not a rate where the limit is one, be it because the name is
         misspelt.
     """
@@ -38,7 +39,7 @@ def parseAmount(name: str, text: str) -> float:
         try:
             amount = float(text)
         except ValueError:
-            if name not in READERS and (meant := difflib.get_close_matches(name, READERS, 1, _LIKENESS)):
+            if name not in known and (meant := difflib.get_close_matches(name, known, 1, _LIKENESS)):
                 raise ValueError(f"no limit has this name; the nearest is {meant[0]}") from None
             raise ValueError(f"{text!r} is not a number") from None
     if not (math.isfinite(amount) and amount > 0):

@@ -22,19 +22,6 @@ _V = TypeVar("_V")
 UNLIMITED: Final = float(2**63)
 """Kafka's limit that is none: its largest whole number, 2^63 - 1, as the nearest double."""
 
-READERS: Final = {
-    "received_byte_rate": "client-bytes",
-    "sent_byte_rate": "client-bytes",
-    "producer_byte_rate": "client-bytes",
-    "consumer_byte_rate": "client-bytes",
-    "request_percentage": "request-time",
-    "new_identity_rate": "producer-ids",
-    "producer_ids_rate": "producer-ids",
-    "connection_creation_rate": "connections",
-    "concurrent_requests": "concurrency",
-}
-"""The limits of the policies that come with us, by all their names, with the policy that reads each."""
-
 EntityKey = tuple[str | None, ...]
 """A user and a client id, L{None} for what does not matter, or an address alone."""
 

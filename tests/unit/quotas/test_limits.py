@@ -5,12 +5,10 @@ from __future__ import annotations
 from itertools import product
 from math import inf, nan, nextafter
 
-from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.interfaces import DEFAULT, IAliasedLimits, IQuotaPolicyFactory, PolicyContext, QuotaEntity
-from admission.plugins import buildPolicy
-from admission.quotas.limits import ADDRESS_KINDS, CLIENT_KINDS, READERS, EntityKind, LimitTable, kindOf
+from admission.interfaces import DEFAULT, QuotaEntity
+from admission.quotas.limits import ADDRESS_KINDS, CLIENT_KINDS, EntityKind, LimitTable, kindOf
 
 PRECEDENCE = [
     QuotaEntity("alice", "app"),
@@ -32,19 +30,6 @@ FOR_OTHERS = [
     QuotaEntity(DEFAULT, "other"),
     QuotaEntity(None, "other"),
 ]
-
-
-class ReadersTests(SynchronousTestCase):
-    """L{READERS}."""
-
-    def test_policies(self) -> None:
-        """Each limit is read by the policy that is named, which reads no other."""
-        context = PolicyContext(Clock(), lambda: 0.0)
-        for policy in {*READERS.values()}:
-            read = {name for name, reader in READERS.items() if reader == policy}
-            built = buildPolicy(IQuotaPolicyFactory, policy, context)
-            aliases = built.limitAliases if IAliasedLimits.providedBy(built) else {}
-            self.assertEqual({*built.limitNames, *aliases}, read)
 
 
 class EntityTests(SynchronousTestCase):

@@ -17,6 +17,7 @@ from twisted.python.usage import UsageError
 from admission.interfaces import DEFAULT, QuotaEntity
 from admission.kafka.client.clientconnection import ClientConnection
 from admission.kafka.client.errors import BrokerRefused
+from admission.kafka.serving.quotalimits import READERS
 from admission.plaintext import table
 
 from ..console import ArgumentOptions, CommandFailed, CommandGroup
@@ -129,7 +130,7 @@ class SetOptions(AlterOptions):
             if name in limits:
                 raise UsageError(f"{name} is given twice; keep one")
             try:
-                limits[name] = parseAmount(name, value)
+                limits[name] = parseAmount(name, value, READERS)
             except ValueError as error:
                 raise UsageError(f"{name}: {error}") from error
         if not limits:

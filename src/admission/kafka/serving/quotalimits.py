@@ -45,6 +45,20 @@ KAFKA_LIMITS: Final = frozenset({"producer_byte_rate", "consumer_byte_rate", "pr
 """What operators of Kafka call limits that are called otherwise on other servers."""
 
 
+READERS: Final = {
+    "received_byte_rate": "client-bytes",
+    "sent_byte_rate": "client-bytes",
+    "producer_byte_rate": "client-bytes",
+    "consumer_byte_rate": "client-bytes",
+    "request_percentage": "request-time",
+    "new_identity_rate": "producer-ids",
+    "producer_ids_rate": "producer-ids",
+    "connection_creation_rate": "connections",
+    "concurrent_requests": "concurrency",
+}
+"""The limits of the policies that come with us, by all their names, with the policy that reads each."""
+
+
 class LimitRefused(LogRefusal):
     """
     A limit is impossible, or no policy has it for that entity.
@@ -293,7 +307,9 @@ class QuotaLimits:
             # Removing a limit that is not set changes nothing, but is refused where the limit could not be set either.
             self._control.configure(entity, dict.fromkeys(new), self._seconds())
         except ValueError as refusal:
-            raise LimitRefused(str(refusal)) from refusal
+            missing = [name for name in new if name in READERS and name not in self._control.limitNames]
+            policies = " ".join(dict.fromkeys(f"--quota {READERS[name]}" for name in missing))
+            raise LimitRefused(f"{refusal}{f'; start with {policies}' if policies else ''}") from refusal
 
     def _stored(self, entity: QuotaEntity) -> dict[str, float]:
         """

@@ -11,19 +11,32 @@ from typing import Any
 from attrs import define, field
 from hypothesis import HealthCheck, given, settings, strategies as st
 from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from admission.clock import wholeMicroseconds
 from admission.control import AdmissionControl
-from admission.interfaces import ADMITTED, DEFAULT, Decision, IPersistent, QuotaEntity, Request, Usage
-from admission.kafka.serving.quotalimits import Alteration, LimitRefused, QuotaLimits, describeEntity
+from admission.interfaces import (
+    ADMITTED,
+    DEFAULT,
+    Decision,
+    IAliasedLimits,
+    IPersistent,
+    IQuotaPolicyFactory,
+    PolicyContext,
+    QuotaEntity,
+    Request,
+    Usage,
+)
+from admission.kafka.serving.quotalimits import READERS, Alteration, LimitRefused, QuotaLimits, describeEntity
 from admission.kafka.storage.itable import LONGEST_KEY_BYTES, LogFailed, LogRefusal
+from admission.plugins import buildPolicy
 from admission.quotas.limits import ADDRESS_KINDS, CLIENT_KINDS, EntityKind, LimitTable
 from admission.quotas.metering import Windows
 from admission.quotas.policy import QuotaPolicy
-from admission_plugins.clientquotas import ClientBytes
+from admission_plugins.clientquotas import ClientBytes, ConnectionRate
 from tests.kit.logfixture import LogTestCase, storageError
 
 RATE = "producer_byte_rate"
@@ -145,6 +158,29 @@ class LimitsTestCase(LogTestCase):
     def described(self, wanted: Mapping[str, str | None] | None = None, strict: bool = False) -> Any:
         """What is described, as a dictionary."""
         return dict(self.quotaLimits.describe(wanted or {}, strict))
+
+
+class ReadersTests(SynchronousTestCase):
+    """L{READERS}."""
+
+    def test_policies(self) -> None:
+        """Each limit is read by the policy that is named, which reads no other."""
+        context = PolicyContext(Clock(), lambda: 0.0)
+        for policy in {*READERS.values()}:
+            read = {name for name, reader in READERS.items() if reader == policy}
+            built = buildPolicy(IQuotaPolicyFactory, policy, context)
+            aliases = built.limitAliases if IAliasedLimits.providedBy(built) else {}
+            self.assertEqual({*built.limitNames, *aliases}, read)
+
+
+class MissingPolicyTests(LimitsTestCase):
+    """A limit that nobody reads."""
+
+    def test_told(self) -> None:
+        """The policies that would read it are told."""
+        ours = dict.fromkeys(("producer_byte_rate", "sent_byte_rate", "producer_ids_rate"), 1.0)
+        self.start(ConnectionRate(1.0), shown=("none",))
+        self.assertRefused(ALICE, ours, "; start with --quota client-bytes --quota producer-ids")
 
 
 class AlterTests(LimitsTestCase):
