@@ -187,7 +187,7 @@ class Flusher:
             reason = explain(error) if isinstance(error, OSError) else str(error)
             self.problem = (
                 f"a flush to the disk failed ({reason}); nothing is confirmed any more, because what was written may be"
-                " lost: see to the disk, then restart the broker"
+                " lost: see to the disk, then restart"
             )
             self._log.critical("{problem}", problem=self.problem)
             self._failed()

@@ -49,6 +49,7 @@ class GroupCommit:
         revert: Callable[[], None],
         announce: Callable[[], None],
         maxPendingBytes: int = MAX_PENDING_BYTES,
+        what: str = "the log",
     ) -> None:
         """
         @param clock: schedules the turns.
@@ -59,6 +60,7 @@ class GroupCommit:
             the last commit.  Raises L{OSError} if it cannot.
         @param announce: called after the callbacks of each turn; must not raise.
         @param maxPendingBytes: see L{MAX_PENDING_BYTES}.
+        @param what: is written to, for messages.
         """
         self.isClosed = False
         self.broken: str | None = None
@@ -68,6 +70,7 @@ class GroupCommit:
         self._revert = revert
         self._announce = announce
         self._maxPendingBytes = maxPendingBytes
+        self._what = what
         self._isPending = False
         self._pendingBytes = 0
         self._waiting: list[CommitCallback] = []
@@ -87,7 +90,7 @@ class GroupCommit:
             return self.broken
         if self._failedSeconds is None or self._clock.seconds() - self._failedSeconds >= _PROBLEM_SECONDS:
             return None
-        return f"the log cannot be written to: {self._failureReason}"
+        return f"{self._what} cannot be written to: {self._failureReason}"
 
     def check(self) -> None:
         """
@@ -99,7 +102,7 @@ class GroupCommit:
         if self._isPending:
             return
         if self.isClosed:
-            raise LogClosed("the log is closed")
+            raise LogClosed(f"{self._what} is closed")
         if self.broken is not None:
             raise LogFailed(self.broken)
         if self._lost is not None:
@@ -138,7 +141,7 @@ class GroupCommit:
         # On a nearly full disk small commits succeed between large ones that fail; a line for each would be too much.
         if self._failedSeconds is not None and self._clock.seconds() - self._failedSeconds >= _CALM_SECONDS:
             self._failedSeconds = None
-            self._log.info("the log can be written to again")
+            self._log.info("{what} can be written to again", what=self._what)
 
     def fail(self, problem: str) -> None:
         """
@@ -192,8 +195,8 @@ class GroupCommit:
             self._revert()
         except (LogFailed, OSError) as unrevertible:
             self.fail(
-                f"the log could neither be written to nor cut off again ({unrevertible}): see to the disk, then restart"
-                " the broker"
+                f"{self._what} could neither be written to nor cut off again ({unrevertible}): see to the disk, then"
+                " restart"
             )
         self._judge(self._lost)
         self.wake()
@@ -229,7 +232,9 @@ class GroupCommit:
     def _failure(self, error: LogFailed | OSError) -> LogFailed:
         reason = explain(error) if isinstance(error, OSError) else str(error)
         if self._failedSeconds is None:
-            self._log.critical("the log cannot be written to: {reason} ({error})", reason=reason, error=error)
+            self._log.critical(
+                "{what} cannot be written to: {reason} ({error})", what=self._what, reason=reason, error=error
+            )
         self._failedSeconds = self._clock.seconds()
         self._failureReason = reason
         return LogFailed(reason)

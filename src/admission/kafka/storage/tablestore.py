@@ -63,6 +63,7 @@ class TableStore:
             settle=self._settle,
             revert=self._documents.revert,
             announce=lambda: None,
+            what="the store of limits",
         )
 
     def table(self, name: str, isFlushed: bool = False) -> Table:

@@ -214,7 +214,7 @@ class FlusherTests(SynchronousTestCase):
         problem = self.flusher.problem
         assert problem is not None
         self.assertIn("replace it", problem)
-        self.assertIn("restart the broker", problem)
+        self.assertIn("then restart", problem)
         self.error = None
         self.flusher.soon()
         self.flusher.written()

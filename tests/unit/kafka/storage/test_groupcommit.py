@@ -276,9 +276,9 @@ class GroupCommitTests(SynchronousTestCase):
         self.assertEqual(self.toldNames(lost=True), ["of a"])
         self.writeError = self.revertError = None
         for _ in range(2):
-            self.assertIn("restart the broker", str(self.assertRaises(LogFailed, self.put, "b")))
+            self.assertIn("then restart", str(self.assertRaises(LogFailed, self.put, "b")))
             self.clock.advance(100.0)
-            self.assertIn("restart the broker", str(self.commits.problem))
+            self.assertIn("then restart", str(self.commits.problem))
         self.assertEqual(self.stored, [])
 
     def test_fail(self) -> None:

@@ -4,6 +4,7 @@ import errno
 import shutil
 from typing import Any
 
+from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
@@ -100,7 +101,9 @@ class TableStoreTests(SynchronousTestCase):
         self.start(disk=disk)
         disk.writeError = storageError(errno.ENOSPC)
         self.put()
-        self.clock.turn()
+        with capturedLogs() as events:
+            self.clock.turn()
+        self.assertIn("the store of limits cannot be written to: the disk is full", str(formatEvent(events[0])))
         self.assertIsInstance(self.told.pop(), LogFailed)
         self.assertIs(self.store.table("quotas").get(b"key"), None)
         disk.writeError, disk.flushError = None, storageError(errno.EIO)

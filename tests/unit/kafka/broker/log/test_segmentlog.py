@@ -157,7 +157,7 @@ class FailureTests(LogTestCase):
         self.failCommits(None)
         self.assertIsInstance(self.told.pop(), LogFailed)
         for _ in range(2):
-            self.assertIn("restart the broker", str(self.assertRaises(LogFailed, self.append, self.events)))
+            self.assertIn("then restart", str(self.assertRaises(LogFailed, self.append, self.events)))
             self.assertRaises(LogFailed, self.log.createTopic, "other", 1, {})
             self.clock.turn()
         self.assertEqual(self.state(), self.before)
@@ -740,7 +740,7 @@ class FlushTests(LogTestCase):
             lambda: self.log.deleteTopic("events"),
             lambda: self.log.table("offsets").put(b"a", b"1"),
         ):
-            self.assertIn("restart the broker", str(self.assertRaises(LogFailed, use)))
+            self.assertIn("then restart", str(self.assertRaises(LogFailed, use)))
             self.clock.turn()
         self.log.whenFlushed(self.told.append)
         self.assertIsInstance(self.told[-1], LogFailed)
