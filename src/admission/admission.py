@@ -53,6 +53,7 @@ from .interfaces import (
     Traits,
 )
 from .memorylimit import memoryLimitBytes
+from .metrics.reactorlag import ReactorLag
 from .metrics.registry import SensorRegistry
 from .names import IDENTITY_KEY_BYTES, IdentityNumbers
 from .plugins import PolicyError, buildPolicy, parseDescription
@@ -174,6 +175,7 @@ class Admission:
         self.control.whenConfigured += [self._configured, self.debts.configured]
         self.hangUpWatch = HangUpWatch(reactor)
         self.sensors = SensorRegistry(self.clock.seconds)
+        self._lag = ReactorLag(self.clock)
         self._factories: list[AdmittedFactory] = []
         self._atWork: set[AdmittedFactory] = set()
         self._underWay: set[UnitOfWork] = set()
@@ -435,13 +437,15 @@ class Admission:
 
     def addSensors(self, registry: SensorRegistry) -> None:
         """
-        Publish what the gate and the policies know, and connections; see L{addConnectionSensors
-        <admission.connection.factory.addConnectionSensors>}.
+        Publish what the gate and the policies know, connections, and how late the reactor is; see
+        L{addConnectionSensors <admission.connection.factory.addConnectionSensors>} and L{ReactorLag
+        <admission.metrics.reactorlag.ReactorLag>}.
 
         @raise ValueError: if there are sensors of these names.
         """
         self.gate.addSensors(registry)
         self.control.addSensors(registry)
+        self._lag.addSensors(registry)
         addConnectionSensors(registry, self._factories)
 
     # What happens
@@ -454,6 +458,7 @@ class Admission:
     def _begun(self, factory: AdmittedFactory) -> None:
         self._atWork.add(factory)
         self._serve()
+        self._lag.start()
 
     def _serve(self) -> None:
         if self in _serving:
@@ -476,6 +481,7 @@ class Admission:
         if self._atWork:
             return
         _serving.discard(self)
+        self._lag.stop()
         self.gate.close()
         self.hangUpWatch.close()
         if self._shutdown is not None:

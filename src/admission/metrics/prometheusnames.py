@@ -97,6 +97,11 @@ NAMINGS = (
     ),
     Naming("ConnectionsMuted", "admission_connections_paused", "Connections that are not read, by reason."),
     Naming("RunningRequests", "admission_requests_running", "Requests that are being served."),
+    Naming(
+        "ReactorLagSeconds",
+        "admission_reactor_lag_seconds",
+        "How much later than it was due something was called, at most, within the last ten seconds.",
+    ),
     Naming("RequestsRead", "admission_requests_total", "Requests received."),
     Naming("ClientsThrottled", "admission_clients_throttled", "Clients throttled now or within the last ten seconds."),
     Naming("RequestBytesRead", "admission_request_bytes_total", "Bytes of the requests received."),
