@@ -26,8 +26,8 @@ from admission.quotas.metering import MAX_METERS, Algorithm, Buckets, Meters, Wi
 from admission.quotas.policy import MeteredPolicy
 from admission.units import parseRate, parseSeconds
 
-PRODUCE = "Produce"
-FETCH = "Fetch"
+SENSOR_NAMES = ("Received", "Sent")
+ALIASED_SENSOR_NAMES = ("Produce", "Fetch")
 
 RECEIVED_BYTE_RATE = "received_byte_rate"
 SENT_BYTE_RATE = "sent_byte_rate"
@@ -49,13 +49,16 @@ class ClientBytes(MeteredPolicy):
         algorithm: Algorithm,
         maxMeters: int = MAX_METERS,
         isShadow: bool = False,
+        sensorNames: tuple[str, str] = SENSOR_NAMES,
     ) -> None:
         """
         @param algorithm: makes the meters.
         @param maxMeters: how many clients have meters of their own, for each of the two.
+        @param sensorNames: what the sensors call the bytes of each.
         """
         limits = LimitTable((RECEIVED_BYTE_RATE, SENT_BYTE_RATE))
         self._algorithm = algorithm
+        self._sensorNames = sensorNames
         self._received: Meters[Any] = Meters(limits, RECEIVED_BYTE_RATE, algorithm.build, maxMeters)
         self._sent: Meters[Any] = Meters(limits, SENT_BYTE_RATE, algorithm.build, maxMeters)
         super().__init__(limits, (self._received, self._sent), algorithm.horizonSeconds, isShadow)
@@ -82,11 +85,11 @@ class ClientBytes(MeteredPolicy):
 
     def addSensors(self, registry: ISensorRegistry, name: str) -> None:
         """
-        Publish C{NAME.Produce.byte-rate} and so on, see L{Meters.addSensors}.
+        Publish C{NAME.Received.byte-rate} and so on, see L{Meters.addSensors}.
         """
         reads = self._algorithm.reads("byte-rate")
-        self._received.addSensors(registry, f"{name}.{PRODUCE}", reads)
-        self._sent.addSensors(registry, f"{name}.{FETCH}", reads)
+        for meters, what in zip((self._received, self._sent), self._sensorNames, strict=True):
+            meters.addSensors(registry, f"{name}.{what}", reads)
 
 
 @implementer(ICountsRequests)
@@ -236,6 +239,7 @@ def buildClientBytes(
         _algorithm(context, algorithm, burst, windows, window),
         parseMeters(meters),
         parseYes("shadow", shadow),
+        SENSOR_NAMES if set(ClientBytes.limitAliases).isdisjoint(context.shownAliases) else ALIASED_SENSOR_NAMES,
     )
     for limitName, name, rate, alias, same in (
         (RECEIVED_BYTE_RATE, "received", received, "produce", produce),

@@ -1007,6 +1007,8 @@ class PolicyContext:
     @ivar random: the random source of all wait orders of a server, so that a
         recording with its seed can be replayed; L{None} if each order is to make
         its own.
+    @ivar shownAliases: other names of limits, see L{IAliasedLimits}, by which the server shows them.  A policy whose
+        sensors are about these limits may name them alike.
     """
 
     clock: IReactorTime
@@ -1015,6 +1017,7 @@ class PolicyContext:
     quotaWindows: int = 11
     quotaWindowSeconds: float = 1.0
     random: Random | None = field(default=None, repr=False)
+    shownAliases: Collection[str] = ()
 
 
 class IPolicyFactory(Interface):

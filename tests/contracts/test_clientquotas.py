@@ -226,12 +226,12 @@ class ClientBytesTests(SynchronousTestCase):
         self.assertEqual(
             values,
             {
-                "client-bytes.Produce.byte-rate": {("", "app"): 1200.0},
-                "client-bytes.Produce.throttle-time": {("", "app"): 2000.0},
-                "client-bytes.Produce.utilization": {("", "app"): 1.2},
-                "client-bytes.Fetch.byte-rate": {},
-                "client-bytes.Fetch.throttle-time": {},
-                "client-bytes.Fetch.utilization": {},
+                "client-bytes.Received.byte-rate": {("", "app"): 1200.0},
+                "client-bytes.Received.throttle-time": {("", "app"): 2000.0},
+                "client-bytes.Received.utilization": {("", "app"): 1.2},
+                "client-bytes.Sent.byte-rate": {},
+                "client-bytes.Sent.throttle-time": {},
+                "client-bytes.Sent.utilization": {},
             },
         )
 

@@ -621,7 +621,7 @@ class FactoryTests(SynchronousTestCase):
             {"Connections": 2, "ConnectionsRefused": 1, "ConnectionsCutOff": 1},
         )
         self.assertEqual(dict(registry.families["ConnectionsMuted"].read(0.0)), {("quota",): 1, ("protocol",): 1})
-        self.assertIn("client-bytes.Produce.byte-rate", registry.families)
+        self.assertIn("client-bytes.Received.byte-rate", registry.families)
         self.assertIn("MemoryPoolUsed", dict(registry))
 
     def test_logPrefix(self) -> None:

@@ -277,7 +277,7 @@ class NamesTests(ExpositionTestCase):
         request = Request("Produce", "bob", "app", "192.0.2.1", 20_000)
         control.charge(request, Usage(requestBytes=20_000), 0.0)
         samples = self.samples()
-        client = {"client_id": "app", "user": "", "resource": "Produce"}
+        client = {"client_id": "app", "user": "", "resource": "Received"}
         for name, policy, value in (
             ("admission_quota_used_ratio", "client-bytes", 2.0),
             ("admission_quota_throttle_seconds", "client-bytes", 10.0),

@@ -285,7 +285,8 @@ def buildControl(
     @param isObserved: see L{AdmissionControl}.
     @raise UsageError: if one cannot be built, or contradicts the properties.
     """
-    context = PolicyContext(clock, wallSeconds, None, settings.quotaWindowNum, settings.quotaWindowSizeSeconds)
+    windows = settings.quotaWindowNum, settings.quotaWindowSizeSeconds
+    context = PolicyContext(clock, wallSeconds, None, *windows, shownAliases=KAFKA_LIMITS)
     policies: list[tuple[str, IQuotaPolicy]] = []
     for description in quotaDescriptions(settings, descriptions):
         policy: IQuotaPolicy = buildChosen("quota", IQuotaPolicyFactory, description, context)

@@ -9,15 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from twisted.internet.endpoints import TCP4ServerEndpoint
+from twisted.internet.task import Clock
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
+from admission.control import AdmissionControl
 from admission.kafka.broker.brokersettings import loadSettings
 from admission.kafka.broker.options import Options
 from admission.kafka.gateway.gatewayoptions import GatewayOptions
 from admission.kafka.serving.kafkarequest import Address
-from admission.kafka.serving.options import Listener, buildPool
+from admission.kafka.serving.options import Listener, buildControl, buildPool
+from admission.metrics.registry import SensorRegistry
+from admission.quotas.metering import Windows
 from admission_plugins.bounded import BoundedPool, UnboundedPool
+from admission_plugins.clientquotas import ClientBytes
 
 QUEUED = "queued.max.request.bytes"
 LARGEST = "socket.request.max.bytes"
@@ -242,6 +247,22 @@ class ConfiguredTests(OptionsTestCase):
             ["--upstream", "127.0.0.1:1", "--config", self.config("purgatory=wheel")],
         )
         self.assertIn(":1: purgatory is not used here", str(error))
+
+
+class ControlTests(SynchronousTestCase):
+    """L{buildControl}."""
+
+    def test_kafkasNames(self) -> None:
+        """Limits and sensors of the quotas have the names that Kafka's operators know; other servers' have others."""
+        control = buildControl(
+            loadSettings(None, (), False), ["client-bytes:received=1k", "producer-ids:rate=5"], Clock()
+        )
+        self.assertEqual(control.limitNames, ["consumer_byte_rate", "producer_byte_rate", "producer_ids_rate"])
+        other = AdmissionControl([("client-bytes", ClientBytes(Windows(11, 1.0)))])
+        for each, names in ((control, ("Produce", "Fetch")), (other, ("Received", "Sent"))):
+            registry = SensorRegistry(lambda: 0.0)
+            each.addSensors(registry)
+            self.assertLessEqual({f"client-bytes.{name}.byte-rate" for name in names}, registry.families.keys())
 
 
 class PoolTests(OptionsTestCase):
