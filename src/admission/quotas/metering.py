@@ -399,12 +399,6 @@ class Meters(Generic[M]):
         limit = meter.limit
         return QuotaStatus(self.limitName, limit.value, limit.entity, meter.used(now), meter.delaySeconds(now))
 
-    def limitOf(self, request: Request) -> Limit | None:
-        """
-        The limit of the client that sends C{request}.
-        """
-        return self._resolve(*self._by(request))
-
     def keyOf(self, request: Request) -> Hashable:
         """
         The same for clients that share a meter other than for lack of room.

@@ -10,7 +10,7 @@ from dataclasses import MISSING, Field, fields
 from functools import cache
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from attrs import frozen
 from kio.index import load_request_schema, load_response_schema
@@ -22,7 +22,7 @@ from kio.static.protocol import Entity
 
 from .guard import countElements
 from .primitives import Buffer, MalformedRequest
-from .versions import API_VERSIONS, BY_KEY, Api, served
+from .versions import API_VERSIONS, Api, served
 
 #: Parts from this size on are left alone; smaller neighbours are joined.
 _LARGE_PART_BYTES: Final = 4096
@@ -418,40 +418,3 @@ def _implicitDefault(member: Field[Any]) -> Any:
     if isinstance(kind, introspect.EntityField):
         return _planFor(kind.type_).build({})
     return _IMPLICIT_DEFAULTS.get(introspect.get_schema_field_type(member), 0)
-
-
-def unknownFields(apiKey: int, response: Mapping[str, Any]) -> list[str]:
-    """
-    The keys of C{response} that no served version has.
-
-    L{encodeResponse} leaves out the fields that its version lacks, and so would
-    silently ignore a misspelled key.  This loads every version; it is for tests.
-
-    @return: paths such as C{"topics.partitions.eror_code"}.
-    """
-    api = BY_KEY[apiKey]
-    known: _Names = {}
-    for apiVersion in range(api.minVersion, api.maxVersion + 1):
-        _addNames(known, _planFor(load_response_schema(apiKey, apiVersion)))
-    return sorted(set(_unknown(known, response, "")))
-
-
-_Names: TypeAlias = "dict[str, _Names]"
-
-
-def _addNames(known: _Names, plan: _Plan) -> None:
-    for member in plan.members:
-        names = known.setdefault(member.key, {})
-        if member.nested is not None:
-            _addNames(names, member.nested)
-
-
-def _unknown(known: _Names, values: Mapping[str, Any], prefix: str) -> Iterator[str]:
-    for key, value in values.items():
-        if key not in known:
-            yield prefix + key
-        elif isinstance(value, Mapping):
-            yield from _unknown(known[key], value, f"{prefix}{key}.")
-        elif known[key] and value is not None:
-            for element in value:
-                yield from _unknown(known[key], element, f"{prefix}{key}.")

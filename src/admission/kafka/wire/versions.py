@@ -93,14 +93,6 @@ class Api:
         """
         return apiVersion >= self.firstFlexibleVersion
 
-    def frameLimitBytes(self, requestLimitBytes: int) -> int:
-        """
-        The largest frame to accept, given the configured limit for any request.
-        """
-        if self.largestFrameBytes is None:
-            return requestLimitBytes
-        return min(self.largestFrameBytes, requestLimitBytes)
-
 
 #: The table.  Produce is advertised from 0 though served from 3: librdkafka up to 2.8 silently stores its batches
 #: uncompressed otherwise (KAFKA-18659).  Fetch must begin at 4 or librdkafka producers fall back to old message sets.

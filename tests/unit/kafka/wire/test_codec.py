@@ -21,7 +21,6 @@ from admission.kafka.wire.codec import (
     encodeInSteps,
     encodeResponse,
     isSmallResponse,
-    unknownFields,
     withThrottleTime,
 )
 from admission.kafka.wire.guard import GuardRefusal
@@ -289,31 +288,3 @@ def _inSteps(apiKey: int, apiVersion: int, response: dict[str, Any]) -> tuple[li
             sizes.append(next(steps))
         except StopIteration as end:
             return sizes, end.value
-
-
-class UnknownFieldsTests(SynchronousTestCase):
-    """L{unknownFields} finds what L{encodeResponse} would pass over."""
-
-    def test_known(self) -> None:
-        """What any version has room for is known."""
-        response = {
-            "throttle_time_ms": 1,
-            "node_id": 1,
-            "coordinators": [{"key": "g", "node_id": 1, "error_message": None}],
-        }
-        self.assertEqual(unknownFields(FIND_COORDINATOR, response), [])
-
-    def test_unknown(self) -> None:
-        """What no version has room for is named by its path, once."""
-        response = {
-            "throttle_time": 1,
-            "topics": [{"partitions": [{"eror_code": 0}, {"eror_code": 1}]}, {"name": "t", "Name": "t"}],
-        }
-        self.assertEqual(
-            unknownFields(METADATA, response), ["throttle_time", "topics.Name", "topics.partitions.eror_code"]
-        )
-
-    def test_structures(self) -> None:
-        """Structures that are no arrays are searched too."""
-        response = {"responses": [{"partitions": [{"current_leader": {"leader_id": 1, "leader": 1}, "records": b"r"}]}]}
-        self.assertEqual(unknownFields(FETCH, response), ["responses.partitions.current_leader.leader"])

@@ -37,19 +37,13 @@ class TableTests(SynchronousTestCase):
         self.assertEqual(BY_KEY[FETCH].minVersion, 4)
 
     def test_frameLimits(self) -> None:
-        """
-        Only Produce may use up the configured limit; the others have their own
-        and never exceed the configured one.
-        """
-        configured = 100 * 2**20
-        self.assertEqual(BY_KEY[PRODUCE].frameLimitBytes(configured), configured)
-        self.assertEqual(BY_KEY[METADATA].frameLimitBytes(configured), 2**20)
-        self.assertEqual(BY_KEY[API_VERSIONS].frameLimitBytes(configured), 4096)
-        self.assertEqual(BY_KEY[METADATA].frameLimitBytes(5000), 5000)
+        """Only Produce may use up the configured limit; the others have their own."""
+        largest = [BY_KEY[each].largestFrameBytes for each in (PRODUCE, METADATA, API_VERSIONS)]
+        self.assertEqual(largest, [None, 2**20, 4096])
 
     def test_oneRowIsEnough(self) -> None:
         """What a new row leaves out has a default."""
         heartbeat = Api(12, "Heartbeat", 0, 4, 4)
         self.assertEqual(advertised([heartbeat]), [{"api_key": 12, "min_version": 0, "max_version": 4}])
-        self.assertEqual(heartbeat.frameLimitBytes(2**30), 2**20)
+        self.assertEqual(heartbeat.largestFrameBytes, 2**20)
         self.assertGreater(heartbeat.maxElements, 0)
