@@ -35,7 +35,6 @@ from admission.metrics.registry import SensorRegistry
 from admission.quotas.metering import Algorithm, Buckets, Windows
 from admission_plugins.clientquotas import (
     CONNECTION_CREATION_RATE,
-    PRODUCE,
     RECEIVED_BYTE_RATE,
     REQUEST_PERCENTAGE,
     SENT_BYTE_RATE,
@@ -45,6 +44,8 @@ from admission_plugins.clientquotas import (
 )
 
 from .measure import Report, cpuSeconds, inTurns, median, noCollections, progress, ratio, run, spreadPercent
+
+PRODUCE = "Produce"
 
 TRAITS = {
     PRODUCE: Traits(countsSent=False),
@@ -295,7 +296,7 @@ def measureCap(report: Report) -> None:
             "flood",
             algorithm=name,
             clients=count,
-            meters=int(registry["flood.Produce.meters"]),
+            meters=int(registry["flood.Received.meters"]),
             nanoseconds=seconds / count * 1e9,
         )
 
