@@ -14,6 +14,7 @@ from functools import partial
 from math import inf
 from random import Random, SystemRandom
 from secrets import token_bytes
+from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakSet
 
@@ -614,10 +615,14 @@ def _storedKey(path: str) -> bytes:
     @raise ValueError: if it cannot be read or made.
     """
     try:
-        with suppress(FileExistsError):
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with open(descriptor, "wb") as file:
+        if not os.path.lexists(path):
+            # Another process may make it, too, and must not read half of it.
+            with NamedTemporaryFile(dir=os.path.dirname(path) or os.curdir) as file:
                 file.write(token_bytes(IDENTITY_KEY_BYTES))
+                file.flush()
+                os.fsync(file.fileno())
+                with suppress(FileExistsError):
+                    os.link(file.name, path)
         key = readBounded(path, IDENTITY_KEY_BYTES)
     except OSError as error:
         raise ValueError(f"identityKey={path!r}: {error.strerror or error}") from error

@@ -223,11 +223,11 @@ class AdmissionControl:
             _Member(index, name, policy, bool(policy.isShadow), policy.decide, policy.record, limitsByName(policy))
             for index, (name, policy) in enumerate(policies)
         ]
-        self._shownLimits = {
-            own: name for member in self._members for name, own in member.limits.items() if name in shownAliases
-        }
-        # What each is shown as, by every name.
-        self._named = {name: self._shown(own) for member in self._members for name, own in member.limits.items()}
+        called = [(name, own) for member in self._members for name, own in member.limits.items()]
+        self._shownLimits = {own: name for name, own in called if name in shownAliases}
+        # What each is shown as, by every name; a policy's own name goes before another's alias.
+        called.sort(key=lambda each: each[0] == each[1])
+        self._named = {name: self._shown(own) for name, own in called}
         self.limitNames: Sequence[str] = sorted(set(self._named.values()))
         self._accountable = [member for member in self._members if IAccountable.providedBy(member.policy)]
         self._nothingDue = Charge(0.0, (0.0,) * len(policies))

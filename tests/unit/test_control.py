@@ -437,9 +437,12 @@ class ConfigureTests(ControlTestCase):
             str(self.assertRaises(ValueError, control.configure, ALICE, {"left": 1.0, "went": 2.0}, 0.0)),
         )
         self.assertIn("went cannot", str(self.assertRaises(ValueError, control.configure, ALICE, {"sent": -1.0}, 0.0)))
-        # Another policy's own name goes before an alias.
+        # Another policy's own name goes before an alias, whichever comes first.
         control.configure(ALICE, {"came": 7.0}, 0.0)
         self.assertEqual((policy.limits[ALICE]["received"], own.limits[ALICE]), (7.0, {"came": 7.0}))
+        reversed_ = AdmissionControl([("own", own), ("renamed", policy)])
+        self.assertEqual(reversed_.limitNames, ["came", "received", "sent", "sung"])
+        self.assertEqual(reversed_.limitNamed("came"), "came")
 
     def test_undoneIsNoticed(self) -> None:
         """What was undone limits nobody."""

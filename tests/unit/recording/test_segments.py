@@ -76,6 +76,14 @@ class HeaderTests(SegmentTestCase):
             Path(self.path).write_bytes(evolve(header, **changed).toBytes() + bytes(SLOT_BYTES))
             self.assertRaises(DamagedSegment, self.load)
 
+    def test_serverId(self) -> None:
+        """The server's number has the name in a header that it has had in all versions."""
+        raw = Header(ORIGIN, 1, 100.0, 1_700_000_000.0).toBytes()
+        self.assertIn(b'"origin": {"brokerId": "3", "bootId": "boot", ', raw)
+        read = Header.fromBytes(raw)
+        assert read is not None
+        self.assertEqual(read[0].origin.serverId, ORIGIN.serverId)
+
     def test_large(self) -> None:
         """What readers would have to parse, or repeat for each event, is bounded, for readers and for writers."""
         raw = Header(ORIGIN, 1, 100.0, 1_700_000_000.0).toBytes()
