@@ -25,9 +25,9 @@ from admission.control import AdmissionControl
 from admission.gate.gate import buildGate
 from admission.interfaces import PolicyContext
 from admission.kafka.broker.broker import Broker
+from admission.kafka.broker.brokeroptions import Options
 from admission.kafka.broker.brokersettings import loadSettings
 from admission.kafka.broker.log.segmentlog import SegmentLog
-from admission.kafka.broker.options import Options
 from admission.kafka.broker.service import makeService
 from admission_plugins.bounded import UnboundedPool
 from admission_plugins.purgatory import WheelPurgatory

@@ -23,7 +23,7 @@ from twisted.logger import FileLogObserver, formatEventAsClassicLogText, globalL
 from twisted.protocols.basic import LineOnlyReceiver
 from twisted.python.usage import Options as CommandLine
 
-from admission.kafka.broker.options import Options
+from admission.kafka.broker.brokeroptions import Options
 from admission.kafka.broker.service import BrokerService, makeService
 from admission_plugins.bounded import Lease
 from tests.kit.fairclock import FairClock

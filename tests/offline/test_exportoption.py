@@ -1,4 +1,4 @@
-"""The option C{--export} of L{admission.kafka.serving.options}, with the exporter that writes Parquet."""
+"""The option C{--export} of L{admission.kafka.serving.serveroptions}, with the exporter that writes Parquet."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.kafka.broker.options import Options
-from admission.kafka.serving.options import buildExporters
+from admission.kafka.broker.brokeroptions import Options
+from admission.kafka.serving.serveroptions import buildExporters
 from admission_plugins.parquetexporter import ParquetExporter
 
 

@@ -25,7 +25,7 @@ from admission.kafka.broker.log import segmentlog
 from admission.kafka.broker.log.segmentlog import SegmentLog
 from admission.kafka.broker.service import BrokerConfig, BrokerService
 from admission.kafka.serving import kafkaservice
-from admission.kafka.serving.options import Listener
+from admission.kafka.serving.serveroptions import Listener
 from admission.kafka.storage.itable import LogRefusal
 from admission_plugins.bounded import Ledger
 from tests.kit.logfixture import storageError

@@ -13,7 +13,7 @@ from twisted.internet.threads import deferToThread
 
 from admission.kafka.broker.brokersettings import loadSettings
 from admission.kafka.broker.service import BrokerConfig, BrokerService
-from admission.kafka.serving.options import Listener
+from admission.kafka.serving.serveroptions import Listener
 from tests.kit.brokerprocess import PATIENCE_SECONDS
 from tests.unit.kafka.broker.test_service import LOOPBACK, ServiceTestCase
 

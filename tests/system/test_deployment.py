@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from admission.commands.kafka.doctorservers import BrokerDoctorOptions
+from admission.kafka.broker.brokeroptions import Options
 from admission.kafka.broker.brokersettings import Settings
-from admission.kafka.broker.options import Options
 from admission.kafka.serving.serversettings import RESERVED_DESCRIPTORS
 from admission.units import parseSeconds
 from tests.kit.checkout import ROOT

@@ -21,7 +21,7 @@ from admission.commands.kafka.doctorinstallation import checkJava, checkWorkers
 from admission.commands.kafka.doctormachine import Level, listeningPorts
 from admission.commands.kafka.doctorservers import ServerAnswer, checkCluster
 from admission.kafka.client.errors import AuthenticationFailed, Disconnected
-from admission.kafka.serving.options import Listener, endpointOf
+from admission.kafka.serving.serveroptions import Listener, endpointOf
 from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, BrokerProcess, endpoint, freePort
 from tests.kit.commandcases import FindingTestCase
 

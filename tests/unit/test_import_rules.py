@@ -45,7 +45,7 @@ CLOCKS = {
 SPARK = {"offline", "pyspark_admission"}
 
 
-CONVENTIONAL = {"__init__.py", "__main__.py", "options.py", "service.py"}
+CONVENTIONAL = {"__init__.py", "__main__.py"}
 
 KNOW_KAFKA = ("admission.kafka", "admission.commands.kafka", "twisted.plugins.")
 

@@ -17,7 +17,7 @@ from twisted.python.usage import Options
 
 from admission.clock import MonotonicClock
 from admission.interfaces import ITryOut
-from admission.kafka.broker.options import Options as BrokerOptions
+from admission.kafka.broker.brokeroptions import Options as BrokerOptions
 from admission.kafka.broker.service import makeService as makeBroker
 from admission.kafka.client.clientconnection import ConnectionSettings, connectTo
 from admission.kafka.client.errors import AuthenticationFailed, ClientError
@@ -25,7 +25,7 @@ from admission.kafka.gateway.discovery import LARGEST_ANSWER_BYTES, MAX_NODES
 from admission.kafka.gateway.gatewayoptions import GatewayOptions
 from admission.kafka.gateway.gatewayservice import makeService as makeGateway
 from admission.kafka.serving.kafkaservice import KafkaService
-from admission.kafka.serving.options import Listener, buildExporters
+from admission.kafka.serving.serveroptions import Listener, buildExporters
 
 from ..console import CommandOptions, parseTimeout
 from ..statusport import parseStatus

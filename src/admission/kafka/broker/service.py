@@ -23,15 +23,15 @@ from admission.units import formatSeconds
 
 from ..security.checkers import makePortal
 from ..serving.kafkaservice import CannotStart, KafkaService, ServerConfig
-from ..serving.options import Listener
+from ..serving.serveroptions import Listener
 from ..serving.session import KafkaSession
 from ..storage.itable import LogRefusal
 from .broker import Broker
 from .brokerbackend import BrokerBackend
+from .brokeroptions import Options, buildPurgatory
 from .brokersettings import Settings
 from .groups.groupcoordinator import GroupCoordinator
 from .log.segmentlog import SegmentLog
-from .options import Options, buildPurgatory
 from .statussections import BrokerStatus
 
 

@@ -22,7 +22,7 @@ from admission.boundedfile import readBounded
 from ..client.sasl import Credentials
 from ..serving.kafkarequest import Address
 from ..serving.listenoptions import parseHostPort
-from ..serving.options import Listener, ServerOptions, checkFiles, endpointOf
+from ..serving.serveroptions import Listener, ServerOptions, checkFiles, endpointOf
 from .gateway import EndpointMaker
 from .gatewaysettings import GatewaySettings, loadGatewaySettings
 from .nodes import NodePorts

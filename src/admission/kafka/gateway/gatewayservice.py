@@ -21,8 +21,8 @@ from admission.gate.gate import Gate
 from ..client.clientconnection import ConnectionSettings
 from ..client.sasl import Credentials
 from ..serving.kafkaservice import CannotStart, KafkaService, ServerConfig
-from ..serving.options import Listener, buildOrder
 from ..serving.quotalimits import QuotaLimits
+from ..serving.serveroptions import Listener, buildOrder
 from ..serving.session import KafkaSession
 from ..storage.itable import LogRefusal
 from ..storage.tablestore import TableStore

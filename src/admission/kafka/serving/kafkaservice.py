@@ -49,7 +49,11 @@ from admission.units import formatBytes, formatSeconds
 
 from .kafkaevents import kafkaEventOf, principalAtFirst
 from .memoryuse import MemoryProfile, claimsOf, makeProfiler
-from .options import (
+from .recordedcolumns import KAFKA_COLUMNS
+from .reload import Configuration, ReloadSignal, takeOver
+from .secondsignal import SecondSignal
+from .server import Server
+from .serveroptions import (
     Listener,
     ServerOptions,
     buildControl,
@@ -59,10 +63,6 @@ from .options import (
     poolDescription,
     quotaDescriptions,
 )
-from .recordedcolumns import KAFKA_COLUMNS
-from .reload import Configuration, ReloadSignal, takeOver
-from .secondsignal import SecondSignal
-from .server import Server
 from .serversettings import RESERVED_DESCRIPTORS, ServerSettings
 from .serverstatus import ServerStatus
 from .session import KafkaSession, SessionFactory

@@ -26,15 +26,15 @@ from twisted.trial.unittest import TestCase
 
 from admission.connection.factory import LIMIT_NAMES, AdmittedFactory
 from admission.kafka.broker.broker import Broker
+from admission.kafka.broker.brokeroptions import Options
 from admission.kafka.broker.brokersettings import PROPERTIES, loadSettings
 from admission.kafka.broker.groups.groupcoordinator import GroupCoordinator
 from admission.kafka.broker.log.segmentlog import SegmentLog
-from admission.kafka.broker.options import Options
 from admission.kafka.broker.service import BrokerConfig, BrokerService, makeService
 from admission.kafka.serving import kafkaservice
 from admission.kafka.serving.kafkarequest import Address
 from admission.kafka.serving.kafkaservice import LIMIT_SETTINGS, ListenerFactory
-from admission.kafka.serving.options import Listener, buildOrder
+from admission.kafka.serving.serveroptions import Listener, buildOrder
 from admission.kafka.serving.serversettings import RESERVED_DESCRIPTORS
 from admission.kafka.storage.itable import LogRefusal
 from admission.recording.recorder import EventRecorder

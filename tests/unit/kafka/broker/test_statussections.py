@@ -13,9 +13,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from admission.control import AdmissionControl
 from admission.interfaces import DEFAULT, QuotaEntity
 from admission.kafka.broker import statussections
+from admission.kafka.broker.brokeroptions import Options
 from admission.kafka.broker.groups.groupstate import Group, GroupTotals, Offset, State
 from admission.kafka.broker.log.interface import Partition
-from admission.kafka.broker.options import Options
 from admission.kafka.broker.service import BrokerConfig, BrokerService
 from admission.kafka.broker.statussections import (
     DISK_SECONDS,

@@ -30,7 +30,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
-from admission.kafka.broker.options import Options
+from admission.kafka.broker.brokeroptions import Options
 from admission.kafka.client.sasl import Credentials, ScramConversation
 from admission.kafka.scram import HASHES, MIN_ITERATIONS, ScramExchange
 from admission.kafka.security.checkers import PASSWORDS_AT_ONCE, SUPPORTED, ScramChecker, SeveralCheckers, makePortal

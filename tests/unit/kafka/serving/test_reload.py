@@ -11,8 +11,8 @@ from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from admission.interfaces import DEFAULT, QuotaEntity
+from admission.kafka.broker.brokeroptions import Options
 from admission.kafka.broker.brokersettings import PROPERTIES, loadSettings
-from admission.kafka.broker.options import Options
 from admission.kafka.broker.service import BrokerService, makeService
 from admission.kafka.property import SettingsError
 from admission.kafka.serving.quotalimits import Alteration

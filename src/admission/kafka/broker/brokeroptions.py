@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.serving.test_options -*-
+# -*- test-case-name: tests.unit.kafka.serving.test_serveroptions -*-
 """
 The options of C{twistd admission}.
 """
@@ -17,7 +17,7 @@ from admission.plugins import PolicyKind
 
 from ..security.authoptions import AuthOptions
 from ..serving.listenoptions import BrokerOptions
-from ..serving.options import ServerOptions, buildChosen, portOf
+from ..serving.serveroptions import ServerOptions, buildChosen, portOf
 from .brokersettings import Settings, loadSettings
 
 _EXAMPLES = """

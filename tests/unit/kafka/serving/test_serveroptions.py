@@ -1,4 +1,4 @@
-"""Tests for L{admission.kafka.serving.options}."""
+"""Tests for L{admission.kafka.serving.serveroptions}."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.control import AdmissionControl
+from admission.kafka.broker.brokeroptions import Options
 from admission.kafka.broker.brokersettings import loadSettings
-from admission.kafka.broker.options import Options
 from admission.kafka.gateway.gatewayoptions import GatewayOptions
 from admission.kafka.serving.kafkarequest import Address
-from admission.kafka.serving.options import Listener, buildControl, buildPool
+from admission.kafka.serving.serveroptions import Listener, buildControl, buildPool
 from admission.metrics.registry import SensorRegistry
 from admission.quotas.metering import Windows
 from admission_plugins.bounded import BoundedPool, UnboundedPool

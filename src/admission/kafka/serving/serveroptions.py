@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.serving.test_options -*-
+# -*- test-case-name: tests.unit.kafka.serving.test_serveroptions -*-
 """
 The options that broker and gateway have in common, and what is built of them.
 """
