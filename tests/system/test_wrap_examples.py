@@ -127,9 +127,11 @@ class ExampleTests(SynchronousTestCase):
             self.assertEqual(again.ask(b"I am alice"), b"hello alice")
             self.assertFalse(alice.couldFlood(b"quick\r\n"))
             self.assertEqual(bob.ask(b"still quick"), b"STILL QUICK")
+            # What a turn takes of the flood is small where the machine is slow, and soon paid: until one has to wait.
             again.socket.settimeout(0.5)
-            again.ask(b"one more")
-            self.assertRaises(TimeoutError, again.ask, b"not so quick")
+            with self.assertRaises(TimeoutError):
+                for _ in range(100):
+                    again.ask(b"not so quick")
 
     def test_protectedSite(self) -> None:
         """A visitor that does not read is cut off, one that floods is throttled, and pages are served meanwhile."""
