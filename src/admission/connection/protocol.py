@@ -19,17 +19,13 @@ from ..names import nameIn
 from ..policyfailure import FAILURES, raiseInterrupt
 from ..request import ServerRequest
 from ..tlsfailure import whyTlsFailed
-from .deadline import Deadline
+from .bodywatch import BodyWatch
 from .driver import FAILED, RequestDriver
 from .factory import MAX_READ_BYTES, AdmittedFactory
 from .framing import Framer, FrameRefused, Framing
 from .framings import INT32
 from .link import CLOSING, DRAINING, Link, Linked, LinkState
 from .pauses import BUSY, UNANSWERED, Pause
-
-_BODY_SHARE = 16
-"""Which part of a body has to come in a while."""
-
 
 class Budget(TypingProtocol):
     """
@@ -101,8 +97,6 @@ class FrameProtocol(Linked, Protocol):
     _isOpen = False
     _hasTurn = False
     _body: ILease | None = None
-    _bodyMark = 0
-    _bodyMarkSeconds = 0.0
 
     # What a subclass says
 
@@ -385,7 +379,6 @@ class FrameProtocol(Linked, Protocol):
         Set up before the protocol can be told that it is connected.
         """
         factory = self.factory
-        clock = factory.clock
         try:
             link = Link(self, factory, transport)
         except BaseException:
@@ -403,7 +396,7 @@ class FrameProtocol(Linked, Protocol):
         self.framer = Framer(
             self.allocate, self._announced, self.headBytes, None if self.framing is INT32 else self.framing
         )
-        self._bodyDeadline = Deadline(clock, self._bodyStopped)
+        self._bodyWatch = BodyWatch(factory.gate.bodies, factory.clock, factory.limits, link, self.close)
         if ITCPTransport.providedBy(transport):
             try:
                 transport.setTcpNoDelay(True)
@@ -455,7 +448,7 @@ class FrameProtocol(Linked, Protocol):
         self.factory.gate.forget(self)
         self.framer.discard()
         self._bodyOver()
-        self._bodyDeadline.close()
+        self._bodyWatch.close()
         self._letGo()
         self.driver.lost()
         if not self._hasTurn:
@@ -718,7 +711,6 @@ class FrameProtocol(Linked, Protocol):
             self.closeGracefully()
         else:
             self.endTurn()
-            # It has not begun: its memory is as good as claimed.
             self.factory.gate.bodies.started(self)
         return True
 
@@ -734,71 +726,38 @@ class FrameProtocol(Linked, Protocol):
             self.factory.gate.turns.end()
 
     def _watchBody(self) -> None:
-        """
-        Close the connection if less than 1/16 of the body arrives in a timeout,
-        so that neither silence nor a trickle can hold memory for long.
-        """
         body = self.framer.lease
         if body is None:
             self._bodyOver()
-            return
-        filledBytes = self.framer.filledBytes
-        if body is not self._body:
+        elif body is not self._body:
             # There is memory for what comes.
-            self.link.readAtOnce(min(max(body.sizeBytes, self.factory.readBytes), MAX_READ_BYTES))
-            self.factory.gate.bodies.started(self)
-        if body is not self._body or filledBytes - self._bodyMark >= body.sizeBytes // _BODY_SHARE:
             self._body = body
-            self._bodyMark = filledBytes
-            self._bodyMarkSeconds = self.link.lastActiveSeconds
-            self._bodyDeadline.start(self.factory.limits.receiveSeconds)
+            self.link.readAtOnce(min(max(body.sizeBytes, self.factory.readBytes), MAX_READ_BYTES))
+            self._bodyWatch.start(body.sizeBytes, self.framer.filledBytes)
+        else:
+            self._bodyWatch.filled(self.framer.filledBytes)
 
     def _bodyOver(self) -> None:
         if self._body is not None:
             self._body = None
-            self._bodyDeadline.stop()
+            self._bodyWatch.stop()
             self.link.readAtOnce(self.factory.readBytes)
-            self.factory.gate.bodies.over(self)
+
+    # What the gate asks while a request is held back: its memory is as good as claimed
 
     def idleSeconds(self, now: float) -> float:
         heldSeconds = self.driver.heldSeconds
-        if heldSeconds is not None:
-            return now - heldSeconds
-        if self.pauses.isApplied or self._body is None:
-            return 0.0
-        return now - max(self._bodyMarkSeconds, self.link.resumedSeconds)
+        return 0.0 if heldSeconds is None else now - heldSeconds
 
     def missingBytes(self) -> int:
-        if self.driver.heldSeconds is not None:
-            return self.requestBytes
-        return 0 if self._body is None else self._body.sizeBytes - self.framer.filledBytes
+        return self.requestBytes
 
     def giveWay(self) -> None:
         """
-        Give the memory for the body to others, which wait for it.
+        Give its memory to others, which wait for it.
         """
         self.close(
-            f"{self.missingBytes()} bytes of its request have not come, and others wait for the memory that it has for"
-            " them"
-        )
-
-    def _bodyStopped(self) -> None:
-        body = self._body
-        if body is None:
-            return
-        limits = self.factory.limits
-        receiveSeconds = limits.receiveSeconds
-        if self.pauses.isApplied:
-            self._bodyDeadline.start(receiveSeconds)
-            return
-        # While it was not read nothing could arrive.
-        remainingSeconds = self.link.resumedSeconds + receiveSeconds - self.factory.clock.seconds()
-        if remainingSeconds > 0:
-            self._bodyDeadline.start(remainingSeconds)
-            return
-        self.close(
-            f"{self.framer.filledBytes} of the {body.sizeBytes} bytes of its request have come, and for "
-            f"{receiveSeconds:g} s hardly any ({limits.settingOf('receiveSeconds')})"
+            f"its client has to wait, and others wait for the {self.requestBytes} bytes of memory that its request has"
         )
 
     def __repr__(self) -> str:
