@@ -99,6 +99,7 @@ class Admission:
 
     @ivar gate: who waits for memory and for a turn, and how much is held.
     @ivar control: the quota policies.
+    @ivar reactor: the one that runs.
     @ivar clock: monotonic.
     @ivar purgatory: where requests may wait, see L{waitFor <admission.operations.waitFor>}.
     @ivar sensors: what can be measured.
@@ -141,7 +142,7 @@ class Admission:
             raise TypeError(f"limits={limits!r}: give ConnectionLimits, such as ConnectionLimits(maxConnections=1000)")
         if reactor is None:
             from twisted.internet import reactor
-        self._reactor = reactor
+        self.reactor = reactor
         self.clock: IReactorTime = MonotonicClock(reactor) if clock is None else clock
         self.limits = ConnectionLimits() if limits is None else limits
         self.identityNumbers = IdentityNumbers(None if identityKey is None else _storedKey(identityKey))
@@ -179,12 +180,12 @@ class Admission:
         self._lag = ReactorLag(self.clock)
         self._factories: list[AdmittedFactory] = []
         self._atWork: set[AdmittedFactory] = set()
-        self._underWay: set[UnitOfWork] = set()
+        self._underWay: set[object] = set()
         self._isStopping = False
         self._workEnded: list[Deferred[None]] = []
         self._times = RequestTimes(self.clock.seconds)
-        self._hasPage = False
         self._recorder = EventRecorder([(name, exporter) for name, exporter, _ in exporters], self.clock, self.sensors)
+        self._observers: tuple[Observer, ...] = (RequestRecording(self._recorder),) if exporters else ()
         self._storing: Deferred[Any] | None = None
         self._sweepSeconds = -inf
         self._shutdown: Any = None
@@ -196,10 +197,19 @@ class Admission:
 
     # The servers
 
-    def wrap(self, factory: Any, *, nameOf: NameOf | None = None, maxUnsentBytes: int | None = None) -> WrappedFactory:
+    def wrap(
+        self,
+        factory: Any,
+        *,
+        nameOf: NameOf | None = None,
+        maxUnsentBytes: int | None = None,
+        countsBytes: bool = True,
+    ) -> WrappedFactory:
         """
         Protect a server as it is, by its bytes: what this returns goes wherever C{factory} went.  See L{wrapFactory}.
 
+        @param countsBytes: whether its bytes count towards limits; not if its protocol has each of its requests
+            admitted, and charged for.
         @raise TypeError: for a factory or a function that is none.
         @raise ValueError: if C{maxUnsentBytes} is no positive number, or the factory is protected already.
         """
@@ -222,6 +232,7 @@ class Admission:
                 nameOf,
                 maxUnsentBytes,
                 self.debts,
+                countsBytes,
             )
         )
 
@@ -297,13 +308,13 @@ class Admission:
                 self.control.sweep(now)
         return UnitOfWork(self, kind, principal, clientId or principal or peer, peer, receivedBytes, traits, identities)
 
-    def workBegun(self, work: UnitOfWork) -> None:
+    def workBegun(self, work: object) -> None:
         """
         Called by a piece of work.
         """
         self._underWay.add(work)
 
-    def workOver(self, work: UnitOfWork) -> None:
+    def workOver(self, work: object) -> None:
         """
         Called by a piece of work that had begun.
         """
@@ -326,8 +337,7 @@ class Admission:
         """
         What is told of requests.
         """
-        recording = [RequestRecording(self._recorder)] if self._exports else []
-        return (*recording, *([self._times] if self._hasPage else []))
+        return self._observers
 
     def statusSite(
         self,
@@ -352,7 +362,7 @@ class Admission:
             self, names=names, sections=[*own, *sections], checks=[troubles, *checks], sensors=self.sensors
         )
         self.sensors.addFamily("RequestSeconds", ("request", "quantile"), self._times.read)
-        self._hasPage = True
+        self._observers = (*self._observers, self._times)
         for factory in self._factories:
             if not isinstance(factory, WrappedFactory):
                 factory.observers = self.observers
@@ -470,8 +480,8 @@ class Admission:
         if _serving:
             warnOfPools(self, _serving, memoryLimitBytes())
         _serving.add(self)
-        if IReactorCore.providedBy(self._reactor) and self._shutdown is None:
-            self._shutdown = self._reactor.addSystemEventTrigger("before", "shutdown", self._reactorStops)
+        if IReactorCore.providedBy(self.reactor) and self._shutdown is None:
+            self._shutdown = self.reactor.addSystemEventTrigger("before", "shutdown", self._reactorStops)
 
     def _reactorStops(self) -> Deferred[Any]:
         self._shutdown = None
@@ -486,7 +496,7 @@ class Admission:
         self.gate.close()
         self.hangUpWatch.close()
         if self._shutdown is not None:
-            self._reactor.removeSystemEventTrigger(self._shutdown)
+            self.reactor.removeSystemEventTrigger(self._shutdown)
             self._shutdown = None
         self._store()
 
@@ -503,7 +513,7 @@ class Admission:
             control.maxDelaySeconds,
             self._poolDescription if isinstance(self._poolDescription, str) else None,
         )
-        threads = partial(deferToThreadPool, self._reactor, self._reactor.getThreadPool())
+        threads = partial(deferToThreadPool, self.reactor, self.reactor.getThreadPool())
         try:
             self._recorder.start(origin, threads)
         except OSError as error:

@@ -284,7 +284,12 @@ class AdmissionControl:
         return self._named.get(name, name)
 
     def admit(
-        self, request: Request, now: float, refusal: Refusal = _ERROR, refusedBy: list[str] | None = None
+        self,
+        request: Request,
+        now: float,
+        refusal: Refusal = _ERROR,
+        refusedBy: list[str] | None = None,
+        isAtHead: bool = False,
     ) -> Decision:
         """
         Decide whether C{request} may go ahead.  Changes only counters.
@@ -294,6 +299,7 @@ class AdmissionControl:
             decision has the delay for L{charge}.
         @param refusedBy: for a driver that asks more than once about a request: the policies that have refused it, to
             which those are added that refuse it now; each is counted once.
+        @param isAtHead: whether this is asked again when the body has come, so that a place may be free by then.
         @return: the first refusal of a policy that is no shadow; else an
             admission.
         """
@@ -304,7 +310,7 @@ class AdmissionControl:
         for member in self._deciding if request.traits.isRequest else self._decidingAlways:
             try:
                 decision = member.decide(request, now)
-                if decision.admitted:
+                if decision.admitted or (isAtHead and decision.awaitsPlace):
                     continue
                 delaySeconds, reason = self._clamped(decision.delaySeconds), _inWords(decision.reason)
             except FAILURES:
@@ -318,7 +324,7 @@ class AdmissionControl:
             if member.isShadow:
                 continue
             if refusal is _ERROR:
-                return Decision(False, delaySeconds, reason, member.name)
+                return Decision(False, delaySeconds, reason, member.name, (), decision.awaitsPlace, decision.isForAll)
             if delaySeconds > 0.0:
                 delays += ((member.name, delaySeconds),)
                 if delaySeconds > strictest.delaySeconds:
@@ -442,7 +448,7 @@ class AdmissionControl:
 
     # The same of a request that keeps what was said
 
-    def admitRequest(self, request: ServerRequest, now: float, refusal: Refusal) -> Decision:
+    def admitRequest(self, request: ServerRequest, now: float, refusal: Refusal, isAtHead: bool = False) -> Decision:
         """
         Decide whether C{request} may go ahead, before any work on it; see
         L{admit}.
@@ -458,7 +464,7 @@ class AdmissionControl:
         assert view is not None
         if self.wants.isKnown and view.identities:
             request.isKnown = self.isKnown(view, now)
-        decision = request.decision = self.admit(view, now, refusal, request.refusedBy)
+        decision = request.decision = self.admit(view, now, refusal, request.refusedBy, isAtHead)
         if not decision.admitted:
             policy = request.policy = decision.policy
             request.charge = tuple(decision.delaySeconds if name == policy else 0.0 for name in self.policyNames)

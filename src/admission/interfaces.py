@@ -627,6 +627,9 @@ class Decision:
         leave C{policy} and C{delays} to L{admission.control.AdmissionControl}.
     @ivar delays: of a refusal that became a delay, the name of each policy that
         refused, and its C{delaySeconds}.
+    @ivar awaitsPlace: whether it is refused only because others are in progress: as soon as one is over it may be
+        admitted.
+    @ivar isForAll: whether everybody would be refused, and not this client for what it did.
     """
 
     admitted: bool = True
@@ -634,6 +637,8 @@ class Decision:
     reason: str = ""
     policy: str = ""
     delays: Sequence[tuple[str, float]] = ()
+    awaitsPlace: bool = False
+    isForAll: bool = False
 
     @property
     def message(self) -> str:

@@ -168,11 +168,13 @@ class RequestDriver:
             self._connection, sizeBytes, self._clock.seconds(), self.openRequests, self._pool.availableBytes
         )
 
-    def admit(self, request: ServerRequest, refusal: Refusal) -> Decision:
+    def admit(self, request: ServerRequest, refusal: Refusal, isAtHead: bool = False) -> Decision:
         """
         Ask the policies whether a request may go ahead.  Its kind, principal, client id and identities are known.
 
         @param refusal: how the protocol can refuse it.
+        @param isAtHead: whether its body has yet to come, and this is asked again then: it is not refused for want of a
+            place, which there may be by then.
         """
         assert request.kind is not None
         request.view = Request(
@@ -184,7 +186,8 @@ class RequestDriver:
             request.identities,
             request.traits,
         )
-        decision = self._control.admitRequest(request, wholeMicroseconds(self._clock.seconds()), refusal)
+        now = wholeMicroseconds(self._clock.seconds())
+        decision = self._control.admitRequest(request, now, refusal, isAtHead)
         # A refusal, even one that became a delay, is no debt: it does not end when limits change.
         self._lastAdmitted = request.view if decision.admitted and not decision.delays else None
         return decision

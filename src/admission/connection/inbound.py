@@ -40,6 +40,7 @@ class InboundBuffer:
 
     @cvar hasBoundedAnswers: nobody knows what the protocol writes.
     @ivar heldBytes: how much is held.
+    @ivar isProvided: whether there is memory already for what comes: it is handed over though the pool be empty.
     @ivar holder: who it was when it last asked for memory.
     """
 
@@ -69,6 +70,7 @@ class InboundBuffer:
         self._askAgain = askAgain
         self._holderNow = holderNow
         self.heldBytes = 0
+        self.isProvided = False
         self.holder = ""
         self._held: deque[bytes] = deque()
         # How much of the first was handed over.
@@ -226,7 +228,7 @@ class InboundBuffer:
 
     def _hasMemory(self) -> bool:
         gate = self._gate
-        if self._lease is None and (gate.memory.waiting or gate.pool.isOutOfMemory()):
+        if self._lease is None and (gate.memory.waiting or gate.pool.isOutOfMemory()) and not self.isProvided:
             # Told before rather than when the gate asks, which must not find it closed.
             self.holder = self._holderNow()
             if self._link.state >= CLOSING:

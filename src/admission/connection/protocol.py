@@ -27,6 +27,7 @@ from .framings import INT32
 from .link import CLOSING, DRAINING, Link, Linked, LinkState
 from .pauses import BUSY, UNANSWERED, Pause
 
+
 class Budget(TypingProtocol):
     """
     What the memory of a request also counts against, besides the pool.

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Protocol
 
-from ..interfaces import ADMITTED, ORDINARY, Decision, Refusal, Traits
+from ..interfaces import ORDINARY, Decision, Refusal, Traits
 from ..names import IdentityNumbers, nameIn
 from ..request import ServerRequest
 from .driver import FAILED, DrivenFactory, RequestDriver
@@ -39,9 +39,37 @@ class WorkFactory(DrivenFactory, Protocol):
     @property
     def identityNumbers(self) -> IdentityNumbers: ...
 
-    def workBegun(self, work: UnitOfWork) -> None: ...
+    def workBegun(self, work: object) -> None: ...
 
-    def workOver(self, work: UnitOfWork) -> None: ...
+    def workOver(self, work: object) -> None: ...
+
+
+def admitWork(
+    factory: WorkFactory,
+    driver: RequestDriver,
+    request: ServerRequest,
+    refusal: Refusal = Refusal.ERROR,
+    isAtHead: bool = False,
+) -> Decision:
+    """
+    Have the policies admit a request that is no connection's only one: nothing is held back for its client, so a debt
+    of that is a refusal, too, unless refusals are delays.
+
+    @param isAtHead: see L{RequestDriver.admit}.
+    """
+    if factory.isStopping:
+        decision = Decision(False, reason="the server stops", isForAll=True)
+    else:
+        waitSeconds = 0.0
+        if refusal is Refusal.ERROR:
+            now = factory.clock.seconds()
+            waitSeconds = factory.debts.heldSeconds(request.principal or "", request.clientId or "", now)
+        if waitSeconds <= 0:
+            return driver.admit(request, refusal, isAtHead)
+        words = f"the client was told to wait, and that is over in {waitSeconds:.3g} s"
+        decision = Decision(False, waitSeconds, words)
+    request.reject(decision.reason)
+    return decision
 
 
 class UnitOfWork:
@@ -109,17 +137,7 @@ class UnitOfWork:
         request.traits, request.identities = self._traits, self._identities
         request.complete = now
         request.begin(now)
-        decision = ADMITTED
-        waitSeconds = self.factory.debts.heldSeconds(self.principal or "", self.clientId, now)
-        if waitSeconds > 0:
-            words = f"the client was told to wait, and that is over in {waitSeconds:.3g} s"
-            decision = Decision(False, waitSeconds, words)
-        elif self.factory.isStopping:
-            decision = Decision(False, reason="the server stops")
-        if not decision.admitted:
-            request.reject(decision.reason)
-        else:
-            decision = driver.admit(request, Refusal.ERROR)
+        decision = admitWork(self.factory, driver, request)
         if not decision.admitted:
             driver.over(request, now)
             raise WorkRefused(decision)

@@ -250,8 +250,9 @@ class WrappedConnection(Linked, ProtocolWrapper):
         responses.write(parts, sizeBytes)
         self._producer.wrote()
         self.factory.responseBytes += sizeBytes
-        self._sent.count(sizeBytes, Usage(responseBytes=sizeBytes))
-        self._noteDebt()
+        if self.factory.countsBytes:
+            self._sent.count(sizeBytes, Usage(responseBytes=sizeBytes))
+            self._noteDebt()
 
     def getHost(self) -> IAddress:
         return self._hostAddress
@@ -345,6 +346,13 @@ class WrappedConnection(Linked, ProtocolWrapper):
 
     def unservedBytes(self) -> int:
         return self._incoming.heldBytes
+
+    def provided(self, isProvided: bool) -> None:
+        """
+        Called by a protocol that has been granted memory for what comes: it is read though the pool be empty, until
+        this is called again.
+        """
+        self._incoming.isProvided = isProvided
 
     def serve(self) -> None:
         self._incoming.serve()
@@ -451,9 +459,10 @@ class WrappedConnection(Linked, ProtocolWrapper):
         self._driver.opened()
         if self.isClosing:
             return False
-        # Who is over a quota does not get round it by another connection.
-        self._received.ask()
-        self._sent.ask()
+        if self.factory.countsBytes:
+            # Who is over a quota does not get round it by another connection.
+            self._received.ask()
+            self._sent.ask()
         return True
 
     def _asked(self, kind: str, traits: Traits, sizeBytes: int) -> Request:
@@ -499,8 +508,9 @@ class WrappedConnection(Linked, ProtocolWrapper):
             self._failed()
         # Only now: it may have told who it is from.
         self.factory.requestBytes += len(data)
-        self._received.count(len(data), Usage(requestBytes=len(data)))
-        self._noteDebt()
+        if self.factory.countsBytes:
+            self._received.count(len(data), Usage(requestBytes=len(data)))
+            self._noteDebt()
 
     def _failed(self) -> None:
         self.factory.log.failure("the protocol of {peer} failed", peer=self.peer)

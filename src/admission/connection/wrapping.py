@@ -37,6 +37,7 @@ class WrappedFactory(AdmittedFactory):
     @ivar control: the quota policies; limits are changed by its C{configure}, told
         what C{clock.seconds()} says.
     @ivar nameOf: who is at the other end, see L{NameOf}.
+    @ivar countsBytes: whether its bytes are charged to clients; otherwise requests are told apart, and charged.
     @ivar maxUnsentBytes: who has so much unsent, besides the largest write, may not write more.
     """
 
@@ -51,10 +52,12 @@ class WrappedFactory(AdmittedFactory):
         nameOf: NameOf | None = None,
         maxUnsentBytes: int | None = None,
         debts: Debts | None = None,
+        countsBytes: bool = True,
     ) -> None:
         super().__init__(lambda: WrappedConnection(self), gate, clock, hangUpWatch, limits, control, debts)
         self.wrappedFactory = wrappedFactory
         self.nameOf = nameOf
+        self.countsBytes = countsBytes
         self.maxUnsentBytes = gate.pool.sizeBytes if maxUnsentBytes is None else maxUnsentBytes
         if IProtocolNegotiationFactory.providedBy(wrappedFactory):
             alsoProvides(self, IProtocolNegotiationFactory)
@@ -77,7 +80,7 @@ class WrappedFactory(AdmittedFactory):
 
     @property
     def servedName(self) -> str:
-        return type(self.wrappedFactory).__name__
+        return getattr(self.wrappedFactory, "__name__", type(self.wrappedFactory).__name__)
 
     def logPrefix(self) -> str:
         wrapped = getattr(self.wrappedFactory, "logPrefix", lambda: type(self.wrappedFactory).__name__)

@@ -1,0 +1,147 @@
+# -*- test-case-name: tests.unit.web.test_site -*-
+"""
+What a request of twisted.web becomes whose site is protected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from twisted.python.failure import Failure
+from twisted.web.iweb import INonQueuedRequestFactory
+from zope.interface import alsoProvides
+
+from ..connection.wrapped import WrappedConnection
+from .channels import HTTP1, HTTP2
+from .exchange import Exchange
+from .servedsite import ServedSite
+
+_NOT_YET = object()
+
+
+class AdmittedRequest:
+    """
+    Comes before the class of a site's own requests, and tells an L{Exchange} what happens to one.
+    """
+
+    _served: ServedSite
+    _exchange: Exchange | None = None
+    _announcedBytes: Any = _NOT_YET
+
+    # Of twisted.web.
+    channel: Any
+    responseHeaders: Any
+    startedWriting: Any
+    _disconnected: Any
+
+    def gotLength(self, length: int | None) -> None:
+        if length == 0:
+            super().gotLength(length)  # type: ignore[misc]
+        elif self._isMultiplexed:
+            # Other headers follow.
+            self._announcedBytes = length
+        else:
+            self._announce(length)
+
+    def parseCookies(self) -> None:
+        super().parseCookies()  # type: ignore[misc]
+        if self._announcedBytes is not _NOT_YET:
+            self._announce(self._announcedBytes)
+
+    def handleContentChunk(self, data: bytes) -> None:
+        exchange = self._exchange
+        if exchange is None:
+            # After headers that say that there is none.
+            super().handleContentChunk(data)  # type: ignore[misc]
+        elif exchange.takes(data):
+            self.takeBody(data)
+            exchange.took()
+
+    def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:
+        exchange = self._exchange
+        if exchange is None:
+            exchange = self._exchange = self._newExchange()
+        exchange.whole(command, path, version)
+
+    def write(self, data: bytes) -> None:
+        if not self.startedWriting and self._served.admission.isStopping and not self._isMultiplexed:
+            HTTP1.endsWith(self)
+        super().write(data)  # type: ignore[misc]
+
+    def finish(self) -> None:
+        exchange = self._exchange
+        if self._disconnected and exchange is not None:
+            exchange.finishedLate()
+        super().finish()  # type: ignore[misc]
+
+    def _cleanup(self) -> None:
+        # The end of finish, when all is written, and before the next request of the connection begins.
+        if self._exchange is not None:
+            self._exchange.finished()
+        super()._cleanup()  # type: ignore[misc]
+
+    def connectionLost(self, reason: Failure) -> None:
+        super().connectionLost(reason)  # type: ignore[misc]
+        if self._exchange is not None:
+            self._exchange.lost()
+
+    # What its exchange calls
+
+    def takeBody(self, data: bytes) -> None:
+        """
+        Have the request take some of its body.
+        """
+        super().handleContentChunk(data)  # type: ignore[misc]
+
+    def begin(self, command: bytes, path: bytes, version: bytes) -> None:
+        """
+        Have the site work on it.
+        """
+        super().requestReceived(command, path, version)  # type: ignore[misc]
+
+    @property
+    def _isMultiplexed(self) -> bool:
+        return hasattr(self.channel, "streamID")
+
+    def _newExchange(self) -> Exchange:
+        isMultiplexed = self._isMultiplexed
+        transport = self.channel._conn.transport if isMultiplexed else self.channel.transport
+        # Between may be one of Twisted's own wrappers.
+        while not isinstance(transport, WrappedConnection):
+            transport = transport.transport
+        return Exchange(self._served, self, transport, HTTP2 if isMultiplexed else HTTP1)
+
+    def _announce(self, sizeBytes: int | None) -> None:
+        exchange = self._exchange = self._newExchange()
+        exchange.announced(sizeBytes)
+
+
+def admittedFactory(served: ServedSite, requestFactory: Any) -> Callable[..., Any]:
+    """
+    What makes the requests of a protected site, in place of what makes those of a site that is not.
+
+    @param requestFactory: a class, or a function that makes requests of any class.
+    """
+
+    classes: dict[type, Any] = {}
+
+    def admitted(own: type) -> Any:
+        if own not in classes:
+            classes[own] = type(
+                f"Admitted{own.__name__}", (AdmittedRequest, own), {"_served": served, "__module__": __name__}
+            )
+        return classes[own]
+
+    if isinstance(requestFactory, type):
+        made: Callable[..., Any] = admitted(requestFactory)
+    else:
+
+        def made(*arguments: Any, **keywords: Any) -> Any:
+            request = requestFactory(*arguments, **keywords)
+            request.__class__ = admitted(type(request))
+            return request
+
+    if INonQueuedRequestFactory.providedBy(requestFactory):
+        alsoProvides(made, INonQueuedRequestFactory)
+    return made

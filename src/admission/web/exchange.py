@@ -1,0 +1,467 @@
+# -*- test-case-name: tests.unit.web.test_site -*-
+"""
+One HTTP request, on its way through the rule.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import ref
+
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from ..connection.bodywatch import BodyWatch
+from ..connection.deadline import Deadline
+from ..connection.driver import RequestDriver
+from ..connection.unitofwork import admitWork
+from ..connection.wrapped import WrappedConnection
+from ..interfaces import Decision, ILease, IWaiter, Refusal
+from ..names import nameIn
+from ..request import ServerRequest
+from .body import LeasedBody, SpooledBody
+from .channels import Channel
+from .refusalanswers import TOO_LARGE, TOO_MANY, UNAVAILABLE
+from .servedsite import ServedSite
+
+FORM_COPIES = 3
+"""
+How many times its size a form takes that twisted.web parses: as it came, as it is read back, and what becomes of it.
+"""
+
+SMALL_UNREAD_BYTES = 64 << 10
+"""The rest of a refused body is read and dropped if it is no longer than this, and the connection goes on."""
+
+UNREAD_BYTES = 16 << 20
+UNREAD_SECONDS = 10.0
+"""How much of a longer one is, and for how long, so that its sender sees the answer; then the connection ends."""
+
+
+@implementer(IWaiter)
+class Exchange:
+    """
+    A request of twisted.web, from its headers to its answer.  To the driver it is what a connection is, since requests
+    of one connection may be of different clients.
+
+    It is announced, waits for memory if it has a body, takes it, and is whole.  Then the rule is asked, and it begins,
+    and is finished; or it is refused on the way, once, or lost.
+
+    @ivar request: what becomes of it; set once its headers are known.
+    """
+
+    # What the driver asks of a connection.
+    hasPeerGone = isLost = isClosing = False
+    whyClosed: str | None = None
+    connectionId = 0
+    listener = ""
+    makeRequest = ServerRequest
+    hasBoundedAnswers = False
+
+    principal: str | None = None
+    wantedBytes = 0
+    request: ServerRequest
+
+    _arguments: tuple[bytes, ...] | None = None
+    _isAnnounced = False
+    _isWaiting = False
+    _isPaused = False
+    _isBegun = False
+    _isOver = False
+    _receivedBytes = 0
+    _atMostBytes = 0
+    _spoolBytes = 0
+    _lease: ILease | None = None
+    _body: SpooledBody | None = None
+    _watch: BodyWatch | None = None
+    _refused: tuple[int, Decision] | None = None
+    _isAnswered = False
+    _unread: Deadline | None = None
+    _continues = False
+
+    def __init__(self, served: ServedSite, web: Any, connection: WrappedConnection, channel: Channel) -> None:
+        """
+        @param web: the request of twisted.web.
+        @param connection: the one that it came by.
+        @param channel: how it came.
+        """
+        self.factory = served.admission
+        self._served = served
+        self._web = web
+        self._connection = connection
+        self._channel = channel
+        self.host = self.holder = connection.host
+        self._early: list[bytes] = []
+
+    # What the request of twisted.web tells
+
+    def announced(self, sizeBytes: int | None) -> None:
+        """
+        All of its headers have come, and a body will.
+
+        @param sizeBytes: the length of the body, if that is known.
+        """
+        self._arrived(sizeBytes or 0, *self._channel.head(self._web))
+        self._atMostBytes = self._served.maxBodyBytesOf(self.request.kind or "")
+        if sizeBytes is not None and sizeBytes > self._atMostBytes:
+            words = f"a body of {sizeBytes} bytes was announced, and the largest allowed is {self._atMostBytes}"
+            self._refuse(TOO_LARGE, Decision(False, reason=words))
+        elif self._isAdmitted(isAtHead=True):
+            self._wantMemory(self._atMostBytes if sizeBytes is None else sizeBytes)
+
+    def takes(self, data: bytes) -> bool:
+        """
+        Some of the body has come.
+
+        @return: whether the request is to take it now.
+        """
+        self._receivedBytes += len(data)
+        if self._isOver:
+            return False
+        if self._refused is not None:
+            if self._unread is not None and self._receivedBytes > UNREAD_BYTES:
+                self._hangUp()
+            return False
+        if self._receivedBytes > self._atMostBytes:
+            words = f"its body has more than {self._atMostBytes} bytes, the most that is allowed"
+            self._refuse(TOO_LARGE, Decision(False, reason=words))
+            return False
+        if self._isWaiting:
+            self._early.append(data)
+            return False
+        if self._watch is not None:
+            self._watch.filled(self._receivedBytes)
+        return True
+
+    def took(self) -> None:
+        """
+        It has taken it; if it has to be written to a file now, nothing more is read.
+        """
+        if self._body is not None and self._body.isWriting:
+            self._pause()
+
+    def whole(self, *arguments: bytes) -> None:
+        """
+        All of it has come.
+
+        @param arguments: its method, path and version.
+        """
+        self._arguments = arguments
+        if self._isOver:
+            return
+        if self._isAnswered:
+            self._web.finish()
+            return
+        if not self._isAnnounced:
+            self._arrived(0, *arguments)
+        elif self._watch is not None:
+            self._bodyOver(self._watch)
+        self._advance()
+
+    def finished(self) -> None:
+        """
+        Its answer is written.
+        """
+        if self._isOver:
+            return
+        if self._isBegun:
+            now, driver, request = self.factory.clock.seconds(), self._driver, self.request
+            request.responseBytes = sentBytes = self._web.sentLength
+            delaySeconds = driver.charge(request, driver.usageOf(request, sentBytes, now), now)
+            request.answer(now, delaySeconds)
+        self._end()
+
+    def lost(self) -> None:
+        """
+        Its client has gone.  Work that has begun goes on, in threads and Deferreds, and nothing says when it is done:
+        it is over when it is finished all the same, or the request is forgotten.
+        """
+        self.hasPeerGone = self.isLost = True
+        if self._isOver or not self._isAnnounced:
+            return
+        if not self._isBegun:
+            self._end()
+            return
+        self._dropBody()
+        self.request.release(self.factory.clock.seconds())
+        web, self._web = self._web, None
+        self._forgotten = ref(web, lambda _: self._end())
+
+    def finishedLate(self) -> None:
+        """
+        The work has ended whose client has gone.
+        """
+        if self._isBegun and self.isLost:
+            self._end()
+
+    # What the gate calls
+
+    def leaseGranted(self, lease: ILease) -> None:
+        """
+        There is memory for its body.
+        """
+        self._isWaiting = False
+        self._lease = lease
+        request = self.request
+        request.granted = self.factory.clock.seconds()
+        if self._spoolBytes and not self._served.spool.take(self._spoolBytes):
+            self._spoolBytes = 0
+            self._resume()
+            words = "there is no room for another body that has to go to a file"
+            self._refuse(UNAVAILABLE, Decision(False, 1.0, words))
+            return
+        web = self._web
+        if self._spoolBytes:
+            self._body = web.content = SpooledBody(lease, self._served.inThread, self._written, self._unwritten)
+        else:
+            web.content = LeasedBody(lease)
+        if self._arguments is None:
+            factory, link = self._connection.factory, self._connection.link
+            self._watch = BodyWatch(factory.gate.bodies, factory.clock, factory.limits, link, self._tooSlow)
+            self._watch.start(lease.sizeBytes)
+            self._channel.provided(self._connection, True)
+            if self._continues and not self._early:
+                web.channel._send100Continue()
+        early, self._early = self._early, []
+        for data in early:
+            web.takeBody(data)
+        self._resume()
+        self.took()
+        self._advance()
+
+    def turnGranted(self) -> None:
+        """
+        Not called: it is worked on within the turn of its connection.
+        """
+
+    # What its driver tells it
+
+    def close(self, reason: str) -> None:
+        """
+        Not called: it opens no connection.
+        """
+
+    def throttled(self, delaySeconds: float) -> None:
+        """
+        Its client has to wait; only this request does.
+        """
+
+    def throttleOver(self) -> None:
+        """
+        It has waited.
+        """
+        if self._driver.letGo():
+            self._advance()
+
+    # Its way
+
+    def _arrived(self, sizeBytes: int, method: bytes, uri: bytes, version: bytes) -> None:
+        self._isAnnounced = True
+        web, served = self._web, self._served
+        # Twisted says so only when all of it has come.
+        web.method, web.uri, web.clientproto = method, uri, version
+        web.path = uri.partition(b"?")[0]
+        driver = self._driver = RequestDriver(self)
+        request = self.request = driver.arrived(sizeBytes)
+        request.kind = nameIn("kind", served.kindOf(web))
+        name = served.nameOf(web) if served.nameOf is not None else None
+        if name is None:
+            self.principal, clientId = "", ""
+        else:
+            self.principal, clientId = nameIn("principal", name[0]), nameIn("clientId", name[1])
+        request.principal = self.principal
+        request.clientId = clientId or self.principal or self.host
+        if self.principal:
+            self.holder = self.principal
+
+    def _isAdmitted(self, isAtHead: bool = False) -> bool:
+        request, refusal = self.request, self._served.refusalOf(self._web)
+        decision = admitWork(self.factory, self._driver, request, refusal, isAtHead)
+        if decision.admitted:
+            return True
+        status = UNAVAILABLE if decision.isForAll else TOO_MANY
+        self._refuse(status, decision)
+        return False
+
+    def _wantMemory(self, mostBytes: int) -> None:
+        served, gate = self._served, self.factory.gate
+        largestBytes = gate.pool.largestBytes
+        if served.isForm(self._web):
+            self._atMostBytes = mostBytes = min(mostBytes, largestBytes // FORM_COPIES)
+            self.wantedBytes = mostBytes * FORM_COPIES
+        else:
+            self.wantedBytes = min(mostBytes, served.spoolBytes, largestBytes)
+            self._spoolBytes = mostBytes - self.wantedBytes
+        request = self.request
+        if request.sizeBytes > mostBytes:
+            words = f"a form of {request.sizeBytes} bytes is larger than there is memory to parse, which is {mostBytes}"
+            self._refuse(TOO_LARGE, Decision(False, reason=words))
+            return
+        request.asked = request.arrived
+        lease = gate.memory.tryAllocate(self, self.wantedBytes)
+        if lease is not None:
+            self.leaseGranted(lease)
+            return
+        self._isWaiting = True
+        self._pause()
+        # Its sender waits, too, until there is memory.
+        self._continues = self._web.requestHeaders.hasHeader(b"Expect")
+        self._web.requestHeaders.removeHeader(b"Expect")
+
+    def _advance(self) -> None:
+        """
+        Go on as far as it can.
+        """
+        if self._isOver or self._isBegun or self._isWaiting or self._arguments is None:
+            return
+        if self._refused is not None:
+            self._answerRefusal()
+            return
+        body = self._body
+        if body is not None:
+            if body.isWriting:
+                return
+            if not body.isStored:
+                body.flush()
+                return
+            self._body = None
+            self._web.content = body.asFile()
+            if not body.isInMemory:
+                self._releaseLease()
+        request, now = self.request, self.factory.clock.seconds()
+        request.sizeBytes = self._receivedBytes
+        request.complete = now
+        request.lease, self._lease = self._lease, None
+        request.begin(now)
+        refusal = self._served.refusalOf(self._web)
+        if refusal is Refusal.DELAY and self._driver.holdBack(request):
+            self._lease, request.lease = request.lease, None
+            return
+        if not self._isAdmitted():
+            return
+        self._driver.begin(request)
+        self._isBegun = True
+        self.factory.workBegun(self)
+        self._connection.factory.requestCount += 1
+        self._web.begin(*self._arguments)
+
+    def _written(self) -> None:
+        if self._isOver or self._refused is not None:
+            self._dropBody()
+            return
+        self._resume()
+        self._advance()
+
+    def _unwritten(self, failure: Failure) -> None:
+        self._served.log.failure("a body could not be written to a file", failure)
+        if not self._isOver:
+            self._resume()
+            self._refuse(UNAVAILABLE, Decision(False, 1.0, "its body could not be written to a file"))
+
+    def _tooSlow(self, reason: str) -> None:
+        """
+        Its body does not come.
+        """
+        self.whyClosed = reason
+        self._channel.cutOff(self._connection, self._web, reason)
+
+    # Refusing
+
+    def _refuse(self, status: int, decision: Decision) -> None:
+        request = self.request
+        if request.rejectReason is None:
+            request.reject(decision.reason)
+        self._refused = status, decision
+        self._dropBody()
+        if self._arguments is not None:
+            self._answerRefusal()
+            return
+        # Not from within the parser, which has not seen all of it.
+        self._continues = self._web.requestHeaders.hasHeader(b"Expect")
+        self._web.requestHeaders.removeHeader(b"Expect")
+        self.factory.clock.callLater(0, self._answerRefusal)
+
+    def _answerRefusal(self) -> None:
+        if self._isAnswered or self._isOver:
+            return
+        self._isAnswered = True
+        assert self._refused is not None
+        status, decision = self._refused
+        web = self._web
+        isWhole = self._arguments is not None
+        if not isWhole and (self._continues or not 0 < self.request.sizeBytes <= SMALL_UNREAD_BYTES):
+            self._channel.endsWith(web)
+        self._served.refusals.write(web, status, decision.delaySeconds, decision.policy, decision.message)
+        if isWhole:
+            web.finish()
+        else:
+            self._unread = Deadline(self.factory.clock, self._hangUp)
+            self._unread.start(UNREAD_SECONDS)
+
+    def _hangUp(self) -> None:
+        self._channel.hangUp(self._connection, self._web)
+
+    # Reading
+
+    def _pause(self) -> None:
+        if not self._isPaused:
+            self._isPaused = True
+            self._channel.pause(self._connection, self._web)
+
+    def _resume(self) -> None:
+        if self._isPaused:
+            self._isPaused = False
+            self._channel.resume(self._connection, self._web)
+
+    # Its end
+
+    def _dropBody(self) -> None:
+        """
+        Give back what it has for a body that nobody wants any more.
+        """
+        if self._isWaiting:
+            self._isWaiting = False
+            self.factory.gate.memory.forget(self)
+            self._resume()
+        self._early.clear()
+        if self._watch is not None:
+            self._bodyOver(self._watch)
+        body = self._body
+        if body is not None:
+            body.close()
+            if body.isWriting:
+                # It is called again when that is over: a thread reads the memory.
+                return
+            self._body = None
+        self._releaseLease()
+        if self._spoolBytes:
+            self._served.spool.giveBack(self._spoolBytes)
+            self._spoolBytes = 0
+
+    def _bodyOver(self, watch: BodyWatch) -> None:
+        watch.close()
+        self._watch = None
+        self._channel.provided(self._connection, False)
+
+    def _releaseLease(self) -> None:
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            lease.release()
+
+    def _end(self) -> None:
+        if self._isOver:
+            return
+        self._isOver = True
+        if self._unread is not None:
+            self._unread.close()
+        self._dropBody()
+        now = self.factory.clock.seconds()
+        self._driver.letGo()
+        self._driver.lost()
+        if self._refused is not None and self._isAnswered and not self.isLost:
+            self.request.answer(now, self._refused[1].delaySeconds)
+        self._driver.over(self.request, now)
+        if self._isBegun:
+            self.factory.workOver(self)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.request.kind if self._isAnnounced else 'of something'} of {self.host}>"

@@ -1,0 +1,114 @@
+# -*- test-case-name: tests.unit.web.test_requestkinds -*-
+"""
+What a request is, and who sends it, for policies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from hashlib import blake2b
+from typing import Any
+
+METHODS = frozenset(
+    [b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"PATCH", b"OPTIONS", b"CONNECT", b"TRACE", b"PROPFIND"]
+)
+
+OTHER = "other"
+"""What stands for methods and paths that are none of those that are known."""
+
+
+def methodOf(request: Any) -> str:
+    """
+    The kind of a request by its method alone.
+    """
+    method: bytes = request.method
+    return method.decode() if method in METHODS else OTHER
+
+
+def byRoutes(*patterns: str) -> Callable[[Any], str]:
+    """
+    Kinds by method and path: C{byRoutes("/users/<name>", "/files/...")} makes C{"GET /users/<name>"} of a request for
+    C{/users/alice}.  A part in angle brackets stands for any one part of a path, three dots for all that follow; the
+    first pattern that matches counts.  There are as many kinds as patterns and methods, whatever clients ask for.
+
+    @return: what C{kindOf} takes.
+    @raise ValueError: for a pattern that does not begin with a slash.
+    """
+    for each in patterns:
+        if not each.startswith("/"):
+            raise ValueError(f"{each!r}: a route begins with a slash, as in '/users/<name>'")
+    routes = [(pattern, _parts(pattern)) for pattern in patterns]
+
+    def kindOf(request: Any) -> str:
+        parts = request.path.split(b"/")[1:]
+        route = next((pattern for pattern, wanted in routes if _matches(wanted, parts)), OTHER)
+        return f"{methodOf(request)} {route}"
+
+    return kindOf
+
+
+def byKleinRoutes(app: Any) -> Callable[[Any], str]:
+    """
+    Kinds by method and the route of a Klein application: C{"GET /users/<name>"}, as it is written in the application.
+
+    @param app: a C{klein.Klein}.
+    @return: what C{kindOf} takes.
+    @raise TypeError: if it is none.
+    """
+    if not hasattr(app, "url_map"):
+        raise TypeError(f"app={app!r}: give a Klein application; byRoutes() takes the paths of any other site")
+    from werkzeug.exceptions import HTTPException
+
+    adapter = app.url_map.bind("", "/")
+
+    def kindOf(request: Any) -> str:
+        method = methodOf(request)
+        try:
+            rule, _ = adapter.match(
+                request.path.decode("utf-8", "replace"), method=request.method.decode("latin-1"), return_rule=True
+            )
+        except HTTPException:
+            return f"{method} {OTHER}"
+        return f"{method} {rule.rule}"
+
+    return kindOf
+
+
+def byHeader(name: str, isSecret: bool = True) -> Callable[[Any], tuple[str, str] | None]:
+    """
+    The client by a header, such as the one with its key.  Nobody has verified that, so it is a client id; where it is
+    missing the client is known by its address.
+
+    @param isSecret: whether page, logs and recordings are to have a digest in place of what the header says.
+    @return: what C{nameOf} takes.
+    """
+    key = name.encode("ascii")
+
+    def nameOf(request: Any) -> tuple[str, str] | None:
+        value: bytes = request.requestHeaders.getRawHeaders(key, [b""])[0]
+        if not value:
+            return None
+        return "", digestOf(value) if isSecret else value.decode("latin-1")
+
+    return nameOf
+
+
+def digestOf(key: bytes) -> str:
+    """
+    What L{byHeader} makes of a secret, for limits that are set for its client.
+    """
+    return blake2b(key, digest_size=8).hexdigest()
+
+
+def _parts(pattern: str) -> list[bytes | None]:
+    return [None if each.startswith("<") and each.endswith(">") else each.encode() for each in pattern.split("/")[1:]]
+
+
+def _matches(wanted: Iterable[bytes | None], parts: list[bytes]) -> bool:
+    index = 0
+    for index, each in enumerate(wanted, 1):
+        if each == b"...":
+            return True
+        if index > len(parts) or (each is not None and each != parts[index - 1]):
+            return False
+    return index == len(parts)

@@ -1,0 +1,107 @@
+# -*- test-case-name: tests.unit.web.test_site -*-
+"""
+What all requests of a protected site go by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from ..admission import Admission
+from ..interfaces import Refusal
+from .refusalanswers import Refusals
+from .requestkinds import OTHER
+
+MAX_BODY_BYTES = 16 << 20
+
+KindOf = Callable[[Any], str]
+NameOf = Callable[[Any], tuple[str, str] | None]
+RefusalOf = Callable[[Any], Refusal]
+
+_FORMS = (b"application/x-www-form-urlencoded", b"multipart/form-data")
+
+
+class Budget:
+    """
+    How many bytes of bodies may be in files.
+
+    @ivar usedBytes: how many are promised to bodies.
+    """
+
+    def __init__(self, sizeBytes: int) -> None:
+        self.sizeBytes = sizeBytes
+        self.usedBytes = 0
+
+    def take(self, sizeBytes: int) -> bool:
+        """
+        @return: whether there is room; then it is taken.
+        """
+        if self.usedBytes + sizeBytes > self.sizeBytes:
+            return False
+        self.usedBytes += sizeBytes
+        return True
+
+    def giveBack(self, sizeBytes: int) -> None:
+        self.usedBytes -= sizeBytes
+
+
+class ServedSite:
+    """
+    The settings of a protected site; see L{protectSite <admission.web.protectedsite.protectSite>}, which makes it.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self,
+        admission: Admission,
+        kindOf: KindOf,
+        nameOf: NameOf | None,
+        refusalOf: RefusalOf | None,
+        maxBodyBytes: int | Mapping[str, int],
+        spoolBytes: int,
+        spool: Budget,
+        refusals: Refusals,
+        inThread: Callable[[Callable[[], None]], Deferred[None]],
+    ) -> None:
+        self.admission = admission
+        self.kindOf = kindOf
+        self.nameOf = nameOf
+        self.refusalOf: RefusalOf = self._refusalOf if refusalOf is None else refusalOf
+        self.spoolBytes = spoolBytes
+        self.spool = spool
+        self.refusals = refusals
+        self.inThread = inThread
+        self._bodyBytes: Mapping[str, int] = {} if isinstance(maxBodyBytes, int) else maxBodyBytes
+        self._anyBodyBytes = maxBodyBytes if isinstance(maxBodyBytes, int) else maxBodyBytes.get(OTHER, MAX_BODY_BYTES)
+
+    def maxBodyBytesOf(self, kind: str) -> int:
+        """
+        The largest body that a request may have.
+        """
+        return self._bodyBytes.get(kind, self._anyBodyBytes)
+
+    @staticmethod
+    def isForm(web: Any) -> bool:
+        """
+        Whether twisted.web parses the body of a request, for which it has all of it in memory.
+        """
+        if web.method != b"POST" or not getattr(web, "_parsePOSTFormSubmission", True):
+            return False
+        contentType: bytes = web.requestHeaders.getRawHeaders(b"Content-Type", [b""])[0]
+        return contentType.partition(b";")[0].strip().lower() in _FORMS
+
+    @staticmethod
+    def isPreflight(web: Any) -> bool:
+        """
+        Whether a browser asks what a script may ask, which its user has no part in.
+        """
+        has = web.requestHeaders.hasHeader
+        return bool(web.method == b"OPTIONS" and has(b"Origin") and has(b"Access-Control-Request-Method"))
+
+    def _refusalOf(self, web: Any) -> Refusal:
+        return Refusal.NEVER if self.isPreflight(web) else Refusal.ERROR
