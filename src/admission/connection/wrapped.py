@@ -5,7 +5,7 @@ One connection of a server that knows nothing of us.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -56,6 +56,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
     @ivar wrappedProtocol: the protocol; L{None} until the connection was admitted, and when it is gone.
     @ivar peer: who is at the other end, in words; known once connected.
     @ivar host: the peer's address without its port.
+    @ivar whenLost: what is called when it is lost.
     """
 
     factory: Any
@@ -78,6 +79,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
         @param factory: who then sets C{builtFor}.
         """
         super().__init__(factory, None)  # type: ignore[arg-type]
+        self.whenLost: list[Callable[[], object]] = []
 
     requestBytes = 0
     """Nobody can tell requests apart."""
@@ -208,6 +210,8 @@ class WrappedConnection(Linked, ProtocolWrapper):
         self._received.close()
         self._sent.close()
         self._driver.lost()
+        for lost in self.whenLost:
+            lost()
         if self._isIntroduced and not wasClosing:
             self._incoming.handOver()
         self._incoming.close()

@@ -68,6 +68,8 @@ class AdmittedRequest:
         if not self.startedWriting and self._served.admission.isStopping and not self._isMultiplexed:
             HTTP1.endsWith(self)
         super().write(data)  # type: ignore[misc]
+        if self._exchange is not None and self._exchange.isMultiplexed:
+            self._exchange.wrote(len(data))
 
     def finish(self) -> None:
         exchange = self._exchange

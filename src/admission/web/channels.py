@@ -7,6 +7,8 @@ Twisted has no public way to most of it: what is private of its channels is used
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from twisted.internet.error import ConnectionAborted
@@ -14,6 +16,7 @@ from twisted.python.failure import Failure
 
 from ..connection.pauses import Pause
 from ..connection.wrapped import WrappedConnection
+from .http2 import HeldStream, StreamAnswers, waitForWindows
 
 
 class Channel(Protocol):
@@ -21,19 +24,21 @@ class Channel(Protocol):
     How requests of one version come.
     """
 
+    def began(self, connection: WrappedConnection, web: Any) -> None:
+        """
+        A request has come.
+        """
+
     def head(self, web: Any) -> tuple[bytes, bytes, bytes]:
         """
         The method, the path and the version of a request whose headers have come.
         """
 
-    def pause(self, connection: WrappedConnection, web: Any) -> None:
+    def pause(self, connection: WrappedConnection, web: Any) -> Callable[[], None]:
         """
         Take nothing more of its body.
-        """
 
-    def resume(self, connection: WrappedConnection, web: Any) -> None:
-        """
-        Take what comes of it.
+        @return: has it taken again, or what was held is dropped if it has ended.
         """
 
     def provided(self, connection: WrappedConnection, isProvided: bool) -> None:
@@ -56,17 +61,23 @@ class Channel(Protocol):
         End it at once, for what its peer does.
         """
 
+    def wrote(self, connection: WrappedConnection, web: Any, sizeBytes: int) -> None:
+        """
+        Some of its answer was written.
+        """
+
 
 class _Http1:
+    def began(self, connection: WrappedConnection, web: Any) -> None:
+        pass
+
     def head(self, web: Any) -> tuple[bytes, bytes, bytes]:
         channel = web.channel
         return channel._command, channel._path, channel._version
 
-    def pause(self, connection: WrappedConnection, web: Any) -> None:
+    def pause(self, connection: WrappedConnection, web: Any) -> Callable[[], None]:
         connection.link.pause(Pause.MEMORY)
-
-    def resume(self, connection: WrappedConnection, web: Any) -> None:
-        connection.link.resume(Pause.MEMORY)
+        return partial(connection.link.resume, Pause.MEMORY)
 
     def provided(self, connection: WrappedConnection, isProvided: bool) -> None:
         connection.provided(isProvided)
@@ -81,20 +92,30 @@ class _Http1:
     def cutOff(self, connection: WrappedConnection, web: Any, reason: str) -> None:
         connection.cutOff(reason)
 
+    def wrote(self, connection: WrappedConnection, web: Any, sizeBytes: int) -> None:
+        pass
+
 
 class _Http2:
+    def __init__(self) -> None:
+        # Of connections that are not lost.
+        self._answers: dict[WrappedConnection, StreamAnswers] = {}
+
+    def began(self, connection: WrappedConnection, web: Any) -> None:
+        connection.provided(True)
+        waitForWindows(web.channel)
+
     def head(self, web: Any) -> tuple[bytes, bytes, bytes]:
         channel = web.channel
         return channel.command, channel.path, b"HTTP/2"
 
-    def pause(self, connection: WrappedConnection, web: Any) -> None:
-        web.channel.pauseProducing()
-
-    def resume(self, connection: WrappedConnection, web: Any) -> None:
-        web.channel.resumeProducing()
+    def pause(self, connection: WrappedConnection, web: Any) -> Callable[[], None]:
+        return HeldStream(connection, web.channel).release
 
     def provided(self, connection: WrappedConnection, isProvided: bool) -> None:
-        pass
+        """
+        Nothing changes: it is always read.
+        """
 
     def endsWith(self, web: Any) -> None:
         pass
@@ -107,6 +128,13 @@ class _Http2:
     def cutOff(self, connection: WrappedConnection, web: Any, reason: str) -> None:
         connection.factory.refused(connection, reason)
         self.hangUp(connection, web)
+
+    def wrote(self, connection: WrappedConnection, web: Any, sizeBytes: int) -> None:
+        answers = self._answers.get(connection)
+        if answers is None:
+            answers = self._answers[connection] = StreamAnswers(connection, web.channel._conn)
+            connection.whenLost += [answers.close, partial(self._answers.pop, connection)]
+        answers.wrote(sizeBytes)
 
 
 HTTP1: Channel = _Http1()

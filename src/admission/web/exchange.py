@@ -5,6 +5,7 @@ One HTTP request, on its way through the rule.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from weakref import ref
 
@@ -20,7 +21,7 @@ from ..interfaces import Decision, ILease, IWaiter, Refusal
 from ..names import nameIn
 from ..request import ServerRequest
 from .body import LeasedBody, SpooledBody
-from .channels import Channel
+from .channels import HTTP2, Channel
 from .refusalanswers import TOO_LARGE, TOO_MANY, UNAVAILABLE
 from .servedsite import ServedSite
 
@@ -47,6 +48,7 @@ class Exchange:
     and is finished; or it is refused on the way, once, or lost.
 
     @ivar request: what becomes of it; set once its headers are known.
+    @ivar isMultiplexed: whether it is a stream beside others of its connection.
     """
 
     # What the driver asks of a connection.
@@ -64,7 +66,7 @@ class Exchange:
     _arguments: tuple[bytes, ...] | None = None
     _isAnnounced = False
     _isWaiting = False
-    _isPaused = False
+    _goOn: Callable[[], None] | None = None
     _isQueued = False
     _isBegun = False
     _isOver = False
@@ -90,8 +92,10 @@ class Exchange:
         self._web = web
         self._connection = connection
         self._channel = channel
+        self.isMultiplexed = channel is HTTP2
         self.host = self.holder = connection.host
         self._early: list[bytes] = []
+        channel.began(connection, web)
 
     # What the request of twisted.web tells
 
@@ -161,6 +165,13 @@ class Exchange:
         elif self._watch is not None:
             self._bodyOver(self._watch)
         self._advance()
+
+    def wrote(self, sizeBytes: int) -> None:
+        """
+        Some of its answer was written to a stream, which may hold it.
+        """
+        if not self.isLost:
+            self._channel.wrote(self._connection, self._web, sizeBytes)
 
     def finished(self) -> None:
         """
@@ -314,7 +325,7 @@ class Exchange:
             return
         body = self._body
         if body is not None:
-            if body.isWriting:
+            if body.isWriting or self._goOn is not None:
                 return
             if not body.isStored:
                 body.flush()
@@ -417,14 +428,13 @@ class Exchange:
     # Reading
 
     def _pause(self) -> None:
-        if not self._isPaused:
-            self._isPaused = True
-            self._channel.pause(self._connection, self._web)
+        if self._goOn is None:
+            self._goOn = self._channel.pause(self._connection, self._web)
 
     def _resume(self) -> None:
-        if self._isPaused:
-            self._isPaused = False
-            self._channel.resume(self._connection, self._web)
+        goOn, self._goOn = self._goOn, None
+        if goOn is not None:
+            goOn()
 
     # Its end
 
@@ -435,7 +445,7 @@ class Exchange:
         if self._isWaiting:
             self._isWaiting = False
             self.factory.gate.memory.forget(self)
-            self._resume()
+        self._resume()
         self._early.clear()
         if self._watch is not None:
             self._bodyOver(self._watch)

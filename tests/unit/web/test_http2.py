@@ -1,0 +1,198 @@
+"""L{admission.web.http2}: streams of one connection; with a client of another library, on fake transports."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import h2.config
+import h2.connection
+import h2.events
+import h2.settings
+import twisted.internet
+from twisted.trial.unittest import SynchronousTestCase
+
+from admission.connection.factory import ConnectionLimits
+from admission.interfaces import RESPONSES
+from tests.kit.website import Visitor, WebServer
+
+KIB = 1 << 10
+
+
+class Streams:
+    """A client of HTTP/2."""
+
+    def __init__(self, server: WebServer, opensWindows: bool = True, windowBytes: int = 64 * KIB - 1) -> None:
+        self.server = server
+        self.visitor: Visitor = server.connect()
+        self.transport = self.visitor.transport
+        self.transport.negotiatedProtocol = b"h2"  # type: ignore[attr-defined]
+        self.conn = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
+        self.conn.initiate_connection()
+        self.conn.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: windowBytes})
+        self.opensWindows = opensWindows
+        self.answers: dict[int, Any] = {}
+        self.bodies: dict[int, bytes] = {}
+        self.ended: set[int] = set()
+        self.isGone = False
+        self._taken = 0
+        self.flush()
+
+    def begin(self, method: str, path: str, *headers: tuple[str, str], isWhole: bool = True) -> int:
+        """Open a stream."""
+        stream = self.conn.get_next_available_stream_id()
+        pseudo = [(":method", method), (":path", path), (":authority", "site"), (":scheme", "https")]
+        self.conn.send_headers(stream, [*pseudo, *headers], end_stream=isWhole)
+        self.flush()
+        return stream
+
+    def send(self, stream: int, data: bytes, isLast: bool = False) -> int:
+        """Send some of a body, as far as the windows allow; how much."""
+        sent = 0
+        while sent < len(data):
+            room = min(self.conn.local_flow_control_window(stream), self.conn.max_outbound_frame_size, len(data) - sent)
+            if room <= 0:
+                return sent
+            self.conn.send_data(stream, data[sent : sent + room], end_stream=isLast and sent + room == len(data))
+            sent += room
+            self.flush()
+        return sent
+
+    def flush(self) -> None:
+        """Send what is to be sent, and take what comes."""
+        while True:
+            data = self.conn.data_to_send()
+            if data:
+                self.transport.peerSends(data)
+            self.server.settle()
+            received = bytes(self.transport.received[self._taken :])
+            self._taken += len(received)
+            if not received:
+                if not data:
+                    return
+                continue
+            for event in self.conn.receive_data(received):
+                self._happened(event)
+
+    def _happened(self, event: Any) -> None:
+        if isinstance(event, h2.events.ResponseReceived):
+            self.answers[event.stream_id] = dict(event.headers)
+        elif isinstance(event, h2.events.DataReceived):
+            self.bodies[event.stream_id] = self.bodies.get(event.stream_id, b"") + event.data
+            if self.opensWindows and event.flow_controlled_length:
+                self.conn.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+        elif isinstance(event, h2.events.StreamEnded | h2.events.StreamReset):
+            self.ended.add(event.stream_id)
+        elif isinstance(event, h2.events.ConnectionTerminated):
+            self.isGone = True
+
+    def status(self, stream: int) -> int:
+        """What was answered."""
+        return int(self.answers[stream][":status"])
+
+
+class StreamTests(SynchronousTestCase):
+    """Requests beside each other."""
+
+    def serve(self, **settings: Any) -> WebServer:
+        """A site; Twisted's connections of HTTP/2 take the reactor that there is."""
+        server = WebServer(self, **settings)
+        self.patch(twisted.internet, "reactor", server.clock)
+        return server
+
+    def test_answers(self) -> None:
+        """With bodies in both directions."""
+        client = Streams(self.serve())
+        get, put = client.begin("GET", "/?a=b"), client.begin("PUT", "/", isWhole=False)
+        client.send(put, b"body", isLast=True)
+        self.assertEqual((client.bodies[get], client.bodies[put]), (b"GET 0  [(b'a', [b'b'])]", b"PUT 4 body []"))
+        self.assertEqual(client.ended, {get, put})
+
+    def test_refused(self) -> None:
+        """One stream is refused, others go on; also before its body has come, and whether or not that does."""
+        server = self.serve(quota="concurrency:limit=1", maxBodyBytes=100 * KIB)
+        client = Streams(server)
+        later = client.begin("GET", "/later")
+        refused = client.begin("GET", "/")
+        upload = client.begin("PUT", "/", ("content-length", "9"), isWhole=False)
+        self.assertEqual((client.status(refused), client.status(upload)), (429, 429))
+        client.send(upload, b"123456789", isLast=True)
+        large = client.begin("PUT", "/", ("content-length", "9000000"), isWhole=False)
+        self.assertEqual(client.status(large), 413)
+        server.pass_(11)
+        client.flush()
+        self.assertIn(large, client.ended)
+        server.pages.requests[0].finish()
+        client.flush()
+        self.assertEqual(client.ended, {later, refused, upload, large})
+        self.assertEqual(client.status(client.begin("GET", "/")), 200)
+
+    def test_waits(self) -> None:
+        """Streams without memory wait; the connection is read meanwhile, and others are served."""
+        server = self.serve(pool="bounded:400KiB")
+        client = Streams(server)
+        puts = [client.begin("PUT", "/later", ("content-length", "150000"), isWhole=False) for _ in range(4)]
+        waiting = server.admission.gate.memory.waiting
+        self.assertEqual(waiting, 1)
+        # Its window is shut, and the connection's is not.
+        self.assertEqual(client.send(puts[3], b"x" * 150_000), 64 * KIB - 1)
+        self.assertEqual(client.status(client.begin("GET", "/")), 200)
+        for put in puts[:3]:
+            self.assertEqual(client.send(put, b"y" * 150_000, isLast=True), 150_000)
+        for request in [each for each in server.pages.requests if each.path == b"/later"]:
+            request.finish()
+        server.settle()
+        client.flush()
+        client.send(puts[3], b"x" * (150_000 - 64 * KIB + 1), isLast=True)
+        request = server.pages.requests[-1]
+        self.assertEqual(request.content.read(), b"x" * 150_000)
+        request.finish()
+
+    def test_reset(self) -> None:
+        """A stream that is reset gives back what it has, and waits no more."""
+        server = self.serve(pool="bounded:400KiB")
+        client = Streams(server)
+        puts = [client.begin("PUT", "/", ("content-length", "150000"), isWhole=False) for _ in range(4)]
+        client.send(puts[3], b"x" * 1000)
+        for put in reversed(puts):
+            client.conn.reset_stream(put)
+            client.flush()
+        self.assertEqual((server.requestBytes, server.admission.gate.memory.waiting), (0, 0))
+        self.assertEqual(client.status(client.begin("GET", "/")), 200)
+
+    def test_shutWindows(self) -> None:
+        """What streams hold is charged, and who opens no window is cut off."""
+        server = self.serve(limits=ConnectionLimits(sendSeconds=5))
+        client = Streams(server, opensWindows=False, windowBytes=0)
+        client.begin("GET", "/later")
+        server.pages.requests[0].write(b"x" * 500 * KIB)
+        client.flush()
+        self.assertEqual(server.pool.usedBytesByPurpose[RESPONSES], 500 * KIB)
+        server.pass_(10)
+        self.assertTrue(client.transport.isLost)
+
+    def test_manyShut(self) -> None:
+        """Together they overdraw the pool by no more than it may be."""
+        server = self.serve(pool="bounded:1MiB")
+        clients = [Streams(server, opensWindows=False, windowBytes=0) for _ in range(8)]
+        for client in clients:
+            for _ in range(2):
+                client.begin("GET", "/later")
+                if not client.transport.isLost:
+                    server.pages.requests[-1].write(b"x" * 512 * KIB)
+                server.settle()
+                self.assertGreater(server.pool.availableBytes, -2048 * KIB)
+        self.assertTrue(any(client.transport.isLost for client in clients))
+
+    def test_opened(self) -> None:
+        """A client that opens its windows has everything, and then nothing is charged."""
+        server = self.serve()
+        client = Streams(server)
+        client.begin("GET", "/later")
+        [request] = server.pages.requests
+        request.write(b"x" * 500 * KIB)
+        request.finish()
+        client.flush()
+        server.pass_(3)
+        client.flush()
+        self.assertEqual(sum(map(len, client.bodies.values())), 500 * KIB)
+        self.assertEqual(server.pool.usedBytesByPurpose.get(RESPONSES, 0), 0)
