@@ -5,6 +5,7 @@ Loads for the servers, to be run in a process of its own: see L{Loader}.
 from __future__ import annotations
 
 import pickle
+import re
 import select
 import socket
 import subprocess
@@ -30,6 +31,7 @@ _HEADER = Struct(">hhi")
 _ACKS_AND_TIMEOUT = Struct(">hi")
 _FETCH_BEGIN = Struct(">iiiibii")
 _FETCH_PARTITION = Struct(">iiqiqi")
+_CONTENT_LENGTH = re.compile(rb"(?i)\r\ncontent-length: *(\d+)")
 _CLIENT = b"\x00\x09benchmark"
 _PRODUCE_VERSION = 9
 _FETCH_VERSION = 12
@@ -187,14 +189,8 @@ class Client:
         @return: how many responses that completes.
         @raise ConnectionError: if the connection is closed, or a response is not what it must be.
         """
-        try:
-            data = self.socket.recv(1 << 18)
-        except BlockingIOError:
-            return 0
-        if not data:
-            raise ConnectionError("the server has closed the connection")
         received, count = self._received, 0
-        received += data
+        received += self.read()
         while len(received) >= 4:
             if not received.startswith(self._prefix):
                 raise ConnectionError(f"a response is not as long as it must be: {bytes(received[:80])!r}")
@@ -203,6 +199,51 @@ class Client:
             del received[: self._frameBytes]
             count += 1
         return count
+
+    def read(self) -> bytes:
+        """
+        @return: what has come, if anything has.
+        @raise ConnectionError: if the connection is closed.
+        """
+        try:
+            data = self.socket.recv(1 << 18)
+        except BlockingIOError:
+            return b""
+        if not data:
+            raise ConnectionError("the server has closed the connection")
+        return data
+
+
+class Visitor(Client):
+    """
+    One connection that speaks HTTP/1.1.
+    """
+
+    def __init__(self, port: int, request: bytes, answers: int, status: int) -> None:
+        """
+        @param request: one request, or several that are sent together.
+        @param answers: how many.
+        @param status: of every answer.
+        """
+        super().__init__(port, request, 0)
+        self._answers = answers
+        self._status = b"HTTP/1.1 %d " % status
+        self._answered = 0
+
+    def receive(self) -> int:
+        received = bytes(self._received) + self.read()
+        while True:
+            head, separator, rest = received.partition(b"\r\n\r\n")
+            if not head.startswith(self._status[: len(head)]):
+                raise ConnectionError(f"an answer is not {self._status!r}: {head!r}")
+            length = _CONTENT_LENGTH.search(head)
+            if not separator or length is None or len(rest) < int(length[1]):
+                break
+            received = rest[int(length[1]) :]
+            self._answered += 1
+        self._received = bytearray(received)
+        completed, self._answered = divmod(self._answered, self._answers)
+        return completed
 
 
 def exchange(
@@ -217,7 +258,24 @@ def exchange(
     @param depth: how many requests each connection keeps in flight.
     @param count: how many requests to send in all, not counting the first one of each connection.
     """
-    clients = {client.socket.fileno(): client for client in (Client(port, each, responseBytes) for each in requests)}
+    return _measured(pid, [Client(port, each, responseBytes) for each in requests], depth, count)
+
+
+def visit(pid: int, port: int, request: bytes, together: int, status: int, connections: int, count: int) -> Cost:
+    """
+    Send an HTTP request again and again, some on one connection together, and await their answers before the next.
+
+    @param pid: the process whose CPU time counts.
+    @param together: how many requests are sent together.
+    @param status: of every answer.
+    @param count: how many requests to send in all, not counting the first ones of each connection.
+    """
+    visitors = [Visitor(port, request * together, together, status) for _ in range(connections)]
+    return _measured(pid, visitors, 1, count // together)
+
+
+def _measured(pid: int, connections: Sequence[Client], depth: int, count: int) -> Cost:
+    clients = {client.socket.fileno(): client for client in connections}
     try:
         # The first request of a connection pays for making it.
         _exchange(clients, 1, len(clients))

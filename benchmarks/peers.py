@@ -5,13 +5,17 @@ What the framework is measured beside: the least that could do the same, and Twi
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from random import Random
 from struct import Struct
 from typing import Any
 
 from twisted.internet.protocol import ClientFactory, Protocol
 from twisted.protocols.basic import Int32StringReceiver
+from twisted.web.resource import Resource
+from twisted.web.server import NOT_DONE_YET
 
 from admission.clock import MonotonicClock, wallSeconds
 from admission.connection.admitted import AdmittedProtocol
@@ -32,6 +36,7 @@ from admission_plugins.bounded import BoundedPool
 LARGEST_FRAME_BYTES = 64 << 20
 
 _LENGTH = Struct(">i")
+_PAGE = bytes(1000)
 
 
 def sendAtOnce(protocol: Protocol) -> None:
@@ -322,3 +327,45 @@ class RelayedTo(Protocol):
         transport: Any = self._client.transport
         transport.unregisterProducer()
         transport.loseConnection()
+
+
+class Page(Resource):
+    """
+    Reads what comes and answers with a page of 1,000 bytes; C{/never} is not answered.
+    """
+
+    isLeaf = True
+
+    def render(self, request: Any) -> Any:
+        """
+        Answer.
+        """
+        if request.path == b"/never":
+            return NOT_DONE_YET
+        request.content.read()
+        request.setHeader(b"Content-Type", b"text/plain")
+        return _PAGE
+
+
+def limited(item: str) -> Callable[[Callable[[Any], Any]], Callable[[Any], Any]]:
+    """
+    A decorator for C{render} by the library C{limits}, in memory and in fixed windows, as its documentation has it: who
+    has asked too often is answered 429.
+
+    @param item: how many requests of an address there may be, in the library's words.
+    """
+    library = import_module("limits")
+    strategies, storage = import_module("limits.strategies"), import_module("limits.storage")
+    limit, hit = library.parse(item), strategies.FixedWindowRateLimiter(storage.MemoryStorage()).hit
+
+    def decorated(render: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def renderOrRefuse(request: Any) -> Any:
+            if hit(limit, request.getClientAddress().host):
+                return render(request)
+            request.setResponseCode(429)
+            request.setHeader(b"Retry-After", b"1")
+            return b"too many requests"
+
+        return renderOrRefuse
+
+    return decorated

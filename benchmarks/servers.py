@@ -19,7 +19,9 @@ from typing import Any
 from attrs import frozen
 from twisted.internet.protocol import Protocol, ServerFactory
 from twisted.internet.threads import deferToThread
+from twisted.web.server import Site
 
+from admission import Admission, wrapFactory
 from admission.clock import MonotonicClock, wallSeconds
 from admission.control import AdmissionControl
 from admission.gate.gate import buildGate
@@ -29,15 +31,28 @@ from admission.kafka.broker.brokeroptions import Options
 from admission.kafka.broker.brokersettings import loadSettings
 from admission.kafka.broker.log.segmentlog import SegmentLog
 from admission.kafka.broker.service import makeService
+from admission.web import protectSite
 from admission_plugins.bounded import UnboundedPool
 from admission_plugins.purgatory import WheelPurgatory
 from admission_plugins.wheel import TimingWheel
 
-from .peers import BareBroker, Counting, OrderlyBareBroker, Preallocating, Relaying, Replying, Strings, admittedFactory
+from .peers import (
+    BareBroker,
+    Counting,
+    OrderlyBareBroker,
+    Page,
+    Preallocating,
+    Relaying,
+    Replying,
+    Strings,
+    admittedFactory,
+    limited,
+)
 
 TOPIC = "produced"
 FETCHED_TOPIC = "fetched"
 PARTITIONS = 8
+WEB_POOL = "bounded:64MiB"
 
 
 @frozen
@@ -168,7 +183,44 @@ def serveRelay(reactor: Any, port: str) -> Mapping[str, int]:
     return {"relay": listen(reactor, ServerFactory.forProtocol(partial(Relaying, reactor, int(port))))}
 
 
-SERVERS = {"frames": serveFrames, "broker": serveBroker, "bare": serveBare, "relay": serveRelay}
+def serveWeb(reactor: Any, *quota: str) -> Mapping[str, int]:
+    """
+    A site that is protected.
+
+    @param quota: by which policies, if any.
+    """
+    admission = Admission(pool=WEB_POOL, quota=quota)
+    return {"web": listen(reactor, protectSite(admission, Site(Page())))}
+
+
+def serveWebBytes(reactor: Any) -> Mapping[str, int]:
+    """
+    The same site, of which only the bytes are known.
+    """
+    return {"web": listen(reactor, wrapFactory(Site(Page()), pool=WEB_POOL))}
+
+
+def servePlainWeb(reactor: Any, *items: str) -> Mapping[str, int]:
+    """
+    The same site as it is.
+
+    @param items: what the library C{limits} is to allow an address, if it is to limit any.
+    """
+    page: Any = Page()
+    for item in items:
+        page.render = limited(item)(page.render)
+    return {"web": listen(reactor, Site(page))}
+
+
+SERVERS = {
+    "frames": serveFrames,
+    "broker": serveBroker,
+    "bare": serveBare,
+    "relay": serveRelay,
+    "web": serveWeb,
+    "webBytes": serveWebBytes,
+    "plainWeb": servePlainWeb,
+}
 
 
 def main(name: str, *arguments: str) -> None:

@@ -151,6 +151,15 @@ class BenchmarkTests(SynchronousTestCase):
             self.assertLess(abs(row["leftPercent"]), 1.0, row)
         self.assertEqual(len(results["memory"]), 1)
 
+    @longForm
+    def test_web(self) -> None:
+        """A protected site is measured beside the same as it is, wrapped as bytes, and limited by a decorator."""
+        results = self.results("web")
+        sites = {"plain", "wrapped as bytes", "protected", "protected, three policies", "protected, refused"}
+        if "notInstalled" not in results:
+            sites |= {"limits", "limits, refused"}
+        self.check(results["requests"], what={"GET", "POST 10 kB"}, together={1, 16}, site=sites)
+
     def test_bloom(self) -> None:
         """
         Known and new ids are tracked in filters and in sets, single filters are

@@ -487,6 +487,10 @@ class Exchange:
         self._driver.over(self.request, now)
         if self._isBegun:
             self.factory.workOver(self)
+        # They refer to each other, and what a request has, such as the fields of its form, is not to stay until garbage
+        # is collected.
+        self._web = self.request.connection = None
+        del self._driver
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.request.kind if self._isAnnounced else 'of something'} of {self.host}>"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 from typing import Any
+from weakref import ref
 
 from twisted.trial.unittest import SynchronousTestCase
 from twisted.web.server import Request, Site
@@ -35,6 +36,17 @@ class AnsweringTests(SynchronousTestCase):
         self.assertEqual(visitor.answer().body, b"PUT 5 abcde []")
         visitor.raw(b"GET /1 HTTP/1.1\r\nHost: site\r\n\r\n" * 3)
         self.assertEqual([visitor.answer().status for _ in range(3)], [200] * 3)
+
+    def test_leavesNothing(self) -> None:
+        """A request that is over is gone with all it had, and does not wait until garbage is collected."""
+        server = WebServer(self)
+        form = "Content-Type: application/x-www-form-urlencoded"
+        gc.disable()
+        self.addCleanup(gc.enable)
+        for body in (b"", b"c=d"):
+            self.assertEqual(server.connect().ask("POST /", form, body=body).status, 200)
+            gone = ref(server.pages.requests.pop())
+            self.assertIs(gone(), None)
 
     def test_multipart(self) -> None:
         """A form of several parts is parsed by twisted.web, from memory that was granted for that."""
