@@ -21,6 +21,7 @@ from admission.interfaces import (
     IReplayable,
     ISensorRegistry,
     Outcome,
+    Places,
     PolicyContext,
     QuotaEntity,
     QuotaStatus,
@@ -41,6 +42,9 @@ EVERYBODY: EntityKey = ()
 
 START = 20
 """An adaptive limit before anything is known."""
+
+WAIT_SECONDS = 2.0
+"""How long a request may wait in a queue, unless told otherwise."""
 
 TARGET_SECONDS = 0.1
 """How long a request may take under an adaptive limit, unless told otherwise."""
@@ -70,8 +74,12 @@ class ConcurrencyPolicy(LifecyclePolicy):
 
     horizonSeconds: float | None = None
 
-    def __init__(self, isShadow: bool = False) -> None:
+    def __init__(self, isShadow: bool = False, places: Places | None = None) -> None:
+        """
+        @param places: how requests may wait for others to end, if they may.
+        """
         self.isShadow = isShadow
+        self.places = places
         # By key, from their beginning to their end.
         self._running: Counter[EntityKey] = Counter()
 
@@ -97,9 +105,10 @@ class ConcurrencyPolicy(LifecyclePolicy):
             for key, limit, entity in self.limitsOf(request, now):
                 running = self._running[key]
                 if running >= limit:
-                    whose = "all clients" if entity == QuotaEntity() else "this client"
+                    isForAll = entity == QuotaEntity()
+                    whose = "all clients" if isForAll else "this client"
                     reason = f"{running} requests of {whose} are in progress, and {limit:.0f} may be"
-                    return Decision(False, RETRY_SECONDS, reason)
+                    return Decision(False, RETRY_SECONDS, reason, places=self.places, isForAll=isForAll)
         return ADMITTED
 
     def begun(self, request: Request, now: float) -> None:
@@ -144,11 +153,12 @@ class FixedConcurrency(ConcurrencyPolicy):
     A fixed number of requests for each client, and one for all together.
     """
 
-    def __init__(self, total: int | None = None, isShadow: bool = False) -> None:
+    def __init__(self, total: int | None = None, isShadow: bool = False, places: Places | None = None) -> None:
         """
         @param total: how many requests of all clients may be in progress; L{None} for any number.
+        @param places: how others may wait, if they may.
         """
-        super().__init__(isShadow)
+        super().__init__(isShadow, places)
         self._total = total
         self._limits = LimitTable((CONCURRENT_REQUESTS,))
         self.limitNames = self._limits.limitNames
@@ -218,13 +228,15 @@ class AdaptiveConcurrency(ConcurrencyPolicy):
         maxRequests: int = MAX_REQUESTS,
         isByClient: bool = False,
         isShadow: bool = False,
+        places: Places | None = None,
     ) -> None:
         """
         @param targetSeconds: how long a request may take, from its beginning to its answer.
         @param maxRequests: the most that the limit grows to.
         @param isByClient: whether each user with each client id has a limit of its own.
+        @param places: how others may wait, if they may.
         """
-        super().__init__(isShadow)
+        super().__init__(isShadow, places)
         self._targetSeconds = targetSeconds
         self._maxRequests = maxRequests
         self._isByClient = isByClient
@@ -289,13 +301,17 @@ def buildConcurrency(
     target: str | None = None,
     by: str | None = None,
     max: str | None = None,
+    queue: str | None = None,
+    wait: str | None = None,
     shadow: str = "no",
 ) -> ConcurrencyPolicy:
     """
-    C{concurrency[:limit=NUMBER][:total=NUMBER][:shadow=yes]} or
-    C{concurrency:adaptive[:target=TIME][:by=all|client][:max=NUMBER][:shadow=yes]}.
+    C{concurrency[:limit=NUMBER][:total=NUMBER][:queue=NUMBER[:wait=TIME]][:shadow=yes]} or
+    C{concurrency:adaptive[:target=TIME][:by=all|client][:max=NUMBER][:queue=NUMBER[:wait=TIME]][:shadow=yes]}.
     """
     given = {"limit": limit, "total": total, "target": target, "by": by, "max": max}
+    isShadow = parseYes("shadow", shadow)
+    places = _places(queue, wait, isShadow)
     if mode == "adaptive":
         _refuse(given, ("limit", "total"), "does not go with adaptive, whose limit is max at most")
         if by not in (None, "all", "client"):
@@ -304,16 +320,28 @@ def buildConcurrency(
             TARGET_SECONDS if target is None else parseDuration("target", target),
             MAX_REQUESTS if max is None else parseCount("max", max),
             by == "client",
-            parseYes("shadow", shadow),
+            isShadow,
+            places,
         )
     if mode != "fixed":
         raise ValueError(f"{mode}: say adaptive, or give a limit, as in limit=100")
     _refuse(given, ("target", "by", "max"), "goes with adaptive only")
-    policy = FixedConcurrency(None if total is None else parseCount("total", total), parseYes("shadow", shadow))
+    policy = FixedConcurrency(None if total is None else parseCount("total", total), isShadow, places)
     if limit is not None:
         amount = float(parseCount("limit", limit))
         policy.configure(QuotaEntity(clientId=DEFAULT), {CONCURRENT_REQUESTS: amount}, context.clock.seconds())
     return policy
+
+
+def _places(queue: str | None, wait: str | None, isShadow: bool) -> Places | None:
+    if queue is None:
+        if wait is not None:
+            raise ValueError(f"wait={wait} goes with queue only, which says how many may wait")
+        return None
+    if isShadow:
+        raise ValueError(f"queue={queue} does not go with shadow=yes, which lets nobody wait")
+    waitSeconds = WAIT_SECONDS if wait is None else parseDuration("wait", wait)
+    return Places(parseCount("queue", queue), waitSeconds)
 
 
 def _refuse(given: Mapping[str, str | None], names: Sequence[str], why: str) -> None:

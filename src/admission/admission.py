@@ -35,6 +35,7 @@ from .connection.unitofwork import UnitOfWork
 from .connection.wrapping import NameOf, WrappedFactory
 from .control import SWEEP_SECONDS, AdmissionControl
 from .gate.gate import DEFAULT_ORDER, Gate
+from .gate.placequeue import PlaceQueue
 from .interfaces import (
     ORDINARY,
     ICountsRequests,
@@ -105,6 +106,7 @@ class Admission:
     @ivar sensors: what can be measured.
     @ivar limits: on the connections of each factory.
     @ivar debts: the clients that were told to wait.
+    @ivar places: the requests that wait for a place.
     @ivar idlePolicies: the names of the policies that limit nobody on wrapped servers.
     """
 
@@ -165,6 +167,8 @@ class Admission:
         )
         self.gate = Gate(memory, self.clock, memoryOrder, turnOrder, answerOrder, decodingOrder)
         self.purgatory: IPurgatory = _PURGATORY.built(purgatory, context)
+        placeOrder = _ORDER.built(described, context)
+        self.places = PlaceQueue(memory, self.clock, self.purgatory, placeOrder)
         policies = _QUOTA.builtEach(quota, context)
         exporters = _EXPORT.builtEach(export, context)
         self.idlePolicies = [name for name, policy, _ in policies if ICountsRequests.providedBy(policy)]
@@ -393,6 +397,7 @@ class Admission:
         @return: fires when that is done; does not fail.
         """
         self._isStopping = True
+        self.places.dismiss()
         return gatherResults([self._closeAll(isWrapped=False), self._endWork()]).addCallback(lambda _: self._store())
 
     def _closeAll(self, isWrapped: bool) -> Deferred[Any]:
@@ -463,6 +468,7 @@ class Admission:
 
     def _served(self, factory: _F) -> _F:
         factory.whenServing, factory.whenResting = self._begun, self._over
+        factory.places = self.places
         self._factories.append(factory)
         return factory
 
@@ -494,6 +500,7 @@ class Admission:
         _serving.discard(self)
         self._lag.stop()
         self.gate.close()
+        self.places.close()
         self.hangUpWatch.close()
         if self._shutdown is not None:
             self.reactor.removeSystemEventTrigger(self._shutdown)
@@ -534,6 +541,7 @@ class Admission:
         return gatherResults([] if self._storing is None else [self._storing])
 
     def _configured(self, entity: QuotaEntity, limits: Mapping[str, float | None], now: float) -> None:
+        self.places.freed()
         if self._recorder.isRecording:
             self._recorder.limitsChanged(entity, limits, now, CHANGED_BY)
 

@@ -27,6 +27,7 @@ from .interfaces import (
     IRequestLifecycle,
     IRestorable,
     Outcome,
+    Places,
     QuotaEntity,
     QuotaStatus,
     Refusal,
@@ -289,7 +290,7 @@ class AdmissionControl:
         now: float,
         refusal: Refusal = _ERROR,
         refusedBy: list[str] | None = None,
-        isAtHead: bool = False,
+        mayWait: Callable[[Places], bool] | None = None,
     ) -> Decision:
         """
         Decide whether C{request} may go ahead.  Changes only counters.
@@ -299,22 +300,27 @@ class AdmissionControl:
             decision has the delay for L{charge}.
         @param refusedBy: for a driver that asks more than once about a request: the policies that have refused it, to
             which those are added that refuse it now; each is counted once.
-        @param isAtHead: whether this is asked again when the body has come, so that a place may be free by then.
-        @return: the first refusal of a policy that is no shadow; else an
-            admission.
+        @param mayWait: whether it may wait for a place, if it can wait at all.
+        @return: the first refusal of a policy that is no shadow; else, with C{places}, that it has to wait, which
+            counts as no refusal; else an admission.
         """
         if refusal is _NEVER:
             return ADMITTED
         strictest = ADMITTED
         delays: tuple[tuple[str, float], ...] = ()
+        waits: Decision | None = None
         for member in self._deciding if request.traits.isRequest else self._decidingAlways:
             try:
                 decision = member.decide(request, now)
-                if decision.admitted or (isAtHead and decision.awaitsPlace):
+                if decision.admitted:
                     continue
                 delaySeconds, reason = self._clamped(decision.delaySeconds), _inWords(decision.reason)
+                places = None if member.isShadow else decision.places
             except FAILURES:
                 self._failed(member, now)
+                continue
+            if places is not None and mayWait is not None and mayWait(places):
+                waits = waits or Decision(False, delaySeconds, reason, member.name, (), places, decision.isForAll)
                 continue
             if refusedBy is None:
                 member.refusals += 1
@@ -324,11 +330,13 @@ class AdmissionControl:
             if member.isShadow:
                 continue
             if refusal is _ERROR:
-                return Decision(False, delaySeconds, reason, member.name, (), decision.awaitsPlace, decision.isForAll)
+                return Decision(False, delaySeconds, reason, member.name, (), None, decision.isForAll)
             if delaySeconds > 0.0:
                 delays += ((member.name, delaySeconds),)
                 if delaySeconds > strictest.delaySeconds:
                     strictest = Decision(True, delaySeconds, reason, member.name)
+        if waits is not None:
+            return waits
         return evolve(strictest, delays=delays) if delays else ADMITTED
 
     def budgetBytes(self, request: Request, now: float) -> int | None:
@@ -448,7 +456,13 @@ class AdmissionControl:
 
     # The same of a request that keeps what was said
 
-    def admitRequest(self, request: ServerRequest, now: float, refusal: Refusal, isAtHead: bool = False) -> Decision:
+    def admitRequest(
+        self,
+        request: ServerRequest,
+        now: float,
+        refusal: Refusal,
+        mayWait: Callable[[Places], bool] | None = None,
+    ) -> Decision:
         """
         Decide whether C{request} may go ahead, before any work on it; see
         L{admit}.
@@ -464,7 +478,10 @@ class AdmissionControl:
         assert view is not None
         if self.wants.isKnown and view.identities:
             request.isKnown = self.isKnown(view, now)
-        decision = request.decision = self.admit(view, now, refusal, request.refusedBy, isAtHead)
+        decision = self.admit(view, now, refusal, request.refusedBy, mayWait)
+        if decision.places is not None:
+            return decision
+        request.decision = decision
         if not decision.admitted:
             policy = request.policy = decision.policy
             request.charge = tuple(decision.delaySeconds if name == policy else 0.0 for name in self.policyNames)

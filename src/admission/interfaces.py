@@ -615,6 +615,19 @@ NOTHING = Usage()
 """The usage to record when only the delay is of interest."""
 
 
+@frozen(eq=False)
+class Places:
+    """
+    How requests may wait for a place, where a policy bounds how many are in progress.
+
+    @ivar maxWaiting: how many of them.
+    @ivar waitSeconds: for how long each.
+    """
+
+    maxWaiting: int
+    waitSeconds: float
+
+
 @frozen
 class Decision:
     """
@@ -627,8 +640,8 @@ class Decision:
         leave C{policy} and C{delays} to L{admission.control.AdmissionControl}.
     @ivar delays: of a refusal that became a delay, the name of each policy that
         refused, and its C{delaySeconds}.
-    @ivar awaitsPlace: whether it is refused only because others are in progress: as soon as one is over it may be
-        admitted.
+    @ivar places: where it may wait, if it is refused only because others are in progress: as soon as one is over it may
+        be admitted.
     @ivar isForAll: whether everybody would be refused, and not this client for what it did.
     """
 
@@ -637,7 +650,7 @@ class Decision:
     reason: str = ""
     policy: str = ""
     delays: Sequence[tuple[str, float]] = ()
-    awaitsPlace: bool = False
+    places: Places | None = None
     isForAll: bool = False
 
     @property

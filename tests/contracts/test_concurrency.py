@@ -210,6 +210,9 @@ class FixedConcurrencyTests(SynchronousTestCase):
             ("concurrency:adaptive:limit=7", "limit=7 does not go with adaptive"),
             ("concurrency:adaptive:by=user", "by=user: say all or client"),
             ("concurrency:adaptive:target=0s", "target=0s"),
+            ("concurrency:limit=1:wait=1s", "wait=1s goes with queue only"),
+            ("concurrency:limit=1:queue=0", "queue=0"),
+            ("concurrency:limit=1:queue=7:shadow=yes", "queue=7 does not go with shadow"),
         ):
             self.assertIn(words, str(self.assertRaises(PolicyError, built, description)))
 

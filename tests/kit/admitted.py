@@ -18,10 +18,12 @@ from admission.connection.factory import AdmittedFactory, ConnectionLimits
 from admission.connection.pauses import Pause
 from admission.control import AdmissionControl
 from admission.gate.gate import Gate
+from admission.gate.placequeue import PlaceQueue
 from admission.interfaces import IMemoryPool
 from admission.request import ServerRequest
 from admission.testing.faketransport import FakeTLSTransport, FakeTransport
 from admission_plugins.orders import RandomRounds
+from tests.kit.listpurgatory import ListPurgatory
 from tests.kit.patchable import PatchablePool
 
 WHIM = Pause.OPENING
@@ -140,6 +142,8 @@ class Server:
             limits,
             control,
         )
+        purgatory = ListPurgatory(self.clock)
+        self.factory.places = PlaceQueue(self.pool, self.clock, purgatory, RandomRounds(Random(0)))
         self.connected: list[FakeTransport] = []
 
     def connect(self, isTLS: bool = False, host: str = "192.0.2.1", transport: Any = None) -> tuple[Any, Any]:

@@ -186,8 +186,8 @@ concurrency = PolicyFactory(
     IQuotaPolicyFactory,
     name="concurrency",
     format=(
-        "concurrency[:limit=NUMBER][:total=NUMBER][:shadow=yes|no] or "
-        "concurrency:adaptive[:target=100ms][:by=all|client][:max=1000][:shadow=yes|no]"
+        "concurrency[:limit=NUMBER][:total=NUMBER][:queue=NUMBER[:wait=2s]][:shadow=yes|no] or "
+        "concurrency:adaptive[:target=100ms][:by=all|client][:max=1000][:queue=NUMBER[:wait=2s]][:shadow=yes|no]"
     ),
     help="""
         How many requests may be in progress at a time: the limit
@@ -203,6 +203,11 @@ concurrency = PolicyFactory(
         shrinks when they do: the server finds out by itself how many requests at
         a time are too many.  It is one limit for all, or with by=client one for
         each user with each client id, and grows to max at most.
+
+        With queue, as many requests more wait for one to end, for as long as wait
+        says, instead of being refused at once: by turns among clients, and where
+        they wait for long the newest first, since the oldest are answered too late
+        for anybody.  Brokers and gateways have no such queue.
 
         With shadow=yes it only counts.
     """,

@@ -14,6 +14,7 @@ from twisted.python.failure import Failure
 
 from ..interfaces import Decision, Refusal
 from ..names import nameIn
+from ..policyfailure import FAILURES, raiseInterrupt
 from ..request import ServerRequest
 from .driver import FAILED
 from .protocol import FrameProtocol
@@ -100,7 +101,14 @@ class AdmittedProtocol(FrameProtocol):
 
     # The way of one request
 
+    _decision: Decision | None = None
+
     def frameReceived(self, request: Any) -> None:
+        decision, self._decision = self._decision, None
+        if decision is not None:
+            # It has waited for its place.
+            self._serve(request, decision)
+            return
         request.kind, request.principal, request.clientId = REQUEST, None, self.clientId
         request.identities = ()
         if self.identify(request) is not None:  # type: ignore[func-returns-value]
@@ -117,12 +125,54 @@ class AdmittedProtocol(FrameProtocol):
             return
         if self.factory.control.wants.usage:
             isTold = type(self).requestRefused is not AdmittedProtocol.requestRefused
-            decision = driver.admit(request, Refusal.ERROR if isTold else Refusal.DELAY)
-            if not decision.admitted:
-                self._awaitAnswer(request, self.requestRefused(request, decision))
-                return
-            driver.begin(request)
-        self._awaitAnswer(request, self.requestReceived(request))
+            refusal = Refusal.ERROR if isTold else Refusal.DELAY
+            decision = driver.admit(request, refusal, mayWait=True)
+            if decision.places is not None:
+                self._awaitPlace(request, decision, refusal)
+            else:
+                self._serve(request, decision)
+        else:
+            self._awaitAnswer(request, self.requestReceived(request))
+
+    def _serve(self, request: ServerRequest, decision: Decision) -> None:
+        if decision.admitted:
+            self.driver.begin(request)
+            self._awaitAnswer(request, self.requestReceived(request))
+        else:
+            self._awaitAnswer(request, self.requestRefused(request, decision))
+
+    def _awaitPlace(self, request: ServerRequest, decision: Decision, refusal: Refusal) -> None:
+        """
+        Let a request wait for a place, with its memory; others are read meanwhile where they may be.
+        """
+        placed, left = partial(self._placed, request), partial(self._leftQueue, request)
+        self.driver.awaitPlace(request, decision, refusal, placed, left)
+        if self.maxInFlight > 1:
+            self.setAside(request)
+            self.finish()
+        else:
+            self.endTurn()
+        if self.hasPeerGone or self.isLost:
+            request.cancel()
+
+    def _placed(self, request: ServerRequest, decision: Decision) -> None:
+        if not self._isUnderWay(request):
+            return
+        if self.request is request:
+            self._decision = decision
+            self.workAgain()
+            return
+        request.begin(self.factory.clock.seconds())
+        try:
+            self._serve(request, decision)
+        except FAILURES:
+            raiseInterrupt()
+            self._stepFailed(Failure(), request)  # type: ignore[no-untyped-call]
+
+    def _leftQueue(self, request: ServerRequest) -> None:
+        if self._isUnderWay(request) and not self.isLost:
+            self._end(request)
+            self.closeGracefully()
 
     def _awaitAnswer(self, request: ServerRequest, answer: Any) -> None:
         if isinstance(answer, Coroutine):
@@ -131,9 +181,12 @@ class AdmittedProtocol(FrameProtocol):
             if answer is not None:
                 self._answer(request, answer)
             return
-        if self.request is request and (not answer.called or answer.paused):
+        if self._isUnderWay(request) and (not answer.called or answer.paused):
             request.step = answer
-            if self.maxInFlight > 1:
+            if self.request is not request:
+                # It has waited for its place beside others.
+                self.driver.park(request)
+            elif self.maxInFlight > 1:
                 self.request = None
                 self.driver.park(request)
                 self.setAside(request)

@@ -5,7 +5,8 @@ What drives the requests of one connection through the rule that admits them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from math import inf
 from typing import Any, Protocol
 
@@ -14,7 +15,8 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from ..clock import wholeMicroseconds
 from ..control import AdmissionControl
 from ..gate.gate import Gate
-from ..interfaces import CONNECTION, CONNECTION_TRAITS, NOTHING, Decision, Refusal, Request, Usage
+from ..gate.placequeue import AwaitedPlace, PlaceQueue
+from ..interfaces import ADMITTED, CONNECTION, CONNECTION_TRAITS, NOTHING, Decision, Places, Refusal, Request, Usage
 from ..request import HUNG_UP, ServerRequest
 from .debts import Debts
 
@@ -32,6 +34,9 @@ class DrivenFactory(Protocol):
     debts: Debts
 
     @property
+    def places(self) -> PlaceQueue | None: ...
+
+    @property
     def observers(self) -> Sequence[Any]: ...
 
     def clientIdAt(self, host: str) -> str:
@@ -47,6 +52,9 @@ class DrivenConnection(Protocol):
 
     host: str
     hasPeerGone: bool
+
+    @property
+    def holder(self) -> str: ...
 
     @property
     def factory(self) -> DrivenFactory: ...
@@ -168,14 +176,26 @@ class RequestDriver:
             self._connection, sizeBytes, self._clock.seconds(), self.openRequests, self._pool.availableBytes
         )
 
-    def admit(self, request: ServerRequest, refusal: Refusal, isAtHead: bool = False) -> Decision:
+    def admit(
+        self, request: ServerRequest, refusal: Refusal, isAtHead: bool = False, mayWait: bool = False
+    ) -> Decision:
         """
         Ask the policies whether a request may go ahead.  Its kind, principal, client id and identities are known.
 
         @param refusal: how the protocol can refuse it.
-        @param isAtHead: whether its body has yet to come, and this is asked again then: it is not refused for want of a
-            place, which there may be by then.
+        @param isAtHead: whether its body has yet to come, and this is asked again then: if it would have to wait for a
+            place, there may be one by then.
+        @param mayWait: whether it can wait for a place; if it has to, the decision has C{places}, and L{awaitPlace} is
+            to be called.
         """
+        queue = self._factory.places
+        hasRoom = None
+        if queue is not None and (isAtHead or mayWait):
+            hasRoom = partial(queue.hasRoom, holder=self._connection.holder, sizeBytes=request.sizeBytes)
+        decision = self._ask(request, refusal, hasRoom)
+        return ADMITTED if isAtHead and decision.places is not None else decision
+
+    def _ask(self, request: ServerRequest, refusal: Refusal, hasRoom: Callable[[Places], bool] | None) -> Decision:
         assert request.kind is not None
         request.view = Request(
             request.kind,
@@ -187,10 +207,48 @@ class RequestDriver:
             request.traits,
         )
         now = wholeMicroseconds(self._clock.seconds())
-        decision = self._control.admitRequest(request, now, refusal, isAtHead)
+        decision = self._control.admitRequest(request, now, refusal, hasRoom)
+        if decision.places is not None:
+            # Neither admitted nor refused: nothing is charged if it goes no further.
+            request.view = None
         # A refusal, even one that became a delay, is no debt: it does not end when limits change.
         self._lastAdmitted = request.view if decision.admitted and not decision.delays else None
         return decision
+
+    def awaitPlace(
+        self,
+        request: ServerRequest,
+        decision: Decision,
+        refusal: Refusal,
+        decided: Callable[[Decision], None],
+        gone: Callable[[], None],
+    ) -> None:
+        """
+        Let a request wait for a place, as L{admit} has said.
+
+        @param decided: called when it is admitted or refused.
+        @param gone: called if the request is cancelled before.
+        """
+        queue, places, latest = self._factory.places, decision.places, decision
+        assert queue is not None and places is not None
+
+        def waits() -> bool:
+            nonlocal latest
+            latest = self._ask(request, refusal, lambda _: True)
+            return latest.places is not None
+
+        def over(decision: Decision) -> None:
+            request.step = None
+            decided(decision)
+
+        def expired() -> None:
+            over(self._ask(request, refusal, None))
+
+        request.postpone()
+        heldBytes = 0 if request.lease is None else request.lease.sizeBytes
+        holder = self._connection.holder
+        awaited = request.step = AwaitedPlace(places, holder, heldBytes, waits, lambda: over(latest), expired, gone)
+        queue.add(awaited, places)
 
     def begin(self, request: ServerRequest) -> None:
         """
@@ -236,6 +294,8 @@ class RequestDriver:
         """
         now = self._clock.seconds()
         self._control.parkRequest(request, now)
+        if self._factory.places is not None:
+            self._factory.places.freed()
         return now
 
     def answered(self, request: ServerRequest, now: float, delaySeconds: float = 0.0) -> None:
@@ -264,6 +324,8 @@ class RequestDriver:
         if request.answered is None and request.rejectReason is None and request.expireReason is None:
             request.expire(self.whyExpired)
         self._control.endRequest(request, now)
+        if self._factory.places is not None:
+            self._factory.places.freed()
         for observer in self._factory.observers:
             observer.requestOver(request)
         return delaySeconds

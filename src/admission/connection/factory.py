@@ -21,6 +21,7 @@ from twisted.python.failure import Failure
 
 from ..control import SWEEP_SECONDS, AdmissionControl
 from ..gate.gate import Gate
+from ..gate.placequeue import PlaceQueue
 from ..interfaces import CONNECTIONS
 from ..metrics.registry import SensorRegistry
 from ..names import IdentityNumbers
@@ -267,6 +268,7 @@ class AdmittedFactory(protocol.ServerFactory):
     @ivar fullSeconds: when one was last refused because there were too many in all, by the clock.
     @ivar debts: the clients that were told to wait.
     @ivar identityNumbers: what is kept of identities that requests carry.
+    @ivar places: where requests wait for a place, if they may.
     @ivar whenServing: called with the factory when its first port listens.
     @ivar whenResting: called with it when its last port is closed and its last connection gone.
     @ivar requestCount: how many requests have been read so far.
@@ -298,6 +300,7 @@ class AdmittedFactory(protocol.ServerFactory):
         self.limits = ConnectionLimits() if limits is None else limits
         self.control = AdmissionControl() if control is None else control
         self.identityNumbers = IdentityNumbers()
+        self.places: PlaceQueue | None = None
         self.connections: dict[Any, None] = {}
         self.goneConnections = 0
         self.observers: Sequence[Observer] = ()

@@ -50,12 +50,13 @@ def admitWork(
     request: ServerRequest,
     refusal: Refusal = Refusal.ERROR,
     isAtHead: bool = False,
+    mayWait: bool = False,
 ) -> Decision:
     """
     Have the policies admit a request that is no connection's only one: nothing is held back for its client, so a debt
     of that is a refusal, too, unless refusals are delays.
 
-    @param isAtHead: see L{RequestDriver.admit}.
+    @param isAtHead: see L{RequestDriver.admit}, as for C{mayWait}.
     """
     if factory.isStopping:
         decision = Decision(False, reason="the server stops", isForAll=True)
@@ -65,7 +66,7 @@ def admitWork(
             now = factory.clock.seconds()
             waitSeconds = factory.debts.heldSeconds(request.principal or "", request.clientId or "", now)
         if waitSeconds <= 0:
-            return driver.admit(request, refusal, isAtHead)
+            return driver.admit(request, refusal, isAtHead, mayWait)
         words = f"the client was told to wait, and that is over in {waitSeconds:.3g} s"
         decision = Decision(False, waitSeconds, words)
     request.reject(decision.reason)
@@ -106,6 +107,7 @@ class UnitOfWork:
         self.principal: str | None = nameIn("principal", principal)
         self.clientId = nameIn("clientId", clientId)
         self.host = nameIn("peer", peer)
+        self.holder = self.principal or self.host
         self._sentBytes = 0
         self.delaySeconds = 0.0
         self._kind = nameIn("kind", kind)

@@ -281,6 +281,8 @@ class SyntheticServer:
 
     recorder: EventRecorder
 
+    places = None
+
     def __init__(
         self,
         population: Population,

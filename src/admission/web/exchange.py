@@ -65,6 +65,7 @@ class Exchange:
     _isAnnounced = False
     _isWaiting = False
     _isPaused = False
+    _isQueued = False
     _isBegun = False
     _isOver = False
     _receivedBytes = 0
@@ -105,8 +106,12 @@ class Exchange:
         if sizeBytes is not None and sizeBytes > self._atMostBytes:
             words = f"a body of {sizeBytes} bytes was announced, and the largest allowed is {self._atMostBytes}"
             self._refuse(TOO_LARGE, Decision(False, reason=words))
-        elif self._isAdmitted(isAtHead=True):
+            return
+        decision = admitWork(self.factory, self._driver, self.request, self._served.refusalOf(self._web), isAtHead=True)
+        if decision.admitted:
             self._wantMemory(self._atMostBytes if sizeBytes is None else sizeBytes)
+        else:
+            self._refuse(UNAVAILABLE if decision.isForAll else TOO_MANY, decision)
 
     def takes(self, data: bytes) -> bool:
         """
@@ -273,15 +278,6 @@ class Exchange:
         if self.principal:
             self.holder = self.principal
 
-    def _isAdmitted(self, isAtHead: bool = False) -> bool:
-        request, refusal = self.request, self._served.refusalOf(self._web)
-        decision = admitWork(self.factory, self._driver, request, refusal, isAtHead)
-        if decision.admitted:
-            return True
-        status = UNAVAILABLE if decision.isForAll else TOO_MANY
-        self._refuse(status, decision)
-        return False
-
     def _wantMemory(self, mostBytes: int) -> None:
         served, gate = self._served, self.factory.gate
         largestBytes = gate.pool.largestBytes
@@ -311,7 +307,7 @@ class Exchange:
         """
         Go on as far as it can.
         """
-        if self._isOver or self._isBegun or self._isWaiting or self._arguments is None:
+        if self._isOver or self._isBegun or self._isQueued or self._isWaiting or self._arguments is None:
             return
         if self._refused is not None:
             self._answerRefusal()
@@ -336,8 +332,26 @@ class Exchange:
         if refusal is Refusal.DELAY and self._driver.holdBack(request):
             self._lease, request.lease = request.lease, None
             return
-        if not self._isAdmitted():
+        decision = admitWork(self.factory, self._driver, request, refusal, mayWait=True)
+        if decision.places is not None:
+            self._isQueued = True
+            self._driver.awaitPlace(request, decision, refusal, self._placed, lambda: None)
+        else:
+            self._decided(decision)
+
+    def _placed(self, decision: Decision) -> None:
+        self._isQueued = False
+        if not self._isOver:
+            self._decided(decision)
+
+    def _decided(self, decision: Decision) -> None:
+        if not decision.admitted:
+            self._refuse(UNAVAILABLE if decision.isForAll else TOO_MANY, decision)
             return
+        assert self._arguments is not None
+        request = self.request
+        if request.begun is None:
+            request.begin(self.factory.clock.seconds())
         self._driver.begin(request)
         self._isBegun = True
         self.factory.workBegun(self)
@@ -455,6 +469,7 @@ class Exchange:
             self._unread.close()
         self._dropBody()
         now = self.factory.clock.seconds()
+        self.request.cancel()
         self._driver.letGo()
         self._driver.lost()
         if self._refused is not None and self._isAnswered and not self.isLost:

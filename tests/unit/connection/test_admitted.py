@@ -13,13 +13,14 @@ from admission.connection.admitted import AdmittedProtocol
 from admission.connection.framings import Netstring
 from admission.connection.pauses import Pause
 from admission.control import AdmissionControl
-from admission.interfaces import CONNECTION, NOTHING, Decision, QuotaEntity, Traits, Usage
+from admission.interfaces import CONNECTION, NOTHING, Decision, Places, QuotaEntity, Traits, Usage
 from admission.request import ServerRequest
 from admission.testing.scriptedquota import ScriptedQuota
 from admission.testing.servercontract import LIMIT, WatchedPolicy
 from tests.kit.admitted import serve
 
 NO = Decision(False, 2.0, "not now")
+WAIT = Decision(False, 0.1, "too many at once", places=Places(2, 3.0))
 WAITING = Traits(waitsForOthers=True)
 
 
@@ -293,8 +294,61 @@ class MultiplexedTests(AdmittedTestCase):
         self.assertEqual((self.server.used(), self.server.factory.connections), ({}, {}))
 
 
+class PlaceTests(AdmittedTestCase):
+    """Requests that wait for a place."""
+
+    def test_waits(self) -> None:
+        """A request waits, with its memory, until one that is in progress ends, or for as long as it may."""
+        for protocol in (Refusing, Telling):
+            waiting: list[Deferred[bytes]] = []
+            self.begin(protocol, lambda request, waiting=waiting: waiting.append(Deferred()) or waiting[-1])
+            _, otherTransport = self.server.connect()
+            otherTransport.peerSends(b"1:a,")
+            self.server.settle()
+            self.policy.decision = WAIT
+            self.assertEqual((self.send(b"b"), len(waiting), self.connection.requestBytes), (b"", 1, 1))
+            self.policy.decision = Decision()
+            waiting[0].callback(b"x")
+            self.server.settle()
+            self.assertEqual((len(waiting), self.connection.requestBytes), (2, 0))
+            waiting[1].callback(b"y")
+            self.server.settle()
+            self.assertEqual(bytes(self.transport.received), b"1:y,")
+            self.policy.decision = WAIT
+            self.assertEqual(self.send(b"c"), b"")
+            self.server.clock.advance(3.0)
+            self.server.settle()
+            if protocol is Refusing:
+                self.assertIn(b"too many at once", self.transport.received)
+            else:
+                # It is served, and the next one later.
+                self.assertEqual(len(waiting), 3)
+                waiting[2].callback(b"z")
+                self.server.settle()
+            self.assertEqual(self.server.factory.places.waiting, 0)
+
+    def test_othersAreRead(self) -> None:
+        """Of a connection with many at once others go on meanwhile."""
+        self.begin(Multiplexed, lambda request: bytes(request.frame))
+        self.policy.decision = WAIT
+        self.assertEqual(self.send(b"a"), b"")
+        self.policy.decision = Decision()
+        self.assertEqual(self.send(b"b"), b"1:b,1:a,")
+
+    def test_hangsUp(self) -> None:
+        """A client that hangs up leaves the queue at once."""
+        for protocol in (Telling, Multiplexed):
+            self.begin(protocol)
+            self.policy.decision = WAIT
+            self.send(b"a")
+            self.assertEqual(self.server.factory.places.waiting, 1)
+            self.transport.peerCloses()
+            self.server.settle()
+            self.assertEqual((self.server.factory.places.waiting, self.server.used()), (0, {}))
+
+
 KINDS = ("send", "wait", "fail", "hand")
-ACTIONS = (*KINDS, "fire", "break", "hang up", "abort", "refuse", "delay", "limits", "time")
+ACTIONS = (*KINDS, "fire", "break", "hang up", "abort", "refuse", "queue", "delay", "limits", "time")
 
 
 class AnyOrderTests(SynchronousTestCase):
@@ -357,6 +411,8 @@ class AnyOrderTests(SynchronousTestCase):
                     transport.abortConnection()
             elif action == "refuse":
                 policy.decision = NO if policy.decision.admitted else Decision()
+            elif action == "queue":
+                policy.decision = WAIT if policy.decision.admitted else Decision()
             elif action == "delay":
                 policy.delaySeconds = 0.0 if policy.delaySeconds else 1.5
             elif action == "limits":

@@ -88,6 +88,7 @@ class Server:
         self.over: list[ServerRequest] = []
         self.observers = (SimpleNamespace(requestOver=self.over.append),)
         self.clientIdAt = str
+        self.places = None
 
 
 class Connection:
@@ -100,6 +101,7 @@ class Connection:
 
     makeRequest = ServerRequest
     host, principal, clientId = "192.0.2.7", "alice", "app"
+    holder = principal
     hasPeerGone = isLost = isClosing = False
     whyClosed: str | None = None
 

@@ -291,6 +291,41 @@ class RefusalTests(SynchronousTestCase):
             gc.collect()
             self.assertEqual(server.connect().ask("GET /").status, 200)
 
+    def test_queue(self) -> None:
+        """With a queue requests wait for a place, whoever hangs up leaves it, and what waits too long is refused."""
+        server = WebServer(self, quota="concurrency:total=1:queue=2:wait=2s", namesPolicies=True)
+        first, second, third, fourth = (server.connect(f"192.0.2.{number}") for number in range(1, 5))
+        first.send("GET /later")
+        second.send("PUT /", body=b"body")
+        third.send("GET /")
+        self.assertEqual((second.unread, third.unread), (b"", b""))
+        answer = fourth.ask("GET /")
+        self.assertEqual(answer.status, 503)
+        self.assertIn("1 requests of all clients are in progress", json.loads(answer.body)["detail"])
+        third.transport.abortConnection()
+        server.settle()
+        server.pages.requests.pop().finish()
+        server.settle()
+        self.assertEqual(second.answer().body, b"PUT 4 body []")
+        fourth.send("GET /later")
+        second.send("GET /")
+        server.pass_(2.1)
+        self.assertEqual(second.answer().status, 503)
+
+    def test_queueAtHead(self) -> None:
+        """A body is read although there is no place yet, if there is room to wait; else it is refused before."""
+        server = WebServer(self, quota="concurrency:total=1:queue=1")
+        first, second, third = (server.connect(f"192.0.2.{number}") for number in range(1, 4))
+        first.send("GET /later")
+        second.send("PUT /", "Content-Length: 4")
+        third.send("GET /")
+        self.assertEqual(server.connect("192.0.2.9").ask("PUT /", "Content-Length: 99").status, 503)
+        second.raw(b"body")
+        self.assertEqual(second.answer().status, 503)
+        server.pages.requests.pop().finish()
+        server.settle()
+        self.assertEqual(third.answer().status, 200)
+
     def test_byBytes(self) -> None:
         """Bytes are charged to the client of the request, whatever connection it came by, and refuse the next one."""
         server = WebServer(

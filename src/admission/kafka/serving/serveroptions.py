@@ -290,6 +290,11 @@ def buildControl(
     policies: list[tuple[str, IQuotaPolicy]] = []
     for description in quotaDescriptions(settings, descriptions):
         policy: IQuotaPolicy = buildChosen("quota", IQuotaPolicyFactory, description, context)
+        if getattr(policy, "places", None) is not None:
+            raise UsageError(
+                f"--quota {description}: queue is for sites and requests in frames; Kafka's clients ask again by "
+                "themselves, leave it out"
+            )
         policies.append((_nameFor(description, policies), policy))
     control = AdmissionControl(policies, settings.quotaThrottleMaxSeconds, isObserved, KAFKA_LIMITS)
     for name, entity, limitName, value in _propertyLimits(settings):
