@@ -214,6 +214,28 @@ concurrency = PolicyFactory(
     implementation="admission_plugins.concurrency.buildConcurrency",
 )
 
+requests = PolicyFactory(
+    IQuotaPolicyFactory,
+    name="requests",
+    format="requests[:rate=RATE][:burst=NUMBER][:meters=10000][:shadow=yes|no]",
+    help="""
+        How many requests a second each client may send, whatever they are and
+        take: the limit request_rate of users, client ids, client ids of a user,
+        and addresses.  Where a client and its address have one, both hold.
+        Requests beyond it are refused; where they cannot be, their client is
+        throttled.
+
+        rate is the limit of client ids that have no other (5, or 30/1m).  burst
+        is how many of them may come at once: as many as in a second, unless
+        given, and at least one; other limits have as many seconds' worth.
+
+        meters is how many clients, and how many addresses, are told apart,
+        besides those with limits of their own; clients beyond share.  With
+        shadow=yes it only counts.
+    """,
+    implementation="admission_plugins.requestrate.buildRequestRate",
+)
+
 producerIds = PolicyFactory(
     IQuotaPolicyFactory,
     name="producer-ids",
