@@ -5,7 +5,7 @@ How many requests a second, whatever they are and take.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 
 from zope.interface import implementer
 
@@ -27,7 +27,7 @@ from admission.quotas.metering import MAX_METERS, Bucket, Buckets, Meters, byAdd
 from admission.quotas.policy import MeteredPolicy
 from admission.units import parseRate
 
-from .clientquotas import parseCount, parseMeters, parseYes
+from .clientquotas import isRequestOf, parseCount, parseKinds, parseMeters, parseYes
 
 REQUEST_RATE = "request_rate"
 
@@ -47,11 +47,19 @@ class RequestRate(MeteredPolicy):
 
     countsParked = True
 
-    def __init__(self, burstSeconds: float = 1.0, maxMeters: int = MAX_METERS, isShadow: bool = False) -> None:
+    def __init__(
+        self,
+        burstSeconds: float = 1.0,
+        maxMeters: int = MAX_METERS,
+        isShadow: bool = False,
+        kinds: Collection[str] = (),
+    ) -> None:
         """
         @param burstSeconds: how many seconds' worth of requests may come at once, or one request if that is more.
         @param maxMeters: how many clients have meters of their own, and how many addresses.
+        @param kinds: of which kinds requests count; see L{isRequestOf}.
         """
+        self._kinds = kinds
         limits = LimitTable((REQUEST_RATE,), (*CLIENT_KINDS, *ADDRESS_KINDS))
         algorithm = Buckets(burstSeconds)
         self._ofClients: Meters[Bucket] = Meters(limits, REQUEST_RATE, algorithm.build, maxMeters)
@@ -60,14 +68,14 @@ class RequestRate(MeteredPolicy):
 
     def decide(self, request: Request, now: float) -> Decision:
         decision = ADMITTED
-        for bucket in self._bucketsOf(request, now):
+        for bucket in self._bucketsOf(request, now) if isRequestOf(self._kinds, request) else ():
             delaySeconds = _delaySeconds(bucket, now)
             if delaySeconds > decision.delaySeconds:
                 decision = Decision(False, delaySeconds, f"more than {bucket.rate:g} requests a second")
         return decision
 
     def begun(self, request: Request, now: float) -> None:
-        if not request.traits.isRequest:
+        if not isRequestOf(self._kinds, request):
             return
         if self.isShadow and any(_delaySeconds(bucket, now) for bucket in self._bucketsOf(request, now)):
             # It would have been refused, and would not have begun.
@@ -91,7 +99,7 @@ class RequestRate(MeteredPolicy):
         ]
 
     def replayKey(self, request: Request) -> Hashable:
-        if not request.traits.isRequest:
+        if not isRequestOf(self._kinds, request):
             return None
         isOfAddress = {entity.ip is not None for entity in self.limits}
         if len(isOfAddress) > 1:
@@ -129,9 +137,10 @@ def buildRequestRate(
     burst: str | None = None,
     meters: str | None = None,
     shadow: str = "no",
+    kinds: str | None = None,
 ) -> RequestRate:
     """
-    C{requests[:rate=RATE][:burst=NUMBER][:meters=NUMBER][:shadow=yes]}.
+    C{requests[:rate=RATE][:burst=NUMBER][:meters=NUMBER][:shadow=yes][:kinds=KIND+KIND...]}.
     """
     perSecond = None if rate is None else parseRate(rate)
     burstSeconds = 1.0
@@ -139,7 +148,7 @@ def buildRequestRate(
         if not perSecond:
             raise ValueError(f"burst={burst} is how many requests may come at once at the given rate: give rate, too")
         burstSeconds = parseCount("burst", burst) / perSecond
-    policy = RequestRate(burstSeconds, parseMeters(meters), parseYes("shadow", shadow))
+    policy = RequestRate(burstSeconds, parseMeters(meters), parseYes("shadow", shadow), parseKinds(kinds))
     if perSecond is not None:
         policy.configure(QuotaEntity(clientId=DEFAULT), {REQUEST_RATE: perSecond}, context.clock.seconds())
     return policy

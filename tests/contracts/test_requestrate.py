@@ -156,6 +156,13 @@ class RequestRateTests(SynchronousTestCase):
         control.begin(request(), 0.0)
         self.assertTrue(control.admit(opened, 0.0).admitted)
 
+    def test_kinds(self) -> None:
+        """With kinds, requests of others are never refused and take no token."""
+        policy = built("requests:rate=1:burst=2:kinds=POST+PUT")
+        post = request()._replace(kind="POST")
+        self.assertEqual([self.admitted(policy, 9, 0.0, of) for of in (request(), post, request())], [9, 2, 9])
+        self.assertEqual([policy.replayKey(of) is None for of in (request(), post)], [True, False])
+
     def test_addresses(self) -> None:
         """Where a client and its address have a limit, both hold, and both are explained; defaults may be of both."""
         policy = built("requests:rate=2")
@@ -244,5 +251,6 @@ class RequestRateTests(SynchronousTestCase):
             ("requests:rate=5:burst=1s", "burst=1s: write a whole number"),
             ("requests:meters=0", "whole number"),
             ("requests:shadow=maybe", "yes or no"),
+            ("requests:kinds=+", "kinds=+: write kinds of requests"),
         ):
             self.assertIn(words, str(self.assertRaises(PolicyError, built, description)))

@@ -144,9 +144,23 @@ class FramedTests(SynchronousTestCase):
         """So it is for all policies, clients that do not wait for answers, and limits that change."""
         assertAsRecorded(self, self.serve(policies, clients, seed, changes))
 
+    def test_kinds(self) -> None:
+        """Requests of kinds that do not count are replayed as such."""
+        judged = self.serve(["request-time:percent=0.001:kinds=put"], 3, 1, [], server=Counted)
+        self.assertGreater(judged[0].throttled, 3)
+        self.assertLess(judged[0].throttled, judged[0].compared)
+        assertAsRecorded(self, judged)
+
     @settings(max_examples=15, deadline=None)
     @given(
-        st.sampled_from(["requests:rate=1:burst=5", "requests:rate=3", "requests:rate=2:shadow=yes"]),
+        st.sampled_from(
+            [
+                "requests:rate=1:burst=5",
+                "requests:rate=3",
+                "requests:rate=2:shadow=yes",
+                "requests:rate=1:kinds=get",
+            ]
+        ),
         st.sampled_from([Counted, Refusing]),
         st.integers(1, 4),
         st.integers(0, 1000),
