@@ -6,7 +6,7 @@ connections (KIP-612).
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from typing import Any
 
 from zope.interface import implementer
@@ -96,7 +96,7 @@ class ClientBytes(MeteredPolicy):
 class RequestTime(MeteredPolicy):
     """
     Percent of one thread's time, by user and client id, for requests of every
-    kind.  A client is throttled for no longer than one window at a time, as in
+    kind or of some.  A client is throttled for no longer than one window at a time, as in
     Kafka: a client over its share is slowed down, not shut out.
     """
 
@@ -106,28 +106,31 @@ class RequestTime(MeteredPolicy):
         windowSeconds: float,
         maxMeters: int = MAX_METERS,
         isShadow: bool = False,
+        kinds: Collection[str] = (),
     ) -> None:
         """
         @param samples: how many windows the share is averaged over.
         @param windowSeconds: the length of one.
         @param maxMeters: how many clients have meters of their own.
+        @param kinds: see L{isRequestOf}.
         """
+        self._kinds = kinds
         limits = LimitTable((REQUEST_PERCENTAGE,))
         algorithm = Windows(samples, windowSeconds, maxDelaySeconds=windowSeconds)
         self._used = Meters(limits, REQUEST_PERCENTAGE, algorithm.build, maxMeters)
         super().__init__(limits, (self._used,), algorithm.horizonSeconds, isShadow)
 
     def record(self, request: Request, usage: Usage, now: float) -> float:
-        if not request.traits.isRequest:
+        if not isRequestOf(self._kinds, request):
             return 0.0
         return self._used.spend(request, usage.serviceSeconds * 100, now)
 
     def budgetBytes(self, request: Request, now: float) -> int | None:
         # The time that a byte costs is unknown.
-        return 0 if request.traits.isRequest and self._used.delaySeconds(request, now) else None
+        return 0 if isRequestOf(self._kinds, request) and self._used.delaySeconds(request, now) else None
 
     def replayKey(self, request: Request) -> Hashable:
-        return self._used.keyOf(request) if request.traits.isRequest else None
+        return self._used.keyOf(request) if isRequestOf(self._kinds, request) else None
 
     def addSensors(self, registry: ISensorRegistry, name: str) -> None:
         """
@@ -171,6 +174,28 @@ class ConnectionRate(MeteredPolicy):
         L{Meters.addSensors}.
         """
         self._opened.addSensors(registry, f"{name}.Connection", Buckets.reads("connection-creation-rate"), ("ip",))
+
+
+def isRequestOf(kinds: Collection[str], request: Request) -> bool:
+    """
+    Whether C{request} is a request, and no connection or bytes, and of one of C{kinds}; of any if there are none.
+    """
+    return request.traits.isRequest and (not kinds or request.kind in kinds)
+
+
+def parseKinds(text: str | None) -> Collection[str]:
+    """
+    Read kinds of requests with plus signs between them.
+
+    @param text: L{None} for all kinds, which are none here.
+    @raise ValueError: if one is empty.
+    """
+    if text is None:
+        return ()
+    kinds = frozenset(kind.strip() for kind in text.split("+"))
+    if "" in kinds:
+        raise ValueError(f"kinds={text}: write kinds of requests with + between them, as in kinds=put+get")
+    return kinds
 
 
 def parseYes(name: str, text: str) -> bool:
@@ -271,16 +296,21 @@ def _algorithm(
 
 
 def buildRequestTime(
-    context: PolicyContext, percent: str | None = None, meters: str | None = None, shadow: str = "no"
+    context: PolicyContext,
+    percent: str | None = None,
+    meters: str | None = None,
+    shadow: str = "no",
+    kinds: str | None = None,
 ) -> RequestTime:
     """
-    C{request-time[:percent=NUMBER][:meters=NUMBER][:shadow=yes]}.
+    C{request-time[:percent=NUMBER][:meters=NUMBER][:shadow=yes][:kinds=KIND+KIND...]}.
     """
     policy = RequestTime(
         context.quotaWindows,
         context.quotaWindowSeconds,
         parseMeters(meters),
         parseYes("shadow", shadow),
+        parseKinds(kinds),
     )
     if percent is not None:
         try:

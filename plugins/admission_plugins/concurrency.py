@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter, OrderedDict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from math import inf
 from sys import getsizeof
 
@@ -30,7 +30,7 @@ from admission.interfaces import (
 from admission.quotas.limits import EntityKey, LimitTable
 from admission.quotas.policy import LifecyclePolicy
 
-from .clientquotas import parseCount, parseDuration, parseYes
+from .clientquotas import isRequestOf, parseCount, parseDuration, parseKinds, parseYes
 
 CONCURRENT_REQUESTS = "concurrent_requests"
 
@@ -74,18 +74,26 @@ class ConcurrencyPolicy(LifecyclePolicy):
 
     horizonSeconds: float | None = None
 
-    def __init__(self, isShadow: bool = False, places: Places | None = None) -> None:
+    def __init__(self, isShadow: bool = False, places: Places | None = None, kinds: Collection[str] = ()) -> None:
         """
         @param places: how requests may wait for others to end, if they may.
+        @param kinds: of which kinds requests count; see L{isRequestOf}.
         """
         self.isShadow = isShadow
         self.places = places
+        self._kinds = kinds
         # By key, from their beginning to their end.
         self._running: Counter[EntityKey] = Counter()
 
     @property
     def sizeBytes(self) -> int:
         return len(self._running) * _CLIENT_BYTES
+
+    def counts(self, request: Request) -> bool:
+        """
+        Whether a request counts while it is in progress.
+        """
+        return isRequestOf(self._kinds, request) and not request.traits.waitsForOthers
 
     @abstractmethod
     def keysOf(self, request: Request) -> Sequence[EntityKey]:
@@ -101,7 +109,7 @@ class ConcurrencyPolicy(LifecyclePolicy):
         """
 
     def decide(self, request: Request, now: float) -> Decision:
-        if not request.traits.waitsForOthers:
+        if self.counts(request):
             for key, limit, entity in self.limitsOf(request, now):
                 running = self._running[key]
                 if running >= limit:
@@ -112,12 +120,12 @@ class ConcurrencyPolicy(LifecyclePolicy):
         return ADMITTED
 
     def begun(self, request: Request, now: float) -> None:
-        if not request.traits.waitsForOthers:
+        if self.counts(request):
             for key in self.keysOf(request):
                 self._running[key] += 1
 
     def ended(self, request: Request, outcome: Outcome, now: float) -> None:
-        if not request.traits.waitsForOthers:
+        if self.counts(request):
             for key in self.keysOf(request):
                 self._running[key] -= 1
                 if not self._running[key]:
@@ -138,8 +146,7 @@ class ConcurrencyPolicy(LifecyclePolicy):
     def replayKey(self, request: Request) -> Hashable:
         # Which limits hold does not depend on the time, only what they are.
         keys = [key for key, _, _ in self.limitsOf(request, 0.0)]
-        isCounted = request.traits.isRequest and not request.traits.waitsForOthers
-        return keys[0] if keys and isCounted else None
+        return keys[0] if keys and self.counts(request) else None
 
     def addSensors(self, registry: ISensorRegistry, name: str) -> None:
         """
@@ -153,12 +160,18 @@ class FixedConcurrency(ConcurrencyPolicy):
     A fixed number of requests for each client, and one for all together.
     """
 
-    def __init__(self, total: int | None = None, isShadow: bool = False, places: Places | None = None) -> None:
+    def __init__(
+        self,
+        total: int | None = None,
+        isShadow: bool = False,
+        places: Places | None = None,
+        kinds: Collection[str] = (),
+    ) -> None:
         """
         @param total: how many requests of all clients may be in progress; L{None} for any number.
         @param places: how others may wait, if they may.
         """
-        super().__init__(isShadow, places)
+        super().__init__(isShadow, places, kinds)
         self._total = total
         self._limits = LimitTable((CONCURRENT_REQUESTS,))
         self.limitNames = self._limits.limitNames
@@ -229,6 +242,7 @@ class AdaptiveConcurrency(ConcurrencyPolicy):
         isByClient: bool = False,
         isShadow: bool = False,
         places: Places | None = None,
+        kinds: Collection[str] = (),
     ) -> None:
         """
         @param targetSeconds: how long a request may take, from its beginning to its answer.
@@ -236,7 +250,7 @@ class AdaptiveConcurrency(ConcurrencyPolicy):
         @param isByClient: whether each user with each client id has a limit of its own.
         @param places: how others may wait, if they may.
         """
-        super().__init__(isShadow, places)
+        super().__init__(isShadow, places, kinds)
         self._targetSeconds = targetSeconds
         self._maxRequests = maxRequests
         self._isByClient = isByClient
@@ -260,7 +274,7 @@ class AdaptiveConcurrency(ConcurrencyPolicy):
         yield key, limit, QuotaEntity(user=DEFAULT, clientId=DEFAULT) if self._isByClient else QuotaEntity()
 
     def ended(self, request: Request, outcome: Outcome, now: float) -> None:
-        if request.traits.waitsForOthers:
+        if not self.counts(request):
             return
         self.sweep(now)
         key = self.keysOf(request)[-1]
@@ -304,14 +318,16 @@ def buildConcurrency(
     queue: str | None = None,
     wait: str | None = None,
     shadow: str = "no",
+    kinds: str | None = None,
 ) -> ConcurrencyPolicy:
     """
-    C{concurrency[:limit=NUMBER][:total=NUMBER][:queue=NUMBER[:wait=TIME]][:shadow=yes]} or
-    C{concurrency:adaptive[:target=TIME][:by=all|client][:max=NUMBER][:queue=NUMBER[:wait=TIME]][:shadow=yes]}.
+    C{concurrency[:limit=NUMBER][:total=NUMBER][:queue=NUMBER[:wait=TIME]][:shadow=yes][:kinds=KIND+KIND...]} or
+    C{concurrency:adaptive[:target=TIME][:by=all|client][:max=NUMBER][:queue=NUMBER[:wait=TIME]][:shadow=yes]
+    [:kinds=KIND+KIND...]}.
     """
     given = {"limit": limit, "total": total, "target": target, "by": by, "max": max}
     isShadow = parseYes("shadow", shadow)
-    places = _places(queue, wait, isShadow)
+    places, counted = _places(queue, wait, isShadow), parseKinds(kinds)
     if mode == "adaptive":
         _refuse(given, ("limit", "total"), "does not go with adaptive, whose limit is max at most")
         if by not in (None, "all", "client"):
@@ -322,11 +338,12 @@ def buildConcurrency(
             by == "client",
             isShadow,
             places,
+            counted,
         )
     if mode != "fixed":
         raise ValueError(f"{mode}: say adaptive, or give a limit, as in limit=100")
     _refuse(given, ("target", "by", "max"), "goes with adaptive only")
-    policy = FixedConcurrency(None if total is None else parseCount("total", total), isShadow, places)
+    policy = FixedConcurrency(None if total is None else parseCount("total", total), isShadow, places, counted)
     if limit is not None:
         amount = float(parseCount("limit", limit))
         policy.configure(QuotaEntity(clientId=DEFAULT), {CONCURRENT_REQUESTS: amount}, context.clock.seconds())

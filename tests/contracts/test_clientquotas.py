@@ -313,6 +313,18 @@ class RequestTimeTests(SynchronousTestCase):
         [status] = self.policy.explain(request(), now)
         self.assertEqual((status.used, self.policy.budgetBytes(connection(), now)), (80.0, None))
 
+    def test_someKinds(self) -> None:
+        """With kinds, the time of others does not count, and nobody waits for them; it is explained all the same."""
+        policy = RequestTime(11, 1.0, kinds=("report",))
+        policy.configure(DEFAULT_CLIENT, {PERCENTAGE: 50.0}, 0.0)
+        self.assertEqual(policy.record(request("Produce"), worked(100.0), 0.0), 0.0)
+        self.assertGreater(policy.record(request("report"), worked(100.0), 0.0), 0.0)
+        for kind, delaySeconds, budgetBytes in (("Produce", 0.0, None), ("report", 1.0, 0)):
+            self.assertEqual(policy.record(request(kind), NOTHING, 0.0), delaySeconds)
+            self.assertEqual(policy.budgetBytes(request(kind), 0.0), budgetBytes)
+            self.assertEqual(policy.replayKey(request(kind)) is None, kind == "Produce")
+            self.assertEqual([status.delaySeconds for status in policy.explain(request(kind), 0.0)], [1.0])
+
     def test_budget(self) -> None:
         """Who has had too much time reads nothing, and everybody else anything."""
         self.assertIs(self.policy.budgetBytes(request("Fetch"), self.clock.seconds()), None)
@@ -427,6 +439,14 @@ class DescriptionTests(SynchronousTestCase):
         opened = self.build("connections:perSecond=0.5:burst=4s")
         self.assertEqual([opened.record(connection(), OPENED, 0.0) for _ in range(3)], [0.0, 0.0, 2.0])
 
+    def test_kinds(self) -> None:
+        """Kinds are given with plus signs between them, and may have spaces and, with a backslash, colons."""
+        policy = self.build("request-time:percent=1:kinds=POST /a b + report+urn\\:x")
+        kinds = ("POST /a b", "report", "urn:x", "POST", "urn", "")
+        self.assertEqual(
+            [policy.record(request(kind), worked(9.0), 0.0) > 0 for kind in kinds], [True] * 3 + [False] * 3
+        )
+
     def test_meters(self) -> None:
         """The number of clients that are told apart can be set."""
         policy = self.build("client-bytes:produce=1000:algorithm=bucket:meters=1")
@@ -459,6 +479,8 @@ class DescriptionTests(SynchronousTestCase):
             ("request-time:percent=nan", "finite"),
             ("request-time:shadow=1", "yes or no"),
             ("request-time:meters=x", "whole number"),
+            ("request-time:kinds=", "kinds=: write kinds of requests with + between them"),
+            ("request-time:kinds=put++get", "kinds=put++get: write kinds"),
             ("connections:perSecond=0", "more than zero"),
             ("connections:perSecond=few", "is not a rate"),
             ("connections:burst=0s", "more than nothing"),

@@ -141,6 +141,23 @@ class FixedConcurrencyTests(SynchronousTestCase):
             policy.ended(request, FAST, 0.0)
         self.assertEqual(self.admitted(policy, produce(), *fetches), [False] + [True] * 3)
 
+    def test_kinds(self) -> None:
+        """With kinds, requests of others are never refused and do not count, also where the limit adapts."""
+        policy = built("concurrency:total=1:kinds=Produce+report")
+        kinds = ("Fetch", "report", "Fetch", "Produce")
+        requests = [produce(kind=kind) for kind in kinds]
+        self.assertEqual(self.admitted(policy, *requests), [True, True, True, False])
+        self.assertEqual([policy.replayKey(each) is None for each in requests], [True, False, True, False])
+        for request in requests[:3]:
+            policy.ended(request, FAST, 0.0)
+        self.assertEqual(policy.sizeBytes, 0)
+        adaptive = built("concurrency:adaptive:target=100ms:kinds=report")
+        for kind, isCut in (("Fetch", False), ("report", True)):
+            adaptive.begun(produce(kind=kind), 1.0)
+            adaptive.ended(produce(kind=kind), SLOW, 1.0)
+            [status] = adaptive.explain(produce(), 1.0)
+            self.assertEqual(status.limit < START, isCut)
+
     def test_limitsChange(self) -> None:
         """What is in progress counts for whatever limit is set meanwhile."""
         policy = built("concurrency:total=100")
@@ -213,6 +230,7 @@ class FixedConcurrencyTests(SynchronousTestCase):
             ("concurrency:limit=1:wait=1s", "wait=1s goes with queue only"),
             ("concurrency:limit=1:queue=0", "queue=0"),
             ("concurrency:limit=1:queue=7:shadow=yes", "queue=7 does not go with shadow"),
+            ("concurrency:adaptive:kinds=a+", "kinds=a+: write kinds of requests"),
         ):
             self.assertIn(words, str(self.assertRaises(PolicyError, built, description)))
 

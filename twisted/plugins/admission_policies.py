@@ -149,7 +149,7 @@ clientBytes = PolicyFactory(
 requestTime = PolicyFactory(
     IQuotaPolicyFactory,
     name="request-time",
-    format="request-time[:percent=NUMBER][:meters=10000][:shadow=yes|no]",
+    format="request-time[:percent=NUMBER][:meters=10000][:shadow=yes|no][:kinds=KIND+KIND...]",
     help="""
         How much of the server's time each client may take with requests of any
         kind: the limit request_percentage of users, client ids and client ids of
@@ -158,6 +158,8 @@ requestTime = PolicyFactory(
         percent is the limit of client ids that have no other.  The share is
         taken over quota.window.num windows, and no client is throttled for more
         than one of them at a time.
+
+        kinds are those of which requests count, all unless given (put+get).
 
         meters is how many clients are told apart, besides those with limits
         of their own; clients beyond share.  With shadow=yes it only counts.
@@ -186,8 +188,9 @@ concurrency = PolicyFactory(
     IQuotaPolicyFactory,
     name="concurrency",
     format=(
-        "concurrency[:limit=NUMBER][:total=NUMBER][:queue=NUMBER[:wait=2s]][:shadow=yes|no] or "
+        "concurrency[:limit=NUMBER][:total=NUMBER][:queue=NUMBER[:wait=2s]][:shadow=yes|no][:kinds=KIND+KIND...] or "
         "concurrency:adaptive[:target=100ms][:by=all|client][:max=1000][:queue=NUMBER[:wait=2s]][:shadow=yes|no]"
+        "[:kinds=KIND+KIND...]"
     ),
     help="""
         How many requests may be in progress at a time: the limit
@@ -209,9 +212,34 @@ concurrency = PolicyFactory(
         they wait for long the newest first, since the oldest are answered too late
         for anybody.  Brokers and gateways have no such queue.
 
+        kinds are those of which requests count, all unless given (put+get).
         With shadow=yes it only counts.
     """,
     implementation="admission_plugins.concurrency.buildConcurrency",
+)
+
+requests = PolicyFactory(
+    IQuotaPolicyFactory,
+    name="requests",
+    format="requests[:rate=RATE][:burst=NUMBER][:meters=10000][:shadow=yes|no][:kinds=KIND+KIND...]",
+    help="""
+        How many requests a second each client may send, whatever they are and
+        take: the limit request_rate of users, client ids, client ids of a user,
+        and addresses.  Where a client and its address have one, both hold.
+        Requests beyond it are refused; where they cannot be, their client is
+        throttled.
+
+        rate is the limit of client ids that have no other (5, or 30/1m).  burst
+        is how many of them may come at once: as many as in a second, unless
+        given, and at least one; other limits have as many seconds' worth.
+
+        kinds are those of which requests count, all unless given (put+get).
+
+        meters is how many clients, and how many addresses, are told apart,
+        besides those with limits of their own; clients beyond share.  With
+        shadow=yes it only counts.
+    """,
+    implementation="admission_plugins.requestrate.buildRequestRate",
 )
 
 producerIds = PolicyFactory(

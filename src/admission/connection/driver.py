@@ -254,7 +254,7 @@ class RequestDriver:
         """
         The work on a request begins, which the policies have admitted.
         """
-        self._control.beginRequest(request, self._clock.seconds())
+        self._control.beginRequest(request, wholeMicroseconds(self._clock.seconds()))
 
     def usageOf(self, request: ServerRequest, responseBytes: int, now: float) -> Usage:
         """

@@ -89,7 +89,7 @@ class TokenBucket:
     def setRate(self, rate: float, now: float) -> None:
         """
         Fill at another rate from now on.  The tokens or the debt stay, up to the new
-        burst.
+        burst; a full bucket stays full, so that it is like a new one also then.
 
         @raise ValueError: if C{rate} is not positive.
         """
@@ -98,8 +98,8 @@ class TokenBucket:
         if rate == self.rate:
             # To fill it up now would only round its tokens once more, and a replay knows of no such moment.
             return
-        tokens = self.tokens(now)
+        tokens, isFull = self.tokens(now), self.isFull(now)
         self.rate = rate
         self.burst = max(rate * self.burstSeconds, 1.0)
-        self._tokens = min(tokens, self.burst)
+        self._tokens = self.burst if isFull else min(tokens, self.burst)
         self._atSeconds = now

@@ -171,6 +171,11 @@ NAMINGS = (
         isLeastFirst=True,
     ),
     Naming(
+        METER + "request-rate",
+        "admission_quota_requests_per_second",
+        "Requests per second of a client or an address whose number is limited.",
+    ),
+    Naming(
         METER + "connection-creation-rate",
         "admission_quota_connections_per_second",
         "Connections per second that an address opens.",

@@ -19,6 +19,7 @@ WORKER_MODULES = (
     "admission_plugins.concurrency",
     "admission_plugins.orders",
     "admission_plugins.producerids",
+    "admission_plugins.requestrate",
     "pyspark_admission.segmentreading",
     "pyspark_admission.stream",
 )

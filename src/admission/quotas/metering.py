@@ -600,7 +600,10 @@ def _isOf(key: EntityKey, name: EntityKey) -> bool:
     """
     Whether the limit of C{name} may hold for the meter of C{key}.
     """
-    return all(mine == each or (each == DEFAULT and mine is not None) for mine, each in zip(key, name, strict=True))
+    # A table may have limits of addresses, too, whose keys are shorter.
+    return len(key) == len(name) and all(
+        mine == each or (each == DEFAULT and mine is not None) for mine, each in zip(key, name, strict=True)
+    )
 
 
 def _meanDelayMs(meter: Meter, now: float) -> float:

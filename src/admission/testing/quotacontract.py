@@ -530,8 +530,8 @@ class RequestLifecycleContract(QuotaFixture):
 
     def test_pairs(self) -> None:
         """
-        However requests end, and in whatever order, once all of them have the
-        client is treated as before the first.
+        However requests end, and in whatever order, once all of them have, and the time has passed in which an excess
+        is forgiven, the client is treated as before the first.
         """
         policy, outcomes = self.build(), (Outcome(), Outcome(False), Outcome(True, 0.1, 5.0))
         lifecycle = IRequestLifecycle(policy)
@@ -542,6 +542,7 @@ class RequestLifecycleContract(QuotaFixture):
                 lifecycle.begun(request, self.now)
             for number, request in enumerate(requests[::order]):
                 lifecycle.ended(request, outcomes[number % len(outcomes)], self.now)
+            self.now += self.forgetSeconds
             self.assertEqual(policy.decide(self.request(0), self.now), before)
 
     def test_nobodyInForce(self) -> None:

@@ -221,6 +221,7 @@ def seeds() -> Sequence[bytes]:
             "client-bytes:fetch=10:windows=3:window=1m:meters=5:shadow=yes",
             "request-time:percent=50:meters=7",
             "connections:perSecond=10:burst=5s",
+            "requests:rate=30/1m:burst=20:meters=7:kinds=put+get",
             "producer-ids:rate=10:window=1h:layers=2:falsePositives=0.1:maxBytes=1MiB:windows=3:cleanup=1s:mode=throttle",
         ],
         ["spark:/nowhere:rotate=1s:cap=1GiB:sealing=inline"],

@@ -212,17 +212,22 @@ class ArrivalsTests(OffersTestCase):
         A candidate that follows requests is asked when the work on them began:
         their service, and the time that they were parked before they were
         decided, but not what came afterwards, and not before they arrived.
+        Those that were refused were asked about when that was decided.
         """
         served = {"mono_us": 1000, "decided_mono_us": 9000, "service_us": 400}
-        for parkedUs, sentUs, expected in (
-            (0, 9000, 8600),
-            (5000, 9000, 3600),
-            (5000, 14_000, 8600),
-            (9000, 9000, 1000),
+        refused = {"is_counted": None, "policy": "client-bytes"}
+        for parkedUs, sentUs, became, expected in (
+            (0, 9000, {}, 8600),
+            (5000, 9000, {}, 3600),
+            (5000, 9100, {}, 3600),
+            (5000, 14_000, {}, 8600),
+            (5001, 14_000, {}, 8600),
+            (9000, 9000, {}, 1000),
+            (0, 9400, refused, 9000),
         ):
             [row] = self.arrivals(
                 planTrials([candidate("at-most:1")], [TWO]),
-                {**served, "purgatory_wait_us": parkedUs, "sent_mono_us": sentUs},
+                {**served, **became, "purgatory_wait_us": parkedUs, "sent_mono_us": sentUs},
             )
             self.assertEqual((row["at_us"], row["sent_us"]), (expected, sentUs))
 

@@ -15,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.admission import Admission
 from admission.connection.admitted import AdmittedProtocol
-from admission.interfaces import DEFAULT, QuotaEntity, Traits
+from admission.interfaces import DEFAULT, Decision, QuotaEntity, Traits
 from admission.request import ServerRequest
 from admission.testing.faketransport import FakeTransport
 from tests.kit.admitted import advanceTo, framed
@@ -46,16 +46,40 @@ class Server(AdmittedProtocol):
         return later
 
 
+class Counted(Server):
+    """Takes a moment for each request, since a recording tells which of two began first only by the time."""
+
+    def identify(self, request: ServerRequest) -> None:
+        self.reactor.rightNow += 20e-6
+        super().identify(request)
+
+
+class Refusing(Counted):
+    """Tells those that are refused, which takes a moment, too."""
+
+    def requestRefused(self, request: ServerRequest, decision: Decision) -> bytes:
+        self.reactor.rightNow += 5e-3
+        return b"no"
+
+
 class FramedTests(SynchronousTestCase):
     """Each replay of the policies in force says what the server said."""
 
-    def serve(self, policies: Sequence[str], clients: int, seed: int, changes: Sequence[tuple[float, float]]) -> Any:
+    def serve(
+        self,
+        policies: Sequence[str],
+        clients: int,
+        seed: int,
+        changes: Sequence[tuple[float, float]],
+        limitName: str = "producer_byte_rate",
+        server: type[Server] = Server,
+    ) -> Any:
         """Serve clients for a while, and replay that."""
         reactor: Any = MemoryReactorClock()
         reactor.getThreadPool = lambda: None
         kept = Kept()
         admission = Admission(pool="bounded:16MiB", quota=policies, export=kept, reactor=reactor, clock=reactor)
-        served = type("Served", (Server,), {"reactor": reactor})
+        served = type("Served", (server,), {"reactor": reactor})
         factory = admission.frames(served)
         factory.doStart()
         random = Random(seed)
@@ -71,7 +95,7 @@ class FramedTests(SynchronousTestCase):
             atSeconds, index = heappop(due)
             advanceTo(reactor, atSeconds)
             if index >= clients:
-                admission.setLimits(QuotaEntity(clientId=DEFAULT), {"producer_byte_rate": changes[index - clients][1]})
+                admission.setLimits(QuotaEntity(clientId=DEFAULT), {limitName: changes[index - clients][1]})
                 continue
             kind = random.choice([b"put", b"get"])
             body = b"client-%d %s %d " % (index % 2, kind, random.randrange(30_000)) + bytes(random.randrange(30_000))
@@ -119,3 +143,31 @@ class FramedTests(SynchronousTestCase):
     def test_any(self, policies: list[str], clients: int, seed: int, changes: list[tuple[float, float]]) -> None:
         """So it is for all policies, clients that do not wait for answers, and limits that change."""
         assertAsRecorded(self, self.serve(policies, clients, seed, changes))
+
+    def test_kinds(self) -> None:
+        """Requests of kinds that do not count are replayed as such."""
+        judged = self.serve(["request-time:percent=0.001:kinds=put"], 3, 1, [], server=Counted)
+        self.assertGreater(judged[0].throttled, 3)
+        self.assertLess(judged[0].throttled, judged[0].compared)
+        assertAsRecorded(self, judged)
+
+    @settings(max_examples=15, deadline=None)
+    @given(
+        st.sampled_from(
+            [
+                "requests:rate=1:burst=5",
+                "requests:rate=3",
+                "requests:rate=2:shadow=yes",
+                "requests:rate=1:kinds=get",
+            ]
+        ),
+        st.sampled_from([Counted, Refusing]),
+        st.integers(1, 4),
+        st.integers(0, 1000),
+        st.lists(st.tuples(st.floats(0.5, 18.0), st.sampled_from([0.5, 4.0, 100.0])), max_size=3),
+    )
+    def test_requests(
+        self, policy: str, server: type[Server], clients: int, seed: int, changes: list[tuple[float, float]]
+    ) -> None:
+        """Where requests count as they begin, it is so, too, whether or not refusals are told."""
+        assertAsRecorded(self, self.serve([policy], clients, seed, changes, "request_rate", server))

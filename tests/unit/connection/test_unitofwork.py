@@ -81,6 +81,17 @@ class WorkTests(SynchronousTestCase):
         for each in (third, fourth):
             self.successResultOf(each)
 
+    def test_empty(self) -> None:
+        """Work without bytes that takes no time is a request as any other, also while others are in progress."""
+        admission = self.make("requests:rate=1/10s:burst=2")
+        with admission.work("get", clientId="alice"), admission.work("get", clientId="alice"):
+            refusal = self.assertRaises(WorkRefused, admission.work("get", clientId="alice").__enter__)
+        self.assertEqual(refusal.decision.delaySeconds, 10.0)
+        with admission.work("get", clientId="bob"):
+            self.reactor.advance(10.0)
+        with admission.work("get", clientId="alice"):
+            pass
+
     def test_failing(self) -> None:
         """Work that fails is over, was charged, and fails on."""
         admission = self.make("client-bytes:produce=100:algorithm=bucket")

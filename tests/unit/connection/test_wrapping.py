@@ -576,9 +576,9 @@ class FactoryTests(SynchronousTestCase):
 
     def test_idlePolicies(self) -> None:
         """Policies that could limit nobody here are refused, by name."""
-        quota = ["client-bytes:produce=1M", "concurrency:limit=5", "request-time:percent=50"]
+        quota = ["client-bytes:produce=1M", "concurrency:limit=5", "requests:rate=5", "request-time:percent=50"]
         error = self.assertRaises(ValueError, wrapFactory, Factory(), quota=quota, reactor=object(), clock=Clock())
-        self.assertIn("quota: concurrency and request-time would limit nobody", str(error))
+        self.assertIn("quota: concurrency and requests and request-time would limit nobody", str(error))
 
     def test_startAndStop(self) -> None:
         """The wrapped factory starts with the first port and stops with the last one, and then no timer is left."""

@@ -52,6 +52,13 @@ class TokenBucketTests(SynchronousTestCase):
         bucket.setRate(10.0, 9.0)
         self.assertEqual(bucket.tokens(9.0), 10.0)
 
+    def test_fullStaysFull(self) -> None:
+        """A full bucket is like a new one also when its rate has changed, so that it may be forgotten before."""
+        bucket = TokenBucket(10.0, 1.0, 0.0)
+        bucket.spend(5.0, 0.0)
+        bucket.setRate(100.0, 1.0)
+        self.assertEqual(bucket.tokens(1.0), 100.0)
+
     def test_sameRate(self) -> None:
         """To set the rate that it has changes nothing, not even how tokens are rounded."""
         told, other = TokenBucket(10_000.0, 1.0, 0.0), TokenBucket(10_000.0, 1.0, 0.0)

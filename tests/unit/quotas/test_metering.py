@@ -16,7 +16,7 @@ from admission.interfaces import DEFAULT, QuotaEntity, Request
 from admission.metrics.rate import SampledTotal
 from admission.metrics.registry import SensorRegistry
 from admission.names import boundedName
-from admission.quotas.limits import ADDRESS_KINDS, EntityKind, Limit, LimitTable
+from admission.quotas.limits import ADDRESS_KINDS, CLIENT_KINDS, EntityKind, Limit, LimitTable
 from admission.quotas.metering import OVERFLOW, Bucket, Buckets, Meter, Meters, Window, Windows, byAddress, byUser
 
 RATE = "rate"
@@ -155,6 +155,20 @@ class SharingTests(MetersTestCase):
         self.assertNotEqual(self.meters.keyOf(one), self.meters.keyOf(other))
         self.configure(QuotaEntity(ip="192.0.2.1"), 200.0)
         self.assertEqual(self.owed(one, other), [0.5, 0.0])
+
+    def test_otherKinds(self) -> None:
+        """Where a table has limits of clients and of addresses, meters of one kind go on when the other's change."""
+        limits = LimitTable([RATE], (*CLIENT_KINDS, *ADDRESS_KINDS))
+        ofClients = Meters(limits, RATE, Buckets(1.0).build, 10)
+        ofAddresses = Meters(limits, RATE, Buckets(1.0).build, 10, byAddress)
+        for entity, value in ((DEFAULT_CLIENT, 100.0), (QuotaEntity(ip=DEFAULT), 50.0), (DEFAULT_CLIENT, None)):
+            limits.configure(entity, {RATE: value})
+            dropped = [meters.refresh(entity, 0.0) for meters in (ofClients, ofAddresses)]
+            for meters in (ofClients, ofAddresses):
+                meters.spend(at("192.0.2.1"), 10, 0.0)
+        self.assertEqual([len(each) for each in dropped], [1, 0])
+        self.assertEqual((len(ofClients), len(ofAddresses)), (0, 1))
+        self.assertEqual(ofAddresses.budget(at("192.0.2.1"), 0.0), 30)
 
     @given(spending=st.lists(st.tuples(st.sampled_from(["b", "c"]), st.integers(1, 500), st.floats(0, 2))))
     def test_nobodyElseMoves(self, spending: list[tuple[str, int, float]]) -> None:

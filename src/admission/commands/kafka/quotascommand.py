@@ -109,7 +109,8 @@ class SetOptions(AlterOptions):
         "Sets limits; they hold at once, and after a restart of the broker.  Limits: producer_byte_rate and "
         "consumer_byte_rate (bytes per second, as 4M or 64KiB or 1G/1h), request_percentage (of one core's time), "
         "producer_ids_rate (new producer ids of a user in a window), connection_creation_rate (of an address, per "
-        "second), concurrent_requests (in progress at a time), and what further policies know."
+        "second), concurrent_requests (in progress at a time), request_rate (requests of a client or an address, per "
+        "second), and what further policies know."
     )
     examples = (
         "quotas set --client-id-default producer_byte_rate=4M consumer_byte_rate=8M",

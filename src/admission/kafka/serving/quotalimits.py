@@ -55,6 +55,7 @@ READERS: Final = {
     "producer_ids_rate": "producer-ids",
     "connection_creation_rate": "connections",
     "concurrent_requests": "concurrency",
+    "request_rate": "requests",
 }
 """The limits of the policies that come with us, by all their names, with the policy that reads each."""
 

@@ -271,11 +271,14 @@ class _Requests:
     def _begunUs(self) -> Any:
         """
         When the work on each request began: its decision less its service time, and less the time it was parked before
-        it.
+        it.  A refused one was decided at once, and worked on only to be answered.
         """
         serviceUs, parkedUs = (numbersOf(self._batch.column(name)) for name in ("service_us", PARKED_COLUMN))
-        parkedBeforeUs = np.maximum(parkedUs - (self._sentUs - self._atUs), 0)
-        return np.maximum(self._atUs - serviceUs - parkedBeforeUs, self._arrivedUs)
+        # It is parked once: before the decision, unless there was time for all of it afterwards, give or take what is
+        # rounded.
+        parkedBeforeUs = np.where(parkedUs > self._sentUs - self._atUs + 1, parkedUs, 0)
+        begunUs = np.maximum(self._atUs - serviceUs - parkedBeforeUs, self._arrivedUs)
+        return np.where(self._isRefused, self._atUs, begunUs)
 
     def _keys(self, finder: KeyFinder, atUs: Any) -> pa.Array:
         eras = finder.eras(atUs)
