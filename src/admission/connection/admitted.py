@@ -14,7 +14,6 @@ from twisted.python.failure import Failure
 
 from ..interfaces import Decision, Refusal
 from ..names import nameIn
-from ..policyfailure import FAILURES, raiseInterrupt
 from ..request import ServerRequest
 from .driver import FAILED
 from .protocol import FrameProtocol
@@ -143,35 +142,23 @@ class AdmittedProtocol(FrameProtocol):
 
     def _awaitPlace(self, request: ServerRequest, decision: Decision, refusal: Refusal) -> None:
         """
-        Let a request wait for a place, with its memory; others are read meanwhile where they may be.
+        Let a request wait for a place, with its memory.  It stays the one that is answered by hand, so that none is
+        read meanwhile.
         """
         placed, left = partial(self._placed, request), partial(self._leftQueue, request)
         self.driver.awaitPlace(request, decision, refusal, placed, left)
-        if self.maxInFlight > 1:
-            self.setAside(request)
-            self.finish()
-        else:
-            self.endTurn()
+        self.endTurn()
         if self.hasPeerGone or self.isLost:
             request.cancel()
 
     def _placed(self, request: ServerRequest, decision: Decision) -> None:
-        if not self._isUnderWay(request):
-            return
         if self.request is request:
             self._decision = decision
             self.workAgain()
-            return
-        request.begin(self.factory.clock.seconds())
-        try:
-            self._serve(request, decision)
-        except FAILURES:
-            raiseInterrupt()
-            self._stepFailed(Failure(), request)  # type: ignore[no-untyped-call]
 
     def _leftQueue(self, request: ServerRequest) -> None:
-        if self._isUnderWay(request) and not self.isLost:
-            self._end(request)
+        if self.request is request and not self.isLost:
+            self.finish()
             self.closeGracefully()
 
     def _awaitAnswer(self, request: ServerRequest, answer: Any) -> None:
@@ -181,12 +168,9 @@ class AdmittedProtocol(FrameProtocol):
             if answer is not None:
                 self._answer(request, answer)
             return
-        if self._isUnderWay(request) and (not answer.called or answer.paused):
+        if self.request is request and (not answer.called or answer.paused):
             request.step = answer
-            if self.request is not request:
-                # It has waited for its place beside others.
-                self.driver.park(request)
-            elif self.maxInFlight > 1:
+            if self.maxInFlight > 1:
                 self.request = None
                 self.driver.park(request)
                 self.setAside(request)

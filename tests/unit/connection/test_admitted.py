@@ -327,14 +327,6 @@ class PlaceTests(AdmittedTestCase):
                 self.server.settle()
             self.assertEqual(self.server.factory.places.waiting, 0)
 
-    def test_othersAreRead(self) -> None:
-        """Of a connection with many at once others go on meanwhile."""
-        self.begin(Multiplexed, lambda request: bytes(request.frame))
-        self.policy.decision = WAIT
-        self.assertEqual(self.send(b"a"), b"")
-        self.policy.decision = Decision()
-        self.assertEqual(self.send(b"b"), b"1:b,1:a,")
-
     def test_hangsUp(self) -> None:
         """A client that hangs up leaves the queue at once."""
         for protocol in (Telling, Multiplexed):
