@@ -278,6 +278,14 @@ class RefusalTests(SynchronousTestCase):
             self.assertEqual("detail" in problem, names)
             self.assertEqual(server.connect("192.0.2.9").ask("GET /").status, 200)
 
+    def test_rate(self) -> None:
+        """A request without a body that takes no time counts once among those of a second, if it is of such a kind."""
+        server = WebServer(self, quota="requests:rate=1/10s:burst=2:kinds=GET")
+        visitor = server.connect()
+        answers = [visitor.ask(f"{method} /") for method in ("GET", "PUT", "GET", "PUT", "GET", "PUT")]
+        self.assertEqual([answer.status for answer in answers], [200, 200, 200, 200, 429, 200])
+        self.assertGreaterEqual(int(answers[4].headers["retry-after"]), 10)
+
     def test_head(self) -> None:
         """A refused HEAD has no body."""
         server = WebServer(self, quota="concurrency:limit=1")
