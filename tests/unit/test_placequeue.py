@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -136,6 +136,7 @@ class PlaceQueueTests(Queued):
         self.assertEqual(sorted(self.told), [("x", "expired"), ("y", "expired")])
 
     @settings(deadline=None)
+    @example([("wait", 0, ""), ("wait", 0, ""), ("dismiss", 0, "cancel")])
     @given(
         st.lists(
             st.tuples(

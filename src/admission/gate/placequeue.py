@@ -86,20 +86,22 @@ class AwaitedPlace(DelayedOperation):
         """
         if self._waits():
             return False
-        if self.forceComplete():
+        if self._queue is not None and self.forceComplete():
             self._begins()
         return True
 
     def expire(self) -> None:
-        if self.forceComplete():
+        # One that was cancelled is not complete, and is told nothing more.
+        if self._queue is not None and self.forceComplete():
             self._expired()
 
     def onComplete(self) -> None:
         self._leave()
 
     def onCancel(self) -> None:
-        self._leave()
-        self._gone()
+        if self._queue is not None:
+            self._leave()
+            self._gone()
 
     def _leave(self) -> None:
         queue, self._queue = self._queue, None

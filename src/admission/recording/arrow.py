@@ -43,14 +43,20 @@ def arrowTable(segment: Segment, table: Table) -> pa.Table | None:
 
     @return: L{None} if there are none.
     """
-    layout = next((layout for layout in segment.header.layouts if layout.name == table.name), None)
     slots = np.frombuffer(segment.slots, np.uint8).reshape(-1, segment.header.slotBytes)
-    chosen = slots[slots[:, -1] == layout.number] if layout is not None else slots[:0]
-    if layout is None or not len(chosen):
-        return None
-    records = chosen.view(_dtype(layout, segment.header.slotBytes)).reshape(-1)
-    columns = _Columns(segment, records, len(chosen))
-    return pa.table([columns.array(column) for column in table.columns], schema=arrowSchema(table))
+    found: list[pa.Table] = []
+    places: list[Any] = []
+    for layout in segment.header.layouts:
+        chosen = np.flatnonzero(slots[:, -1] == layout.number) if layout.name == table.name else ()
+        if len(chosen):
+            records = slots[chosen].view(_dtype(layout, segment.header.slotBytes)).reshape(-1)
+            columns = _Columns(segment, records, len(chosen))
+            found.append(pa.table([columns.array(column) for column in table.columns], schema=arrowSchema(table)))
+            places.append(chosen)
+    if len(found) <= 1:
+        return found[0] if found else None
+    # Of several drivers of one process.
+    return pa.concat_tables(found).unify_dictionaries().take(np.argsort(np.concatenate(places)))
 
 
 def arrowSchema(table: Table) -> pa.Schema:

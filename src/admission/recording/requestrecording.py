@@ -21,9 +21,10 @@ BROKE = "the connection broke"
 
 def plainEventOf(request: ServerRequest) -> RequestEvent:
     """
-    The event of C{request}, with what every server knows of it.
+    The event of C{request}, with what every server knows of it, or what C{makeEvent} of its connection makes.
     """
-    return eventOf(request, RequestEvent)
+    makeEvent: Callable[[int, float], RequestEvent] = getattr(request.connection, "makeEvent", RequestEvent)
+    return eventOf(request, makeEvent)
 
 
 class RequestRecording:

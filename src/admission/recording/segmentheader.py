@@ -15,7 +15,7 @@ from attrs import asdict, field, frozen
 from .events import Origin
 from .recordlayout import SLOT_BYTES, Layout, microseconds
 from .schema import VERSION
-from .tables import TABLES
+from .tables import RECORDED_TABLES
 
 PAGE_BYTES = 4096
 
@@ -61,7 +61,7 @@ class Header:
     wallSeconds: float
     version: int = VERSION
     slotBytes: int = SLOT_BYTES
-    layouts: Sequence[Layout] = field(factory=lambda: [Layout.of(table) for table in TABLES])
+    layouts: Sequence[Layout] = field(factory=lambda: [Layout.of(table) for table in RECORDED_TABLES])
 
     def toBytes(self) -> bytes:
         """

@@ -36,7 +36,7 @@ from .recordlayout import (
 )
 from .schema import CONNECTIONS, LIMITS, SENSORS, Table
 from .segmentheader import MAGIC, PAGE_BYTES, DamagedSegment, Header
-from .tables import REQUESTS
+from .tables import recordedTable
 
 SUFFIX = ".segment"
 UNFINISHED_SUFFIX = ".new"
@@ -65,13 +65,13 @@ class _Packers(dict[type[Any], Pack]):
     def __missing__(self, eventType: type[Any]) -> Pack:
         if not issubclass(eventType, RequestEvent):
             raise TypeError(f"{eventType.__qualname__} is no event that is recorded")
-        pack = self[eventType] = packer(REQUESTS, eventType)
+        pack = self[eventType] = packer(recordedTable(eventType), eventType)
         return pack
 
 
 _PACK_OF = _Packers(
     {
-        RequestEvent: packer(REQUESTS, RequestEvent),
+        RequestEvent: packer(recordedTable(RequestEvent), RequestEvent),
         ConnectionEvent: packer(CONNECTIONS, ConnectionEvent),
         LimitEvent: packer(LIMITS, LimitEvent),
         SensorSample: packer(SENSORS, SensorSample),
@@ -238,15 +238,13 @@ class Segment:
         """
         The records of one table in order, with all its columns: columns that this segment lacks are L{None}.
         """
-        layout = next((layout for layout in self.header.layouts if layout.name == table.name), None)
-        if layout is None:
-            return
         same = self.header.constants()
-        readRecord = layout.reader(self.texts)
+        readers = {each.number: each.reader(self.texts) for each in self.header.layouts if each.name == table.name}
         wallOffset = self.header.wallOffsetMicroseconds()
         names = [column.name for column in table.columns]
-        for offset in _offsetsOf(self.slots, self.header.slotBytes, layout.number):
-            read = {**same, **readRecord(self.slots, offset)}
+        slots, slotBytes = self.slots, self.header.slotBytes
+        for offset in _offsetsOf(slots, slotBytes, *readers):
+            read = {**same, **readers[slots[offset + slotBytes - 1]](slots, offset)}
             if read["mono_us"] is not None:
                 read["ts"] = read["mono_us"] + wallOffset
             yield {name: read.get(name) for name in names}
@@ -301,10 +299,14 @@ def _populate(mapped: mmap.mmap) -> None:
     ctypes.CDLL(None).madvise(address, sizeBytes, _MADV_POPULATE_WRITE)
 
 
-def _offsetsOf(slots: memoryview, slotBytes: int, number: int) -> Iterator[int]:
+def _offsetsOf(slots: memoryview, slotBytes: int, *numbers: int) -> Iterator[int]:
     marks = bytes(slots[slotBytes - 1 :: slotBytes])
-    mark = bytes([number])
-    index = marks.find(mark)
-    while index >= 0:
-        yield index * slotBytes
-        index = marks.find(mark, index + 1)
+    if len(numbers) == 1:
+        mark = bytes(numbers)
+        index = marks.find(mark)
+        while index >= 0:
+            yield index * slotBytes
+            index = marks.find(mark, index + 1)
+    else:
+        wanted = frozenset(numbers)
+        yield from (index * slotBytes for index, number in enumerate(marks) if number in wanted)

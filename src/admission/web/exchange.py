@@ -19,11 +19,14 @@ from ..connection.unitofwork import admitWork
 from ..connection.wrapped import WrappedConnection
 from ..interfaces import Decision, ILease, IWaiter, Refusal
 from ..names import nameIn
+from ..recording.events import UNKNOWN
 from ..request import ServerRequest
 from .body import LeasedBody, SpooledBody
 from .channels import HTTP2, Channel
 from .refusalanswers import TOO_LARGE, TOO_MANY, UNAVAILABLE
+from .requestkinds import METHODS, OTHER
 from .servedsite import ServedSite
+from .webcolumns import WebRequestEvent
 
 FORM_COPIES = 3
 """
@@ -80,6 +83,8 @@ class Exchange:
     _isAnswered = False
     _unread: Deadline | None = None
     _continues = False
+    _method: str | None = None
+    _status = UNKNOWN
 
     def __init__(self, served: ServedSite, web: Any, connection: WrappedConnection, channel: Channel) -> None:
         """
@@ -179,6 +184,7 @@ class Exchange:
         """
         if self._isOver:
             return
+        self._status = self._web.code
         if self._isBegun:
             now, driver, request = self.factory.clock.seconds(), self._driver, self.request
             request.responseBytes = sentBytes = self._web.sentLength
@@ -249,6 +255,14 @@ class Exchange:
         Not called: it is worked on within the turn of its connection.
         """
 
+    # What a recording asks
+
+    def makeEvent(self, connectionId: int, arrivedSeconds: float) -> WebRequestEvent:
+        """
+        What is recorded of it, with what only a site knows.
+        """
+        return WebRequestEvent(connectionId, arrivedSeconds, method=self._method, status=self._status)
+
     # What its driver tells it
 
     def close(self, reason: str) -> None:
@@ -275,6 +289,7 @@ class Exchange:
         web, served = self._web, self._served
         # Twisted says so only when all of it has come.
         web.method, web.uri, web.clientproto = method, uri, version
+        self._method = method.decode() if method in METHODS else OTHER
         web.path = uri.partition(b"?")[0]
         driver = self._driver = RequestDriver(self)
         request = self.request = driver.arrived(sizeBytes)

@@ -34,9 +34,18 @@ from admission.recording.recordlayout import (
     unpackText,
 )
 from admission.recording.schema import CONNECTIONS, LIMITS, OVERFLOW, SENSORS, Column, ColumnType, Table
-from admission.recording.tables import REQUESTS, TABLES
+from admission.recording.tables import RECORDED_TABLES, REQUESTS, TABLES, recordedTable
+from admission.web.webcolumns import WEB_COLUMNS, WebRequestEvent
 
-EVENT_OF = {REQUESTS: KafkaRequestEvent, CONNECTIONS: ConnectionEvent, LIMITS: LimitEvent, SENSORS: SensorSample}
+KAFKA_REQUESTS = recordedTable(KafkaRequestEvent)
+
+EVENT_OF = {
+    KAFKA_REQUESTS: KafkaRequestEvent,
+    recordedTable(WebRequestEvent): WebRequestEvent,
+    CONNECTIONS: ConnectionEvent,
+    LIMITS: LimitEvent,
+    SENSORS: SensorSample,
+}
 
 FIRST_VERSION = {
     "requests": (
@@ -113,14 +122,15 @@ class SchemaTests(SynchronousTestCase):
 
     def test_coreKnowsNoKafka(self) -> None:
         """What Kafka's drivers declare is in the table that is recorded, and not in the core's."""
-        declared = {column.name for columns in KAFKA_COLUMNS.values() for column in columns}
+        own = (*KAFKA_COLUMNS.values(), *WEB_COLUMNS.values())
+        declared = {column.name for columns in own for column in columns}
         core = {column.name for column in schema.REQUESTS.columns}
         self.assertEqual(declared & core, set())
         self.assertEqual(declared | core, {column.name for column in REQUESTS.columns})
 
     def test_numbersDiffer(self) -> None:
         """A record tells its table by its number, and none looks like an empty slot or a text."""
-        numbers = [table.number for table in TABLES]
+        numbers = [table.number for table in RECORDED_TABLES]
         self.assertEqual(len(set(numbers)), len(numbers))
         self.assertTrue(all(0 < number < 255 for number in numbers))
 
@@ -132,7 +142,7 @@ class SchemaTests(SynchronousTestCase):
 
     def test_fieldsDoNotOverlap(self) -> None:
         """Every byte of a slot belongs to one field at most, and the last to none."""
-        for table in TABLES:
+        for table in RECORDED_TABLES:
             ends = 0
             for each in sorted(Layout.of(table).fields, key=lambda each: each.offset):
                 self.assertGreaterEqual(each.offset, ends)
@@ -177,7 +187,7 @@ class RecordTests(SynchronousTestCase):
     )
     def test_requests(self, event: KafkaRequestEvent) -> None:
         """Whatever a request's values are, they are read as they were, rounded to microseconds."""
-        read = record(REQUESTS, event)
+        read = record(KAFKA_REQUESTS, event)
         for name, attribute in [
             ("conn_id", "connectionId"),
             ("listener", "listener"),
@@ -200,7 +210,7 @@ class RecordTests(SynchronousTestCase):
 
     def test_unknown(self) -> None:
         """What is not known is null, and only that."""
-        read = record(REQUESTS, KafkaRequestEvent(0, 0.0))
+        read = record(KAFKA_REQUESTS, KafkaRequestEvent(0, 0.0))
         nulls = {name for name, value in read.items() if value is None}
         self.assertEqual(
             nulls,
@@ -227,9 +237,9 @@ class RecordTests(SynchronousTestCase):
             },
         )
         # What it does not have, because only some drivers do, is not known either.
-        self.assertEqual(record(REQUESTS, RequestEvent(0, 0.0)), read)
+        self.assertEqual(record(KAFKA_REQUESTS, RequestEvent(0, 0.0)), read)
         self.assertEqual((read["producer_ids"], read["policy_delays_us"]), ([], []))
-        self.assertEqual(record(REQUESTS, KafkaRequestEvent(0, 0.0, clientId=""))["client_id"], "")
+        self.assertEqual(record(KAFKA_REQUESTS, KafkaRequestEvent(0, 0.0, clientId=""))["client_id"], "")
 
     def test_smallTables(self) -> None:
         """Connections, limits and samples are read as they were."""
@@ -257,7 +267,7 @@ class RecordTests(SynchronousTestCase):
     def test_impossible(self) -> None:
         """A value that does not fit raises, and leaves no record."""
         slot = bytearray(SLOT_BYTES)
-        pack = packer(REQUESTS, KafkaRequestEvent)
+        pack = packer(KAFKA_REQUESTS, KafkaRequestEvent)
         for event in (KafkaRequestEvent(0, 0.0, apiKey=1 << 15), KafkaRequestEvent(2**63, 0.0)):
             self.assertRaises(struct.error, pack, slot, 0, TextCodes(9, len), TextCodes(9, len), event)
             self.assertEqual(slot[-1], 0)

@@ -17,7 +17,7 @@ from admission.recording.recordlayout import SLOT_BYTES
 from admission.recording.schema import CONNECTIONS, LIMITS, OVERFLOW, SENSORS, VERSION
 from admission.recording.segmentheader import PAGE_BYTES, DamagedSegment, Header
 from admission.recording.segments import SMALLEST_SEGMENT_BYTES, Segment, SegmentWriter, lockAbandoned, segmentPaths
-from admission.recording.tables import REQUESTS, TABLES
+from admission.recording.tables import REQUESTS, TABLES, recordedTable
 
 ORIGIN = Origin("3", "boot", 17, ("bandwidth", "ids"))
 
@@ -184,7 +184,8 @@ class WritingTests(SegmentTestCase):
 
     def test_textsAtTheEnd(self) -> None:
         """An event that needs many new texts still finds room for all of them when it is the last one."""
-        names = [column.attribute for column in REQUESTS.columns if column.type.isText and column.attribute]
+        recorded = recordedTable(KafkaRequestEvent).columns
+        names = [column.attribute for column in recorded if column.type.isText and column.attribute]
         writer = self.writer()
         while writer.append(KafkaRequestEvent(1, 100.0)):
             pass
@@ -281,7 +282,7 @@ class OlderTests(SynchronousTestCase):
         assert segment is not None
         before = json.loads(DATA.joinpath("version1.json").read_text("utf-8"))
         for table in TABLES:
-            new = ("refusal", "node_id", "upstream_us", "upstream_throttle_ms", "traits")
+            new = ("refusal", "node_id", "upstream_us", "upstream_throttle_ms", "traits", "method", "status")
             added = dict.fromkeys(new) if table.name == "requests" else {}
             self.assertEqual([*segment.rows(table)], [{**row, **added} for row in before[table.name]])
 
@@ -341,7 +342,8 @@ class ReadingTests(SegmentTestCase):
         writer = self.writer()
         for seq in range(10):
             writer.append(KafkaRequestEvent(1, 100.0, seq=seq))
-        os.truncate(self.path, PAGE_BYTES + 6 * SLOT_BYTES + 7)
+        headerBytes = len(Header(ORIGIN, 1, 100.0, 0.0).toBytes())
+        os.truncate(self.path, headerBytes + 6 * SLOT_BYTES + 7)
         self.assertEqual(self.seqs(), list(range(5)))
 
     def test_empty(self) -> None:
