@@ -128,7 +128,8 @@ class Exchange:
             return False
         if self._refused is not None:
             if self._unread is not None and self._receivedBytes > UNREAD_BYTES:
-                self._hangUp()
+                # Not from within the parser, which may have more of it.
+                self._unread.start(0.0)
             return False
         if self._receivedBytes > self._atMostBytes:
             words = f"its body has more than {self._atMostBytes} bytes, the most that is allowed"
@@ -396,6 +397,8 @@ class Exchange:
         if request.rejectReason is None:
             request.reject(decision.reason)
         self._refused = status, decision
+        # From now on what nobody wants is counted.
+        self._receivedBytes = 0
         self._dropBody()
         if self._arguments is not None:
             self._answerRefusal()

@@ -107,6 +107,19 @@ class StreamTests(SynchronousTestCase):
         self.assertEqual((client.bodies[get], client.bodies[put]), (b"GET 0  [(b'a', [b'b'])]", b"PUT 4 body []"))
         self.assertEqual(client.ended, {get, put})
 
+    def test_tooMuchUnread(self) -> None:
+        """A stream whose refused body does not end is reset, though the same bytes bring more of it; others go on."""
+        client = Streams(self.serve(maxBodyBytes=1000, spoolBytes=64 * KIB))
+        put = client.begin("PUT", "/", ("content-length", "100000000"), isWhole=False)
+        other = client.begin("PUT", "/later", isWhole=False)
+        while put not in client.ended:
+            for _ in range(4):
+                client.conn.send_data(put, bytes(8 * KIB))
+            client.flush()
+        self.assertEqual((client.status(put), client.ended), (413, {put}))
+        client.send(other, b"body", isLast=True)
+        self.assertEqual((client.isGone, len(client.server.pages.requests)), (False, 1))
+
     def test_refused(self) -> None:
         """One stream is refused, others go on; also before its body has come, and whether or not that does."""
         server = self.serve(quota="concurrency:limit=1", maxBodyBytes=100 * KIB)
