@@ -78,6 +78,7 @@ class Exchange:
     _watch: BodyWatch | None = None
     _refused: tuple[int, Decision] | None = None
     _isAnswered = False
+    _hasEnded = False
     _unread: Deadline | None = None
     _continues = False
 
@@ -157,6 +158,11 @@ class Exchange:
         """
         self._arguments = arguments
         if self._isOver:
+            return
+        if self._hasEnded:
+            web = self._web
+            self._end()
+            self._channel.wasRead(web)
             return
         if self._isAnswered:
             self._web.finish()
@@ -422,6 +428,7 @@ class Exchange:
         if isWhole:
             web.finish()
         else:
+            self._hasEnded = self._channel.endsUnread(web)
             self._unread = Deadline(self.factory.clock, self._hangUp)
             self._unread.start(UNREAD_SECONDS)
 
@@ -485,7 +492,7 @@ class Exchange:
         self.request.cancel()
         self._driver.letGo()
         self._driver.lost()
-        if self._refused is not None and self._isAnswered and not self.isLost:
+        if self._refused is not None and self._isAnswered and (self._hasEnded or not self.isLost):
             self.request.answer(now, self._refused[1].delaySeconds)
         self._driver.over(self.request, now)
         if self._isBegun:
