@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
-from twisted.internet.error import ConnectionAborted
+from twisted.internet.error import ConnectionAborted, ConnectionDone
 from twisted.python.failure import Failure
 
 from ..connection.pauses import Pause
@@ -51,6 +51,18 @@ class Channel(Protocol):
         Its connection ends with its answer, as far as others do not need it.
         """
 
+    def endsUnread(self, web: Any) -> bool:
+        """
+        Send the end of its answer, though not all of it has been read, where each side ends on its own.
+
+        @return: whether it was sent; if the rest is read after all, L{wasRead} has to be called.
+        """
+
+    def wasRead(self, web: Any) -> None:
+        """
+        It is over.
+        """
+
     def hangUp(self, connection: WrappedConnection, web: Any) -> None:
         """
         Read no more of it, once what was written is sent.
@@ -86,6 +98,12 @@ class _Http1:
         web.responseHeaders.setRawHeaders(b"Connection", [b"close"])
         web.channel.persistent = False
 
+    def endsUnread(self, web: Any) -> bool:
+        return False
+
+    def wasRead(self, web: Any) -> None:
+        pass
+
     def hangUp(self, connection: WrappedConnection, web: Any) -> None:
         web.channel.loseConnection()
 
@@ -119,6 +137,22 @@ class _Http2:
 
     def endsWith(self, web: Any) -> None:
         pass
+
+    def endsUnread(self, web: Any) -> bool:
+        # Twisted forgets a stream that it ends, and what still comes of it would end the connection.
+        http2, stream = web.channel._conn, web.channel.streamID
+        data = b"".join(http2._outboundStreamQueues[stream])
+        if len(data) > min(http2.conn.local_flow_control_window(stream), http2.conn.max_outbound_frame_size):
+            return False
+        http2.conn.send_data(stream, data, end_stream=True)
+        http2._outboundStreamQueues[stream].clear()
+        http2.priority.block(stream)
+        http2._tryToWriteControlData()
+        return True
+
+    def wasRead(self, web: Any) -> None:
+        web.channel._conn._requestDone(web.channel.streamID)
+        web.connectionLost(Failure(ConnectionDone()))  # type: ignore[no-untyped-call]
 
     def hangUp(self, connection: WrappedConnection, web: Any) -> None:
         # Twisted does not tell the request of a stream that it resets.

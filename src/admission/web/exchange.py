@@ -81,6 +81,7 @@ class Exchange:
     _watch: BodyWatch | None = None
     _refused: tuple[int, Decision] | None = None
     _isAnswered = False
+    _hasEnded = False
     _unread: Deadline | None = None
     _continues = False
     _method: str | None = None
@@ -133,7 +134,8 @@ class Exchange:
             return False
         if self._refused is not None:
             if self._unread is not None and self._receivedBytes > UNREAD_BYTES:
-                self._hangUp()
+                # Not from within the parser, which may have more of it.
+                self._unread.start(0.0)
             return False
         if self._receivedBytes > self._atMostBytes:
             words = f"its body has more than {self._atMostBytes} bytes, the most that is allowed"
@@ -161,6 +163,11 @@ class Exchange:
         """
         self._arguments = arguments
         if self._isOver:
+            return
+        if self._hasEnded:
+            web = self._web
+            self._end()
+            self._channel.wasRead(web)
             return
         if self._isAnswered:
             self._web.finish()
@@ -411,6 +418,8 @@ class Exchange:
         if request.rejectReason is None:
             request.reject(decision.reason)
         self._refused = status, decision
+        # From now on what nobody wants is counted.
+        self._receivedBytes = 0
         self._dropBody()
         if self._arguments is not None:
             self._answerRefusal()
@@ -434,6 +443,7 @@ class Exchange:
         if isWhole:
             web.finish()
         else:
+            self._hasEnded = self._channel.endsUnread(web)
             self._unread = Deadline(self.factory.clock, self._hangUp)
             self._unread.start(UNREAD_SECONDS)
 
@@ -497,7 +507,7 @@ class Exchange:
         self.request.cancel()
         self._driver.letGo()
         self._driver.lost()
-        if self._refused is not None and self._isAnswered and not self.isLost:
+        if self._refused is not None and self._isAnswered and (self._hasEnded or not self.isLost):
             self.request.answer(now, self._refused[1].delaySeconds)
         self._driver.over(self.request, now)
         if self._isBegun:

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
+from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.clients.web import publicsite
@@ -229,6 +230,9 @@ class RefusalTests(SiteCase):
         """Who sends what is too large, and does not ask before, sees why it is not taken."""
         with (self.protected.site.files / "too much").open("wb") as file:
             file.truncate(MAX_BODY_BYTES + (8 << 20))
-        case = Case("PUT", "/app/upload", body="too much")
-        for client in (askByTreq, Curl("--http1.1"), Curl("--http1.1", isTLS=True), Curl("--http2", isTLS=True)):
-            self.assertEqual(client(self.protected.site, {"too large": case})["too large"].status, 413)
+        announced = Case("PUT", "/app/upload", body="too much")
+        cases = {"announced": announced, "in chunks": evolve(announced, isChunked=True)}
+        curls = [Curl("--http1.1"), Curl("--http1.1", isTLS=True), Curl("--http2", isTLS=True)]
+        for client in (askByTreq, askAtOnce, *curls):
+            for name, answer in client(self.protected.site, cases).items():
+                self.assertEqual(answer.status, 413, name)

@@ -33,6 +33,7 @@ class Streams:
         self.answers: dict[int, Any] = {}
         self.bodies: dict[int, bytes] = {}
         self.ended: set[int] = set()
+        self.resets: dict[int, int] = {}
         self.isGone = False
         self._taken = 0
         self.flush()
@@ -80,8 +81,11 @@ class Streams:
             self.bodies[event.stream_id] = self.bodies.get(event.stream_id, b"") + event.data
             if self.opensWindows and event.flow_controlled_length:
                 self.conn.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
-        elif isinstance(event, h2.events.StreamEnded | h2.events.StreamReset):
+        elif isinstance(event, h2.events.StreamEnded):
             self.ended.add(event.stream_id)
+        elif isinstance(event, h2.events.StreamReset):
+            self.ended.add(event.stream_id)
+            self.resets[event.stream_id] = int(event.error_code)
         elif isinstance(event, h2.events.ConnectionTerminated):
             self.isGone = True
 
@@ -107,6 +111,19 @@ class StreamTests(SynchronousTestCase):
         self.assertEqual((client.bodies[get], client.bodies[put]), (b"GET 0  [(b'a', [b'b'])]", b"PUT 4 body []"))
         self.assertEqual(client.ended, {get, put})
 
+    def test_tooMuchUnread(self) -> None:
+        """A stream whose refused body does not end is reset, though the same bytes bring more of it; others go on."""
+        client = Streams(self.serve(maxBodyBytes=1000, spoolBytes=64 * KIB))
+        put = client.begin("PUT", "/", ("content-length", "100000000"), isWhole=False)
+        other = client.begin("PUT", "/later", isWhole=False)
+        while put not in client.resets:
+            for _ in range(4):
+                client.conn.send_data(put, bytes(8 * KIB))
+            client.flush()
+        self.assertEqual((client.status(put), client.ended), (413, {put}))
+        client.send(other, b"body", isLast=True)
+        self.assertEqual((client.isGone, len(client.server.pages.requests)), (False, 1))
+
     def test_refused(self) -> None:
         """One stream is refused, others go on; also before its body has come, and whether or not that does."""
         server = self.serve(quota="concurrency:limit=1", maxBodyBytes=100 * KIB)
@@ -118,9 +135,13 @@ class StreamTests(SynchronousTestCase):
         client.send(upload, b"123456789", isLast=True)
         large = client.begin("PUT", "/", ("content-length", "9000000"), isWhole=False)
         self.assertEqual(client.status(large), 413)
+        # Its sender need not send any more to see the end of the answer; or it may, for a while.
+        self.assertIn(large, client.ended)
+        self.assertNotIn(large, client.resets)
+        self.assertEqual(client.send(large, b"x" * 1000), 1000)
         server.pass_(11)
         client.flush()
-        self.assertIn(large, client.ended)
+        self.assertEqual(client.resets, {large: 0})
         server.pages.requests[0].finish()
         client.flush()
         self.assertEqual(client.ended, {later, refused, upload, large})

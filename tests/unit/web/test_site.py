@@ -232,6 +232,21 @@ class BodyTests(SynchronousTestCase):
         visitor.raw(b"x" * 200)
         self.assertEqual(visitor.answer().status, 413)
 
+    def test_largeInChunks(self) -> None:
+        """However much of it was taken before, as much is read of it after that as of any other that is refused."""
+        server = WebServer(self, pool="bounded:64MiB", maxBodyBytes=20 * MIB)
+        visitor = server.connect()
+        visitor.send("PUT /", "Transfer-Encoding: chunked")
+        for _ in range(21):
+            visitor.raw(b"100000\r\n" + bytes(MIB) + b"\r\n")
+        self.assertEqual(visitor.answer().status, 413)
+        for _ in range(14):
+            visitor.raw(b"100000\r\n" + bytes(MIB) + b"\r\n")
+        self.assertFalse(visitor.transport.isLost)
+        for _ in range(2):
+            visitor.raw(b"100000\r\n" + bytes(MIB) + b"\r\n")
+        self.assertTrue(visitor.transport.isLost)
+
     def test_unreadEnds(self) -> None:
         """A refused body is read no longer than ten seconds."""
         server = WebServer(self, maxBodyBytes=1000)
