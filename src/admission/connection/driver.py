@@ -188,6 +188,9 @@ class RequestDriver:
         @param mayWait: whether it can wait for a place; if it has to, the decision has C{places}, and L{awaitPlace} is
             to be called.
         """
+        if not self._control.wants.usage:
+            # Nobody is to know of it.
+            return ADMITTED
         queue = self._factory.places
         hasRoom = None
         if queue is not None and (isAtHead or mayWait):
@@ -254,7 +257,8 @@ class RequestDriver:
         """
         The work on a request begins, which the policies have admitted.
         """
-        self._control.beginRequest(request, wholeMicroseconds(self._clock.seconds()))
+        if request.view is not None:
+            self._control.beginRequest(request, wholeMicroseconds(self._clock.seconds()))
 
     def usageOf(self, request: ServerRequest, responseBytes: int, now: float) -> Usage:
         """
@@ -279,6 +283,9 @@ class RequestDriver:
         @param isHeldBack: whether the client waits on other connections, too, see L{holdBack}.
         @return: the delay that the client is given, in seconds; L{throttle} imposes it.
         """
+        if request.view is None:
+            # Nobody limited it when it began.
+            return 0.0
         delaySeconds = self._control.chargeRequest(request, usage, wholeMicroseconds(now), maxRefusalSeconds)
         if delaySeconds > 0:
             principal, clientId = request.principal or "", request.clientId or ""

@@ -149,7 +149,8 @@ class ResponseQueue:
                 if self._isDirect:
                     self._writeDirectly(b"".join(parts))
                 else:
-                    self._transport.writeSequence(parts)
+                    # Twisted goes over them twice, and joins them as well.
+                    self._transport.write(b"".join(parts))
                 return
             if self._isDirect:
                 parts = self._sendDirectly(parts)

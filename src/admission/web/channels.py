@@ -155,6 +155,10 @@ class _Http2:
         web.connectionLost(Failure(ConnectionDone()))  # type: ignore[no-untyped-call]
 
     def hangUp(self, connection: WrappedConnection, web: Any) -> None:
+        if web.channel._conn.conn.state_machine.state.name == "CLOSED":
+            # Twisted has said so because it was idle, and waits for the peer to hang up.
+            connection.abortConnection()
+            return
         # Twisted does not tell the request of a stream that it resets.
         web.channel.abortConnection()
         web.connectionLost(Failure(ConnectionAborted()))  # type: ignore[no-untyped-call]

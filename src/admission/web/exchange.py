@@ -84,6 +84,7 @@ class Exchange:
     _hasEnded = False
     _unread: Deadline | None = None
     _continues = False
+    _refusal = Refusal.ERROR
     _method: str | None = None
     _status = UNKNOWN
 
@@ -117,7 +118,7 @@ class Exchange:
             words = f"a body of {sizeBytes} bytes was announced, and the largest allowed is {self._atMostBytes}"
             self._refuse(TOO_LARGE, Decision(False, reason=words))
             return
-        decision = admitWork(self.factory, self._driver, self.request, self._served.refusalOf(self._web), isAtHead=True)
+        decision = admitWork(self.factory, self._driver, self.request, self._refusal, isAtHead=True)
         if decision.admitted:
             self._wantMemory(self._atMostBytes if sizeBytes is None else sizeBytes)
         else:
@@ -213,6 +214,7 @@ class Exchange:
         self._dropBody()
         self.request.release(self.factory.clock.seconds())
         web, self._web = self._web, None
+        self._served.abandoned.count += 1
         self._forgotten = ref(web, lambda _: self._end())
 
     def finishedLate(self) -> None:
@@ -298,6 +300,7 @@ class Exchange:
         web.method, web.uri, web.clientproto = method, uri, version
         self._method = method.decode() if method in METHODS else OTHER
         web.path = uri.partition(b"?")[0]
+        self._refusal = served.refusalOf(web)
         driver = self._driver = RequestDriver(self)
         request = self.request = driver.arrived(sizeBytes)
         request.kind = nameIn("kind", served.kindOf(web))
@@ -361,13 +364,14 @@ class Exchange:
         request.complete = now
         request.lease, self._lease = self._lease, None
         request.begin(now)
-        refusal = self._served.refusalOf(self._web)
+        refusal = self._refusal
         if refusal is Refusal.DELAY and self._driver.holdBack(request):
             self._lease, request.lease = request.lease, None
             return
         decision = admitWork(self.factory, self._driver, request, refusal, mayWait=True)
         if decision.places is not None:
             self._isQueued = True
+            self._served.abandoned.missed()
             self._driver.awaitPlace(request, decision, refusal, self._placed, lambda: None)
         else:
             self._decided(decision)
@@ -417,6 +421,8 @@ class Exchange:
         request = self.request
         if request.rejectReason is None:
             request.reject(decision.reason)
+        if status != TOO_LARGE:
+            self._served.abandoned.missed()
         self._refused = status, decision
         # From now on what nobody wants is counted.
         self._receivedBytes = 0
@@ -511,6 +517,8 @@ class Exchange:
             self.request.answer(now, self._refused[1].delaySeconds)
         self._driver.over(self.request, now)
         if self._isBegun:
+            if self.isLost:
+                self._served.abandoned.over()
             self.factory.workOver(self)
         # They refer to each other, and what a request has, such as the fields of its form, is not to stay until garbage
         # is collected.

@@ -11,7 +11,7 @@ from math import ceil
 from random import Random
 from typing import Any
 
-from twisted.web.http import RESPONSES
+from twisted.web.http import RESPONSES, datetimeToString
 
 TOO_LARGE = 413
 TOO_MANY = 429
@@ -52,6 +52,8 @@ class Refusals:
         title = _TITLES[status]
         request.setResponseCode(status, title)
         set = request.responseHeaders.setRawHeaders
+        # Which the site sets only when it is asked.
+        set(b"Date", [datetimeToString()])  # type: ignore[no-untyped-call]
         problem: dict[str, Any] = {"title": title.decode(), "status": status}
         if status == TOO_LARGE or self._namesPolicies:
             problem["detail"] = reason

@@ -13,6 +13,7 @@ from twisted.logger import Logger
 
 from ..admission import Admission
 from ..interfaces import Refusal
+from .abandoned import AbandonedRequests
 from .refusalanswers import Refusals
 from .requestkinds import OTHER
 
@@ -76,6 +77,7 @@ class ServedSite:
         self.spool = spool
         self.refusals = refusals
         self.inThread = inThread
+        self.abandoned = AbandonedRequests(admission.clock)
         self._bodyBytes: Mapping[str, int] = {} if isinstance(maxBodyBytes, int) else maxBodyBytes
         self._anyBodyBytes = maxBodyBytes if isinstance(maxBodyBytes, int) else maxBodyBytes.get(OTHER, MAX_BODY_BYTES)
 

@@ -361,6 +361,22 @@ class RefusalTests(SynchronousTestCase):
         server.settle()
         self.assertEqual(third.answer().status, 200)
 
+    def test_abandonedInCycles(self) -> None:
+        """Where a site leaves requests in cycles, garbage is collected once somebody is refused, and not before."""
+        server = WebServer(self, quota="concurrency:limit=1")
+        gc.disable()
+        self.addCleanup(gc.enable)
+        visitor = server.connect()
+        visitor.send("GET /later")
+        request: Any = server.pages.requests.pop()
+        request.itself = request
+        del request
+        visitor.transport.abortConnection()
+        server.settle()
+        self.assertEqual(server.connect().ask("GET /").status, 429)
+        server.settle()
+        self.assertEqual(server.connect().ask("GET /").status, 200)
+
     def test_byBytes(self) -> None:
         """Bytes are charged to the client of the request, whatever connection it came by, and refuse the next one."""
         server = WebServer(
