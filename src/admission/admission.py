@@ -11,6 +11,7 @@ from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import count
 from math import inf
 from random import Random, SystemRandom
 from secrets import token_bytes
@@ -107,6 +108,7 @@ class Admission:
     @ivar limits: on the connections of each factory.
     @ivar debts: the clients that were told to wait.
     @ivar places: the requests that wait for a place.
+    @ivar workNumbers: what tells requests apart, in recordings, that belong to no connection.
     @ivar idlePolicies: the names of the policies that limit nobody on wrapped servers.
     """
 
@@ -185,6 +187,7 @@ class Admission:
         self._factories: list[AdmittedFactory] = []
         self._atWork: set[AdmittedFactory] = set()
         self._underWay: set[object] = set()
+        self.workNumbers = count(1)
         self._isStopping = False
         self._workEnded: list[Deferred[None]] = []
         self._times = RequestTimes(self.clock.seconds)

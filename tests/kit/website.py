@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 from attrs import define
@@ -34,7 +35,7 @@ class Visitor:
     """A client of HTTP/1.1, which parses what it is sent."""
 
     def __init__(self, server: WebServer, transport: FakeTransport) -> None:
-        self._server = server
+        self.server = server
         self.transport = transport
         self._taken = 0
 
@@ -52,7 +53,7 @@ class Visitor:
     def raw(self, data: bytes) -> None:
         """Send bytes."""
         self.transport.peerSends(data)
-        self._server.settle()
+        self.server.settle()
 
     @property
     def unread(self) -> bytes:
@@ -68,6 +69,18 @@ class Visitor:
         sizeBytes = int(headers.get("content-length", 0))
         self._taken += len(head) + 4 + sizeBytes
         return Answer(int(first.split()[1]), headers, rest[:sizeBytes])
+
+    @property
+    def isWaiting(self) -> bool:
+        """Whether something that it sent was not answered, or not whole."""
+        return len(self.server.admission._underWay) > 0 or bool(self.transport.unread)
+
+    def answers(self) -> list[Answer]:
+        """All that are there."""
+        found = []
+        while b"\r\n\r\n" in self.unread:
+            found.append(self.answer())
+        return found
 
     def ask(self, *lines: str, body: bytes = b"") -> Answer:
         """Send a request, and see what is answered."""
@@ -101,8 +114,11 @@ class WebServer:
     """
     A protected site whose clock stands still.
 
+    @cvar turnSeconds: how long each turn of the reactor takes.
     @ivar writes: what is to be written to files by "threads", if these have to wait.
     """
+
+    turnSeconds = 0.0
 
     def __init__(
         self, test: SynchronousTestCase, pool: str = "bounded:16MiB", quota: Any = (), **settings: Any
@@ -110,8 +126,9 @@ class WebServer:
         self.clock = Clock()
         self.pages = Pages()
         self.site = Site(self.pages, reactor=self.clock)
+        reactor = SimpleNamespace(getThreadPool=lambda: None)
         own = {name: settings.pop(name) for name in ("limits", "export", "order") if name in settings}
-        self.admission = Admission(pool=pool, quota=quota, clock=self.clock, reactor=object(), **own)
+        self.admission = Admission(pool=pool, quota=quota, clock=self.clock, reactor=reactor, **own)
         self.writes: list[Callable[[], None]] | None = None
         requestSite = settings.pop("site", self.site)
         self.factory = protectSite(self.admission, requestSite, random=Random(1), inThread=self.inThread, **settings)
@@ -141,7 +158,7 @@ class WebServer:
     def settle(self) -> None:
         """Let everything happen that is due."""
         while runNext(self.clock):
-            pass
+            self.clock.rightNow += self.turnSeconds
 
     def pass_(self, seconds: float) -> None:
         """Let time pass."""

@@ -86,6 +86,13 @@ class Debts:
         debt = self._debts.get((principal, clientId))
         return 0.0 if debt is None else debt.heldUntilSeconds - now
 
+    def policyOf(self, principal: str, clientId: str) -> str | None:
+        """
+        The name of the policy for which a client was last told to wait, if that is known.
+        """
+        debt = self._debts.get((principal, clientId))
+        return None if debt is None else debt.policy
+
     def configured(self, entity: QuotaEntity, limits: Mapping[str, float | None], now: float) -> None:
         """
         Called by the control, see L{AdmissionControl.whenConfigured}.

@@ -6,7 +6,7 @@ One piece of work inside of any protocol, put to the quota policies as a request
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Protocol
 
@@ -39,6 +39,9 @@ class WorkFactory(DrivenFactory, Protocol):
     @property
     def identityNumbers(self) -> IdentityNumbers: ...
 
+    @property
+    def workNumbers(self) -> Iterator[int]: ...
+
     def workBegun(self, work: object) -> None: ...
 
     def workOver(self, work: object) -> None: ...
@@ -62,13 +65,14 @@ def admitWork(
         decision = Decision(False, reason="the server stops", isForAll=True)
     else:
         waitSeconds = 0.0
+        who = request.principal or "", request.clientId or ""
         if refusal is Refusal.ERROR:
-            now = factory.clock.seconds()
-            waitSeconds = factory.debts.heldSeconds(request.principal or "", request.clientId or "", now)
+            waitSeconds = factory.debts.heldSeconds(*who, factory.clock.seconds())
         if waitSeconds <= 0:
             return driver.admit(request, refusal, isAtHead, mayWait)
+        request.policy = factory.debts.policyOf(*who)
         words = f"the client was told to wait, and that is over in {waitSeconds:.3g} s"
-        decision = Decision(False, waitSeconds, words)
+        decision = Decision(False, waitSeconds, words, request.policy or "")
     request.reject(decision.reason)
     return decision
 
@@ -86,7 +90,6 @@ class UnitOfWork:
     # What the driver of a connection asks; there is no connection that could be closed or not read.
     hasPeerGone = isLost = isClosing = False
     whyClosed = None
-    connectionId = 0
     listener = ""
     makeRequest = ServerRequest
 
@@ -104,6 +107,8 @@ class UnitOfWork:
         identities: Sequence[int | bytes] = (),
     ) -> None:
         self.factory = factory
+        # A replay takes the requests of a connection for one after another, and these do not wait for each other.
+        self.connectionId = next(factory.workNumbers)
         self.principal: str | None = nameIn("principal", principal)
         self.clientId = nameIn("clientId", clientId)
         self.host = nameIn("peer", peer)

@@ -57,7 +57,6 @@ class Exchange:
     # What the driver asks of a connection.
     hasPeerGone = isLost = isClosing = False
     whyClosed: str | None = None
-    connectionId = 0
     listener = ""
     makeRequest = ServerRequest
     hasBoundedAnswers = False
@@ -101,6 +100,7 @@ class Exchange:
         self._channel = channel
         self.isMultiplexed = channel is HTTP2
         self.host = self.holder = connection.host
+        self.connectionId = next(self.factory.workNumbers)
         self._early: list[bytes] = []
         channel.began(connection, web)
 
