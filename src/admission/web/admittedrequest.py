@@ -92,7 +92,7 @@ class AdmittedRequest:
     # What twisted.web.distrib sends of it to another process, which knows the site's own class
 
     def getTypeToCopy(self) -> bytes:
-        return qual(type(self).__bases__[1]).encode()  # type: ignore[no-untyped-call]
+        return qual(type(self).__bases__[1]).encode()
 
     def getStateToCopyFor(self, issuer: Any) -> dict[str, Any]:
         state: dict[str, Any] = super().getStateToCopyFor(issuer)  # type: ignore[misc]
