@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from twisted.python.failure import Failure
+from twisted.python.reflect import qual
 from twisted.web.iweb import INonQueuedRequestFactory
 from zope.interface import alsoProvides
 
@@ -87,6 +88,15 @@ class AdmittedRequest:
         super().connectionLost(reason)  # type: ignore[misc]
         if self._exchange is not None:
             self._exchange.lost()
+
+    # What twisted.web.distrib sends of it to another process, which knows the site's own class
+
+    def getTypeToCopy(self) -> bytes:
+        return qual(type(self).__bases__[1]).encode()
+
+    def getStateToCopyFor(self, issuer: Any) -> dict[str, Any]:
+        state: dict[str, Any] = super().getStateToCopyFor(issuer)  # type: ignore[misc]
+        return {name: value for name, value in state.items() if name not in ("_exchange", "_announcedBytes")}
 
     # What its exchange calls
 
