@@ -15,6 +15,7 @@ from zope.interface import implementer
 from ..connection.bodywatch import BodyWatch
 from ..connection.deadline import Deadline
 from ..connection.driver import RequestDriver
+from ..connection.link import LinkState
 from ..connection.unitofwork import admitWork
 from ..connection.wrapped import WrappedConnection
 from ..interfaces import Decision, ILease, IWaiter, Refusal
@@ -163,7 +164,8 @@ class Exchange:
         @param arguments: its method, path and version.
         """
         self._arguments = arguments
-        if self._isOver:
+        if self._isOver or (self.isMultiplexed and self._connection.link.state >= LinkState.ABORTED):
+            # Twisted goes through all that it has read, though the connection was cut off for a stream before this one.
             return
         if self._hasEnded:
             web = self._web
