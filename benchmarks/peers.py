@@ -12,7 +12,9 @@ from random import Random
 from struct import Struct
 from typing import Any
 
+from twisted.internet.defer import Deferred, DeferredLock, succeed
 from twisted.internet.protocol import ClientFactory, Protocol
+from twisted.internet.task import deferLater
 from twisted.protocols.basic import Int32StringReceiver
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
@@ -345,6 +347,44 @@ class Page(Resource):
         request.content.read()
         request.setHeader(b"Content-Type", b"text/plain")
         return _PAGE
+
+
+class OneAtATime(Resource):
+    """
+    Works on one request at a time, for as long as it is told, as if it waited for a database with one connection.
+    """
+
+    isLeaf = True
+
+    def __init__(self, reactor: Any, workSeconds: float, looksForHangUps: bool) -> None:
+        """
+        @param looksForHangUps: whether the work of a client that has left by its turn is not begun.
+        """
+        super().__init__()
+        self._reactor = reactor
+        self._workSeconds = workSeconds
+        self._looksForHangUps = looksForHangUps
+        self._lock = DeferredLock()
+
+    def render_GET(self, request: Any) -> int:
+        """
+        Answer when it has had its turn.
+        """
+        left: list[object] = []
+        request.notifyFinish().addErrback(left.append)
+
+        def work() -> Deferred[Any]:
+            if left and self._looksForHangUps:
+                return succeed(None)
+            return deferLater(self._reactor, self._workSeconds)
+
+        def answer(_: object) -> None:
+            if not left:
+                request.write(b"done")
+                request.finish()
+
+        self._lock.run(work).addCallback(answer)
+        return NOT_DONE_YET
 
 
 def limited(item: str) -> Callable[[Callable[[Any], Any]], Callable[[Any], Any]]:

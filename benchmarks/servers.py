@@ -39,6 +39,7 @@ from admission_plugins.wheel import TimingWheel
 from .peers import (
     BareBroker,
     Counting,
+    OneAtATime,
     OrderlyBareBroker,
     Page,
     Preallocating,
@@ -212,6 +213,18 @@ def servePlainWeb(reactor: Any, *items: str) -> Mapping[str, int]:
     return {"web": listen(reactor, Site(page))}
 
 
+def serveSlowWeb(reactor: Any, workSeconds: str, looksForHangUps: str, *quota: str) -> Mapping[str, int]:
+    """
+    A site that works on one request at a time; protected, if there is a policy.
+
+    @param looksForHangUps: C{yes} if it does not begin to work for a client that has left.
+    """
+    factory: Any = Site(OneAtATime(reactor, float(workSeconds), looksForHangUps == "yes"))
+    if quota:
+        factory = protectSite(Admission(pool=WEB_POOL, quota=quota), factory)
+    return {"web": listen(reactor, factory)}
+
+
 SERVERS = {
     "frames": serveFrames,
     "broker": serveBroker,
@@ -220,6 +233,7 @@ SERVERS = {
     "web": serveWeb,
     "webBytes": serveWebBytes,
     "plainWeb": servePlainWeb,
+    "slowWeb": serveSlowWeb,
 }
 
 

@@ -160,6 +160,17 @@ class BenchmarkTests(SynchronousTestCase):
             sites |= {"limits", "limits, refused"}
         self.check(results["requests"], what={"GET", "POST 10 kB"}, together={1, 16}, site=sites)
 
+    @longForm
+    def test_goodput(self) -> None:
+        """
+        A protected site that is asked for too much is measured beside the same as it is, and every request either was
+        answered in time, or was refused, or was given up.
+        """
+        rows = self.results("goodput")["goodput"]
+        self.check(rows, site={"plain", "plain, looks for hang-ups", "protected"})
+        for row in rows:
+            self.assertEqual(row["asked"], row["inTime"] + row["refused"] + row["gaveUp"], row)
+
     def test_bloom(self) -> None:
         """
         Known and new ids are tracked in filters and in sets, single filters are

@@ -7,7 +7,10 @@ import json
 import socket
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from hashlib import sha256
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import IO
 from urllib.request import urlopen
@@ -84,6 +87,7 @@ class ExampleTests(SynchronousTestCase):
         directory = Path(self.mktemp()).absolute()
         directory.mkdir()
         source = (ROOT / "examples" / name).read_text()
+        name = Path(name).name
         listens, *_ = [word for word in source.replace('"', " ").split() if word.startswith("tcp:")]
         for old, new in [(listens, f"tcp:{port}:interface=127.0.0.1"), *changes]:
             self.assertIn(old, source)
@@ -148,6 +152,37 @@ class ExampleTests(SynchronousTestCase):
             self.assertFalse(flooding.couldFlood(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"))
         self.assertIn("it has taken none (sendSeconds)", self.log)
         self.assertIn("from its address already", self.log)
+
+    def test_protectedKlein(self) -> None:
+        """
+        Reports wait for their turn, those for which there is no room are told when to come again, a body that is too
+        large is refused, a large picture is not, and the load balancer is always answered.
+        """
+        page = freePort()
+        changes = [("tcp:9094:", f"tcp:{page}:"), ("queue=10:wait=2s", "queue=1:wait=20s")]
+        with self.serving("web/protected_klein.py", *changes) as port:
+
+            def ask(request: str, body: bytes = b"") -> tuple[int, dict[str, str], bytes]:
+                connection = HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
+                method, path = request.split()
+                connection.request(method, path, body or None, {"X-Api-Key": "alice"})
+                answer = connection.getresponse()
+                with contextlib.closing(connection):
+                    return answer.status, dict(answer.getheaders()), answer.read()
+
+            with ThreadPoolExecutor(4) as threads:
+                reports = [each.result() for each in [threads.submit(ask, "GET /reports/sales") for _ in range(4)]]
+            self.assertEqual(sorted(status for status, _, _ in reports), [200, 200, 200, 503])
+            ((headers, told),) = [(headers, told) for status, headers, told in reports if status == 503]
+            self.assertGreaterEqual(int(headers["Retry-After"]), 1)
+            self.assertEqual(json.loads(told), {"title": "Service Unavailable", "status": 503})
+            self.assertEqual(ask("GET /health")[0], 200)
+            status, _, told = ask("PUT /pictures/cat", bytes(5_000_000))
+            self.assertEqual((status, told), (200, f"cat {sha256(bytes(5_000_000)).hexdigest()}\n".encode()))
+            self.assertEqual(ask("GET /items", bytes(65_537))[0], 413)
+            with urlopen(f"http://127.0.0.1:{page}/status.json", timeout=PATIENCE_SECONDS) as answer:
+                kinds = {each["kind"] for each in json.load(answer)["latency"]}
+            self.assertIn("GET /reports/<name>", kinds)
 
     def test_rpcServer(self) -> None:
         """
