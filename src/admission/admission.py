@@ -19,7 +19,7 @@ from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakSet
 
-from twisted.internet.defer import Deferred, TimeoutError, gatherResults, succeed
+from twisted.internet.defer import Deferred, TimeoutError, gatherResults
 from twisted.internet.interfaces import IProtocolFactory, IReactorCore, IReactorTime
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
@@ -410,7 +410,9 @@ class Admission:
 
     def _endWork(self) -> Deferred[Any]:
         if not self._underWay:
-            return succeed(None)
+            # Of other wrapped servers nobody knows whether they have anything to do.
+            sites = [each for each in self._atWork if isinstance(each, WrappedFactory) and not each.countsBytes]
+            return gatherResults([each.closeAll() for each in sites])
 
         def overdue(failure: Failure) -> None:
             failure.trap(TimeoutError)  # type: ignore[no-untyped-call]

@@ -303,7 +303,6 @@ NOT_YET = frozenset(
         "forms of 16 MiB",
         "forms of many fields",
         "forms of many parts",
-        "HTTP/2, asked and reset at once",
     }
 )
 """

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from twisted.internet.error import ConnectionAborted, ConnectionDone
 from twisted.python.failure import Failure
 
+from ..connection.link import LinkState
 from ..connection.pauses import Pause
 from ..connection.wrapped import WrappedConnection
 from .http2 import HeldStream, StreamAnswers, waitForWindows
@@ -44,6 +45,11 @@ class Channel(Protocol):
     def provided(self, connection: WrappedConnection, isProvided: bool) -> None:
         """
         There is memory for what comes of it, or there is nothing to come any more.
+        """
+
+    def isGone(self, connection: WrappedConnection, web: Any) -> bool:
+        """
+        Whether nobody waits for its answer any more, though its request has not been told so.
         """
 
     def endsWith(self, web: Any) -> None:
@@ -94,6 +100,9 @@ class _Http1:
     def provided(self, connection: WrappedConnection, isProvided: bool) -> None:
         connection.provided(isProvided)
 
+    def isGone(self, connection: WrappedConnection, web: Any) -> bool:
+        return False
+
     def endsWith(self, web: Any) -> None:
         web.responseHeaders.setRawHeaders(b"Connection", [b"close"])
         web.channel.persistent = False
@@ -134,6 +143,12 @@ class _Http2:
         """
         Nothing changes: it is always read.
         """
+
+    def isGone(self, connection: WrappedConnection, web: Any) -> bool:
+        if connection.link.state >= LinkState.ABORTED:
+            return True
+        stream = web.channel._conn.conn.streams.get(web.channel.streamID)
+        return stream is None or stream.closed
 
     def endsWith(self, web: Any) -> None:
         pass

@@ -15,7 +15,6 @@ from zope.interface import implementer
 from ..connection.bodywatch import BodyWatch
 from ..connection.deadline import Deadline
 from ..connection.driver import RequestDriver
-from ..connection.link import LinkState
 from ..connection.unitofwork import admitWork
 from ..connection.wrapped import WrappedConnection
 from ..interfaces import Decision, ILease, IWaiter, Refusal
@@ -28,11 +27,6 @@ from .refusalanswers import TOO_LARGE, TOO_MANY, UNAVAILABLE
 from .requestkinds import METHODS, OTHER
 from .servedsite import ServedSite
 from .webcolumns import WebRequestEvent
-
-FORM_COPIES = 3
-"""
-How many times its size a form takes that twisted.web parses: as it came, as it is read back, and what becomes of it.
-"""
 
 SMALL_UNREAD_BYTES = 64 << 10
 """The rest of a refused body is read and dropped if it is no longer than this, and the connection goes on."""
@@ -85,6 +79,7 @@ class Exchange:
     _unread: Deadline | None = None
     _continues = False
     _refusal = Refusal.ERROR
+    _isForm = False
     _method: str | None = None
     _status = UNKNOWN
 
@@ -164,13 +159,16 @@ class Exchange:
         @param arguments: its method, path and version.
         """
         self._arguments = arguments
-        if self._isOver or (self.isMultiplexed and self._connection.link.state >= LinkState.ABORTED):
-            # Twisted goes through all that it has read, though the connection was cut off for a stream before this one.
+        if self._isOver:
             return
         if self._hasEnded:
             web = self._web
             self._end()
             self._channel.wasRead(web)
+            return
+        if self.isMultiplexed and self._channel.isGone(self._connection, self._web):
+            # Twisted goes through all that it has read, though the connection was cut off for a stream before this one,
+            # or what follows resets this one.
             return
         if self._isAnswered:
             self._web.finish()
@@ -319,9 +317,11 @@ class Exchange:
     def _wantMemory(self, mostBytes: int) -> None:
         served, gate = self._served, self.factory.gate
         largestBytes = gate.pool.largestBytes
-        if served.isForm(self._web):
-            self._atMostBytes = mostBytes = min(mostBytes, largestBytes // FORM_COPIES)
-            self.wantedBytes = mostBytes * FORM_COPIES
+        copies = served.formCopies(self._web)
+        if copies:
+            self._isForm = True
+            self._atMostBytes = mostBytes = min(mostBytes, largestBytes // copies)
+            self.wantedBytes = mostBytes * copies
         else:
             self.wantedBytes = min(mostBytes, served.spoolBytes, largestBytes)
             self._spoolBytes = mostBytes - self.wantedBytes
@@ -364,6 +364,10 @@ class Exchange:
         request, now = self.request, self.factory.clock.seconds()
         request.sizeBytes = self._receivedBytes
         request.complete = now
+        if self._isForm and self._served.hasTooManyFields(self._web, self._web.content.getvalue()):
+            words = f"a form may have {self._served.maxFormFields} fields at most"
+            self._refuse(TOO_LARGE, Decision(False, reason=words))
+            return
         request.lease, self._lease = self._lease, None
         request.begin(now)
         refusal = self._refusal

@@ -26,6 +26,7 @@ from .servedsite import MAX_BODY_BYTES, Budget, KindOf, NameOf, RefusalOf, Serve
 
 SPOOL_BYTES = 1 << 20
 SPOOLED_BYTES = 1 << 30
+FORM_FIELDS = 1000
 MIN_SPOOL_BYTES = 64 << 10
 
 
@@ -62,6 +63,7 @@ def protectSite(
     maxBodyBytes: int | Mapping[str, int] = MAX_BODY_BYTES,
     spoolBytes: int = SPOOL_BYTES,
     maxSpooledBytes: int = SPOOLED_BYTES,
+    maxFormFields: int = FORM_FIELDS,
     namesPolicies: bool = False,
     corsOrigins: Collection[str] = (),
     random: Random | None = None,
@@ -85,6 +87,8 @@ def protectSite(
     @param maxBodyBytes: the largest body, or that by kind, where C{"other"} stands for all that are not named.
     @param spoolBytes: how much of a body is in memory.
     @param maxSpooledBytes: how much all bodies may have in files together; what is beyond that is answered 503.
+    @param maxFormFields: how many fields a form may have that twisted.web parses, which it does in one turn of the
+        reactor; what has more is answered 413.
     @param namesPolicies: whether a client is told which policy refuses it, and why.
     @param corsOrigins: the origins whose scripts may read refusals, or C{"*"}.  Where it is empty, a browser tells a
         script of another origin of a network error.
@@ -108,6 +112,8 @@ def protectSite(
         raise ValueError(f"spoolBytes={spoolBytes!r}: write a number of bytes, {formatBytes(MIN_SPOOL_BYTES)} or more")
     if not (isinstance(maxSpooledBytes, int) and maxSpooledBytes >= 0):
         raise ValueError(f"maxSpooledBytes={maxSpooledBytes!r}: write a number of bytes")
+    if not (isinstance(maxFormFields, int) and maxFormFields >= 1):
+        raise ValueError(f"maxFormFields={maxFormFields!r}: write a number, 1 or more")
     if isinstance(corsOrigins, str):
         raise TypeError(f"corsOrigins={corsOrigins!r}: give a list, as in [{corsOrigins!r}]")
     if inThread is None:
@@ -120,6 +126,7 @@ def protectSite(
         maxBodyBytes,
         spoolBytes,
         Budget(maxSpooledBytes),
+        maxFormFields,
         Refusals(Random() if random is None else random, namesPolicies, corsOrigins),
         inThread,
     )

@@ -61,8 +61,9 @@ class Desk(Resource):
 class SiteContract(AdmittedServerContract):
     """A site; a client that is to wait is answered 429 meanwhile."""
 
-    closesIdleFirst = False
     refusalOf: ClassVar[Callable[[Any], Refusal] | None] = None
+    # Who asks meanwhile is told so.
+    closesIdleFirst = False
 
     def buildServer(self, clock: Clock, policy: WatchedPolicy) -> AdmittedFactory:
         """One whose clients say who they are; Twisted's connections of HTTP/2 take the reactor that there is."""

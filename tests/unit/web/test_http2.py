@@ -180,6 +180,18 @@ class StreamTests(SynchronousTestCase):
         self.assertEqual((server.requestBytes, server.admission.gate.memory.waiting), (0, 0))
         self.assertEqual(client.status(client.begin("GET", "/")), 200)
 
+    def test_resetAtOnce(self) -> None:
+        """A stream that is reset in the same write that asked is not worked on, and its connection goes on."""
+        server = self.serve()
+        client = Streams(server)
+        stream = client.conn.get_next_available_stream_id()
+        head = [(":method", "GET"), (":path", "/"), (":authority", "site"), (":scheme", "https")]
+        client.conn.send_headers(stream, head, end_stream=True)
+        client.conn.reset_stream(stream)
+        client.flush()
+        self.assertEqual(server.pages.requests, [])
+        self.assertEqual(client.status(client.begin("GET", "/")), 200)
+
     def test_shutWindows(self) -> None:
         """What streams hold is charged, and who opens no window is cut off."""
         server = self.serve(limits=ConnectionLimits(sendSeconds=5))

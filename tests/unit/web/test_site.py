@@ -119,15 +119,28 @@ class BodyTests(SynchronousTestCase):
         self.assertEqual(server.requestBytes, 0)
 
     def test_form(self) -> None:
-        """A form takes three times its size, since it is read back and parsed; one that cannot be is refused."""
-        server = WebServer(self, pool="bounded:1MiB")
+        """A form takes many times its size, since it is read back and parsed; one that cannot be is refused."""
+        server = WebServer(self, pool="bounded:1MiB", maxFormFields=3)
         visitor = server.connect()
         form = "Content-Type: application/x-www-form-urlencoded"
-        visitor.send("POST /", form, "Content-Length: 100000")
-        self.assertEqual(server.requestBytes, 300_000)
-        answer = server.connect().ask("POST /", form, "Content-Length: 800000")
+        visitor.send("POST /", form, "Content-Length: 10000")
+        self.assertEqual(server.requestBytes, 280_000)
+        answer = server.connect().ask("POST /", form, "Content-Length: 80000")
         self.assertEqual(answer.status, 413)
         self.assertIn("memory to parse", json.loads(answer.body)["detail"])
+
+    def test_fields(self) -> None:
+        """A form of more fields than may be parsed at once is refused."""
+        server = WebServer(self, maxFormFields=3)
+        form = "Content-Type: application/x-www-form-urlencoded"
+        self.assertEqual(server.connect().ask("POST /", form, body=b"a&b=1&c").status, 200)
+        answer = server.connect().ask("POST /", form, body=b"a=1&b=1&c=1&d=1")
+        self.assertEqual(answer.status, 413)
+        self.assertIn("3 fields at most", json.loads(answer.body)["detail"])
+        part = b'--x\r\nContent-Disposition: form-data; name="n"\r\n\r\nvalue\r\n'
+        multipart = "Content-Type: multipart/form-data; boundary=x"
+        for parts, status in ((3, 200), (4, 413)):
+            self.assertEqual(server.connect().ask("POST /", multipart, body=part * parts + b"--x--\r\n").status, status)
 
     def test_waits(self) -> None:
         """While there is no memory for a body its connection is not read, and others without one are served."""
@@ -475,6 +488,7 @@ class SettingTests(SynchronousTestCase):
             ("maxBodyBytes", {"GET /": "1MiB"}),
             ("spoolBytes", 1),
             ("maxSpooledBytes", -1),
+            ("maxFormFields", 0),
             ("corsOrigins", "*"),
         ):
             error = self.assertRaises((TypeError, ValueError), protectSite, admission, site, **{name: value})
