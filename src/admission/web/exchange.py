@@ -6,6 +6,7 @@ One HTTP request, on its way through the rule.
 from __future__ import annotations
 
 from collections.abc import Callable
+from io import BytesIO
 from typing import Any
 from weakref import ref
 
@@ -329,6 +330,10 @@ class Exchange:
         if request.sizeBytes > mostBytes:
             words = f"a form of {request.sizeBytes} bytes is larger than there is memory to parse, which is {mostBytes}"
             self._refuse(TOO_LARGE, Decision(False, reason=words))
+            return
+        if not self.wantedBytes:
+            # In chunks, of which there must be none.
+            self._web.content = BytesIO()
             return
         request.asked = request.arrived
         lease = gate.memory.tryAllocate(self, self.wantedBytes)

@@ -260,6 +260,15 @@ class BodyTests(SynchronousTestCase):
             visitor.raw(b"100000\r\n" + bytes(MIB) + b"\r\n")
         self.assertTrue(visitor.transport.isLost)
 
+    def test_nothingAllowed(self) -> None:
+        """Where no body is allowed, one in chunks may come that is empty."""
+        server = WebServer(self, maxBodyBytes=0)
+        for body, status in ((b"0\r\n\r\n", 200), (b"1\r\nx\r\n0\r\n\r\n", 413)):
+            visitor = server.connect()
+            visitor.send("PUT /", "Transfer-Encoding: chunked", body=body, isWhole=False)
+            self.assertEqual(visitor.answer().status, status)
+        self.assertEqual(server.connect().ask("PUT /", body=b"x").status, 413)
+
     def test_unreadEnds(self) -> None:
         """A refused body is read no longer than ten seconds."""
         server = WebServer(self, maxBodyBytes=1000)
