@@ -164,6 +164,9 @@ class UnitOfWork:
             request.expire(FAILED)
         driver.over(request, now)
         self.factory.workOver(self)
+        # It refers to this object, which would stay until garbage is collected.
+        del self._driver
+        request.connection = None
 
     # What its driver would tell a connection
 

@@ -107,6 +107,11 @@ NAMINGS = (
         "How much later than it was due something was called, at most, within the last ten seconds.",
     ),
     Naming(
+        "Responses",
+        "admission_responses_total",
+        "Answers of a site, by kind of request and class of status; without one where the client had left.",
+    ),
+    Naming(
         "RequestSeconds",
         "admission_request_seconds",
         "The time from a request's arrival to its answer, waits included: quantiles of the last five to ten minutes, "

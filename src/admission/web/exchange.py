@@ -527,6 +527,7 @@ class Exchange:
         if self._refused is not None and self._isAnswered and (self._hasEnded or not self.isLost):
             self.request.answer(now, self._refused[1].delaySeconds)
         self._driver.over(self.request, now)
+        self._served.answered(self.request.kind or "", self._status)
         if self._isBegun:
             if self.isLost:
                 self._served.abandoned.over()

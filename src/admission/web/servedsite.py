@@ -5,8 +5,10 @@ What all requests of a protected site go by.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
@@ -18,6 +20,12 @@ from .refusalanswers import Refusals
 from .requestkinds import OTHER
 
 MAX_BODY_BYTES = 16 << 20
+
+MAX_COUNTED = 500
+"""How many kinds with classes of status are counted; those that come later count as other kinds."""
+
+# Of all sites that have one admission.
+_RESPONSES: WeakKeyDictionary[Admission, Counter[tuple[str, str]]] = WeakKeyDictionary()
 
 KindOf = Callable[[Any], str]
 NameOf = Callable[[Any], tuple[str, str] | None]
@@ -86,8 +94,27 @@ class ServedSite:
         self.refusals = refusals
         self.inThread = inThread
         self.abandoned = AbandonedRequests(admission.clock)
+        self._responses = _RESPONSES.get(admission)
+        if self._responses is None:
+            responses = self._responses = _RESPONSES[admission] = Counter()
+            admission.sensors.addFamily(
+                "Responses", ("request", "status"), lambda now: list(responses.items()), isCounter=True
+            )
         self._bodyBytes: Mapping[str, int] = {} if isinstance(maxBodyBytes, int) else maxBodyBytes
         self._anyBodyBytes = maxBodyBytes if isinstance(maxBodyBytes, int) else maxBodyBytes.get(OTHER, MAX_BODY_BYTES)
+
+    def answered(self, kind: str, status: int) -> None:
+        """
+        A request is over.
+
+        @param status: of its answer; negative if there is none.
+        """
+        responses = self._responses
+        assert responses is not None
+        place = kind, f"{status // 100}xx" if status > 0 else ""
+        if place not in responses and len(responses) >= MAX_COUNTED:
+            place = OTHER, place[1]
+        responses[place] += 1
 
     def maxBodyBytesOf(self, kind: str) -> int:
         """
