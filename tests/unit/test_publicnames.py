@@ -22,6 +22,7 @@ PACKAGES = (
     "admission.recording",
     "admission.status",
     "admission.testing",
+    "admission.web",
     "admission_plugins",
 )
 

@@ -1,8 +1,19 @@
 """
-Sites of twisted.web: every HTTP request is admitted.
+Sites of twisted.web: every HTTP request is admitted. Names that are not published here may move without notice.
 """
 
-from .protectedsite import protectSite
-from .requestkinds import byHeader, byKleinRoutes, byRoutes, digestOf, methodOf
+from typing import TYPE_CHECKING
 
-__all__ = ["byHeader", "byKleinRoutes", "byRoutes", "digestOf", "methodOf", "protectSite"]
+from ..lazynames import lazyNames
+
+if TYPE_CHECKING:
+    from .protectedsite import protectSite as protectSite
+    from .requestkinds import (
+        byHeader as byHeader,
+        byKleinRoutes as byKleinRoutes,
+        byRoutes as byRoutes,
+        digestOf as digestOf,
+        methodOf as methodOf,
+    )
+
+__all__, __getattr__, __dir__ = lazyNames(__name__)
