@@ -21,7 +21,7 @@ from admission.recording.events import ConnectionEvent, LimitEvent, Origin, Sens
 from admission.recording.recordlayout import Layout
 from admission.recording.segmentheader import PAGE_BYTES, DamagedSegment, Header
 from admission.recording.segments import SMALLEST_SEGMENT_BYTES, Segment, SegmentWriter
-from admission.recording.tables import REQUESTS, TABLES
+from admission.recording.tables import RECORDED_REQUESTS, REQUESTS, TABLES
 from admission_plugins.sealing import DAMAGED_SUFFIX, sealAll
 from admission_plugins.sealreport import SEGMENTS
 
@@ -92,7 +92,7 @@ def seeds() -> Iterator[bytes]:
     for at in range(0, len(slots), _SLOT_BYTES):
         yield bytes((_SLOTS,)) + slots[at : at + _SLOT_BYTES]
     # A time in a year that no calendar has.
-    moment = next(each for each in Layout.of(REQUESTS).fields if each.name == "mono_us")
+    moment = next(each for each in Layout.of(RECORDED_REQUESTS[0]).fields if each.name == "mono_us")
     slot = bytearray(_SLOT_BYTES)
     struct.pack_into("<d", slot, moment.offset, 9e11)
     slot[-1] = REQUESTS.number
