@@ -182,3 +182,4 @@ class WebServer:
             write()
         test.assertEqual(self.pool.availableBytes, self.pool.sizeBytes)
         test.assertEqual(self.admission._underWay, set())
+        test.assertEqual(self.factory.wrappedFactory.served.spool.usedBytes, 0)

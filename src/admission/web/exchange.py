@@ -15,11 +15,12 @@ from zope.interface import implementer
 
 from ..connection.bodywatch import BodyWatch
 from ..connection.deadline import Deadline
-from ..connection.driver import RequestDriver
+from ..connection.driver import FAILED, RequestDriver
 from ..connection.unitofwork import admitWork
 from ..connection.wrapped import WrappedConnection
 from ..interfaces import Decision, ILease, IWaiter, Refusal
 from ..names import nameIn
+from ..policyfailure import FAILURES, raiseInterrupt
 from ..recording.events import UNKNOWN
 from ..request import ServerRequest
 from .body import LeasedBody, SpooledBody
@@ -71,6 +72,7 @@ class Exchange:
     _receivedBytes = 0
     _atMostBytes = 0
     _spoolBytes = 0
+    _spooledBytes = 0
     _lease: ILease | None = None
     _body: SpooledBody | None = None
     _watch: BodyWatch | None = None
@@ -235,8 +237,9 @@ class Exchange:
         self._lease = lease
         request = self.request
         request.granted = self.factory.clock.seconds()
-        if self._spoolBytes and not self._served.spool.take(self._spoolBytes):
-            self._spoolBytes = 0
+        if self._served.spool.take(self._spoolBytes):
+            self._spooledBytes = self._spoolBytes
+        else:
             self._resume()
             words = "there is no room for another body that has to go to a file"
             self._refuse(UNAVAILABLE, Decision(False, 1.0, words))
@@ -295,7 +298,6 @@ class Exchange:
     # Its way
 
     def _arrived(self, sizeBytes: int, method: bytes, uri: bytes, version: bytes) -> None:
-        self._isAnnounced = True
         web, served = self._web, self._served
         # Twisted says so only when all of it has come.
         web.method, web.uri, web.clientproto = method, uri, version
@@ -314,6 +316,8 @@ class Exchange:
         request.clientId = clientId or self.principal or self.host
         if self.principal:
             self.holder = self.principal
+        # Only now: what the site says of it may have raised.
+        self._isAnnounced = True
 
     def _wantMemory(self, mostBytes: int) -> None:
         served, gate = self._served, self.factory.gate
@@ -404,7 +408,13 @@ class Exchange:
         self._isBegun = True
         self.factory.workBegun(self)
         self._connection.factory.requestCount += 1
-        self._web.begin(*self._arguments)
+        try:
+            self._web.begin(*self._arguments)
+        except FAILURES:
+            raiseInterrupt()
+            self._served.log.failure("a request of {peer} failed", peer=self._connection.peer)
+            self._channel.cutOff(self._connection, self._web, FAILED)
+            self._end()
 
     def _written(self) -> None:
         if self._isOver or self._refused is not None:
@@ -499,9 +509,8 @@ class Exchange:
                 return
             self._body = None
         self._releaseLease()
-        if self._spoolBytes:
-            self._served.spool.giveBack(self._spoolBytes)
-            self._spoolBytes = 0
+        self._served.spool.giveBack(self._spooledBytes)
+        self._spooledBytes = 0
 
     def _bodyOver(self, watch: BodyWatch) -> None:
         watch.close()

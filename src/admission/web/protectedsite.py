@@ -38,6 +38,7 @@ class _AdmittedChannels:
 
     def __init__(self, site: HTTPFactory, served: ServedSite) -> None:
         self._site = site
+        self.served = served
         self._admitted = cache(partial(admittedFactory, served))
         self.doStart, self.doStop = site.doStart, site.doStop
         self.acceptableProtocols = getattr(site, "acceptableProtocols", lambda: [b"http/1.1"])

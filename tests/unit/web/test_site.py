@@ -158,13 +158,13 @@ class BodyTests(SynchronousTestCase):
         self.assertEqual(third.answer().body[:13], b"PUT 100000 xx")
 
     def test_waitsAndLeaves(self) -> None:
-        """A client that leaves waits no more."""
-        server = WebServer(self, pool="bounded:256KiB")
-        first, second = server.connect(), server.connect()
-        first.send("PUT /later", body=b"x" * 250_000)
-        second.send("PUT /later", body=b"x" * 100_000)
+        """A client that leaves waits no more, and gives back no room in files that it never had."""
+        server = WebServer(self, pool="bounded:128KiB", spoolBytes=64 * KIB)
+        first, second, third = (server.connect() for _ in range(3))
+        for visitor in (first, second, third):
+            visitor.send("PUT /", "Content-Length: 100000")
         self.assertEqual(server.admission.gate.memory.waiting, 1)
-        second.transport.abortConnection()
+        third.transport.abortConnection()
         server.settle()
         self.assertEqual(server.admission.gate.memory.waiting, 0)
 
@@ -268,6 +268,27 @@ class BodyTests(SynchronousTestCase):
             visitor.send("PUT /", "Transfer-Encoding: chunked", body=body, isWhole=False)
             self.assertEqual(visitor.answer().status, status)
         self.assertEqual(server.connect().ask("PUT /", body=b"x").status, 413)
+
+    def test_broken(self) -> None:
+        """A site whose own code fails ends the connection, and the log says so; nothing stays."""
+
+        class Broken(Request):
+            def process(self) -> None:
+                raise ZeroDivisionError
+
+        def fails(request: Any) -> str:
+            raise ZeroDivisionError
+
+        for server in (
+            WebServer(self, site=Site(Pages(), requestFactory=Broken)),
+            WebServer(self, kindOf=fails),
+            WebServer(self, nameOf=fails),
+        ):
+            for body in (b"", b"body"):
+                visitor = server.connect()
+                visitor.send("PUT /", body=body)
+                self.assertTrue(visitor.transport.isLost)
+                self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
     def test_unreadEnds(self) -> None:
         """A refused body is read no longer than ten seconds."""
