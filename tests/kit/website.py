@@ -178,8 +178,8 @@ class WebServer:
                 visitor.transport.abortConnection()
         self.settle()
         self.pages.requests.clear()
-        for write in self.writes or ():
-            write()
+        while self.writes:
+            self.writes.pop(0)()
         test.assertEqual(self.pool.availableBytes, self.pool.sizeBytes)
         test.assertEqual(self.admission._underWay, set())
         test.assertEqual(self.factory.wrappedFactory.served.spool.usedBytes, 0)
