@@ -33,7 +33,7 @@ ACTIONS = (
 class AnyOrderTests(SynchronousTestCase):
     """By HTTP/1.1; threads that write files take their time."""
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=150, deadline=None)
     @given(
         steps=st.lists(
             st.tuples(st.sampled_from(ACTIONS), st.integers(0, 5), st.sampled_from(ACTIONS), st.booleans()), max_size=40
