@@ -60,10 +60,6 @@ class BodyWatch:
         self._sizeBytes = self._filledBytes = self._markBytes = 0
         self._markSeconds = 0.0
 
-    @property
-    def isWatching(self) -> bool:
-        return self._sizeBytes > 0
-
     def start(self, sizeBytes: int, filledBytes: int = 0) -> None:
         """
         There is memory for C{sizeBytes}, more than none, of which C{filledBytes} have come.

@@ -53,7 +53,7 @@ class LeasedBody(io.BufferedIOBase):
         return len(data)
 
     def read(self, size: int | None = -1, /) -> bytes:
-        data = self.peek(self._sizeBytes if size is None or size < 0 else size)
+        data = self._next(self._sizeBytes if size is None or size < 0 else size)
         self._position += len(data)
         return data
 
@@ -64,8 +64,7 @@ class LeasedBody(io.BufferedIOBase):
         """
         The next bytes, which stay the next; C{readline} looks at them.
         """
-        end = min(self._position + max(size, 1), self._sizeBytes)
-        return bytes(self._buffer[self._position : end])
+        return self._next(max(size, 1))
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._sizeBytes}[whence]
@@ -80,6 +79,9 @@ class LeasedBody(io.BufferedIOBase):
         All of it, as of an L{io.BytesIO}.
         """
         return bytes(self._buffer[: self._sizeBytes])
+
+    def _next(self, sizeBytes: int) -> bytes:
+        return bytes(self._buffer[self._position : min(self._position + sizeBytes, self._sizeBytes)])
 
 
 class SpooledBody:

@@ -121,7 +121,7 @@ class Exchange:
         if decision.admitted:
             self._wantMemory(self._atMostBytes if sizeBytes is None else sizeBytes)
         else:
-            self._refuse(UNAVAILABLE if decision.isForAll else TOO_MANY, decision)
+            self._refusedBy(decision)
 
     def takes(self, data: bytes) -> bool:
         """
@@ -398,7 +398,7 @@ class Exchange:
 
     def _decided(self, decision: Decision) -> None:
         if not decision.admitted:
-            self._refuse(UNAVAILABLE if decision.isForAll else TOO_MANY, decision)
+            self._refusedBy(decision)
             return
         assert self._arguments is not None
         request = self.request
@@ -437,6 +437,12 @@ class Exchange:
         self._channel.cutOff(self._connection, self._web, reason)
 
     # Refusing
+
+    def _refusedBy(self, decision: Decision) -> None:
+        """
+        The policies refuse it.
+        """
+        self._refuse(UNAVAILABLE if decision.isForAll else TOO_MANY, decision)
 
     def _refuse(self, status: int, decision: Decision) -> None:
         request = self.request

@@ -81,7 +81,7 @@ class BodyWatchTests(SynchronousTestCase):
         self.watch.start(1600)
         self.watch.stop()
         self.pass_(100)
-        self.assertEqual((self.reasons, self.watch.missingBytes(), self.watch.isWatching), ([], 0, False))
+        self.assertEqual((self.reasons, self.watch.missingBytes(), self.bodies.count), ([], 0, 0))
         self.watch.start(16)
         self.pass_(30)
         self.assertEqual(len(self.reasons), 1)
