@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from hashlib import sha256
 from http.client import HTTPConnection
 from pathlib import Path
+from time import monotonic
 from typing import IO
 from urllib.request import urlopen
 
@@ -131,11 +132,13 @@ class ExampleTests(SynchronousTestCase):
             self.assertEqual(again.ask(b"I am alice"), b"hello alice")
             self.assertFalse(alice.couldFlood(b"quick\r\n"))
             self.assertEqual(bob.ask(b"still quick"), b"STILL QUICK")
-            # What a turn takes of the flood is small where the machine is slow, and soon paid: until one has to wait.
-            again.socket.settimeout(0.5)
-            with self.assertRaises(TimeoutError):
-                for _ in range(100):
-                    again.ask(b"not so quick")
+            # However little a turn takes of the flood: 6 kB under the same name take three seconds of 2000 bytes each.
+            started = monotonic()
+            again.socket.settimeout(2)
+            with contextlib.suppress(TimeoutError):
+                for _ in range(6):
+                    again.ask(bytes(1000))
+            self.assertGreater(monotonic() - started, 2)
 
     def test_protectedSite(self) -> None:
         """A visitor that does not read is cut off, one that floods is throttled, and pages are served meanwhile."""
