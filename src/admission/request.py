@@ -53,6 +53,7 @@ class ServerRequest:
     @ivar charge: the delay that each policy asked for, L{None} if none was asked.
     @ivar policy: the policy that refused it or throttles its client.
     @ivar decided: the time that was passed to the policies, the last time.
+    @ivar lagSeconds: how late it was when policies were asked about it, see L{Request}; L{None} if they never were.
     @ivar isCounted: whether they counted its usage; L{None} if they were not
         told.
     @ivar isKnown: whether its first identity was known before; L{None} if
@@ -93,6 +94,7 @@ class ServerRequest:
         "isKnown",
         "isWorkedOn",
         "kind",
+        "lagSeconds",
         "lease",
         "parked",
         "policy",
@@ -144,6 +146,7 @@ class ServerRequest:
         self.charge: tuple[float, ...] | None = None
         self.policy: str | None = None
         self.decided: float | None = None
+        self.lagSeconds: float | None = None
         self.isCounted: bool | None = None
         self.isKnown: bool | None = None
         self.begunPolicies: Any = ()

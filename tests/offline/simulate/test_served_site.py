@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from random import Random
 from typing import Any
 
@@ -28,8 +29,12 @@ def finish(request: Any) -> None:
 class SiteTests(SynchronousTestCase):
     """Each replay of the policies in force says what the site said."""
 
-    def serve(self, policies: list[str], visitors: int, seed: int) -> tuple[Any, list[int]]:
-        """Serve visitors for a while, and replay that; what is said of each policy, and what was answered."""
+    def serve(self, policies: list[str], visitors: int, seed: int, isPressed: bool = False) -> tuple[Any, list[int]]:
+        """
+        Serve visitors for a while, and replay that; what is said of each policy, and what was answered.
+
+        @param isPressed: whether the reactor is late now and then, and little memory free.
+        """
         kept, random = Kept(), Random(seed)
         server = WebServer(
             self,
@@ -44,9 +49,15 @@ class SiteTests(SynchronousTestCase):
         server.factory.doStart()
         connected: dict[int, Visitor] = {}
         statuses: list[int] = []
+        taken = ExitStack()
         for step in range(int(SECONDS * 20)):
             advanceTo(clock, step / 20)
             clock.rightNow += random.uniform(1e-4, 1e-2)
+            taken.close()
+            if isPressed and step // 20 % 3 == 1:
+                clock.rightNow += random.uniform(0.05, 0.1)
+            elif isPressed and step // 20 % 3 == 2:
+                taken.callback(server.pool.charge(15 << 20, "elsewhere").release)
             number = random.randrange(visitors)
             visitor = connected.get(number)
             if visitor is None or visitor.transport.isLost or visitor.isWaiting:
@@ -60,6 +71,7 @@ class SiteTests(SynchronousTestCase):
                 finish(server.pages.requests.pop(0))
                 server.settle()
             statuses += [answer.status for answer in visitor.answers()]
+        taken.close()
         for visitor in connected.values():
             visitor.transport.abortConnection()
         server.pages.requests.clear()
@@ -91,6 +103,15 @@ class SiteTests(SynchronousTestCase):
     def test_any(self, policies: list[str], visitors: int, seed: int) -> None:
         """So it is for rates and for bytes, whoever leaves."""
         judged, _ = self.serve(policies, visitors, seed)
+        assertAsRecorded(self, judged)
+
+    @settings(max_examples=10, deadline=None)
+    @given(st.integers(1, 6), st.integers(0, 1000))
+    def test_shed(self, visitors: int, seed: int) -> None:
+        """So it is for what is refused since the reactor is late, or memory short."""
+        policies = ["shed:kinds=GET /later:clients=2:lag=20ms:free=10%"]
+        judged, statuses = self.serve(policies, visitors, seed, isPressed=True)
+        self.assertIn(503, statuses)
         assertAsRecorded(self, judged)
 
     def test_refused(self) -> None:

@@ -233,6 +233,7 @@ class RecordTests(SynchronousTestCase):
                 "node_id",
                 "upstream_us",
                 "upstream_throttle_ms",
+                "lag_us",
                 "traits",
             },
         )
