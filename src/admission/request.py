@@ -33,6 +33,7 @@ class ServerRequest:
     @ivar granted: when it was granted.
     @ivar complete: when the whole request was there.
     @ivar begun: when the work on it began; later if it was postponed.
+    @ivar admitted: when the policies that had admitted it were told that the work on it begins.
     @ivar released: when its memory was given back.
     @ivar parked: when it began to wait for an event.
     @ivar resumed: when that wait ended, and the work went on.
@@ -73,6 +74,7 @@ class ServerRequest:
     # moments costs the smallest Produce, pipelined, two microseconds of thirty (benchmarks.broker), and others nothing
     # that can be told from noise; for that nothing that serves asks whether it is recorded.
     __slots__ = (
+        "admitted",
         "answered",
         "arrived",
         "asked",
@@ -128,6 +130,7 @@ class ServerRequest:
         self.granted: float | None = None
         self.complete: float | None = None
         self.begun: float | None = None
+        self.admitted: float | None = None
         self.released: float | None = None
         self.parked: float | None = None
         self.resumed: float | None = None

@@ -265,7 +265,8 @@ class RequestDriver:
         The work on a request begins, which the policies have admitted.
         """
         if request.view is not None:
-            self._control.beginRequest(request, wholeMicroseconds(self._clock.seconds()))
+            request.admitted = now = wholeMicroseconds(self._clock.seconds())
+            self._control.beginRequest(request, now)
 
     def usageOf(self, request: ServerRequest, responseBytes: int, now: float) -> Usage:
         """

@@ -70,6 +70,9 @@ def eventOf(request: ServerRequest, makeEvent: Callable[[int, float], _Event]) -
     event.identities = request.identities
     if request.decided is not None:
         event.decidedSeconds = request.decided
+    if request.admitted is not None:
+        # Of what is recorded of its arrival, or the sum would not be that moment.
+        event.begunSeconds = request.admitted - round(request.arrived, 6)
     if request.lagSeconds is not None:
         event.lagSeconds = request.lagSeconds
     if request.isCounted is not None:

@@ -116,6 +116,8 @@ class RequestEvent:
     @ivar poolUsedBytes: how much of the pool was allocated when it arrived.
     @ivar poolAvailableBytes: how much was available; may be negative.
     @ivar lagSeconds: how late it was when policies were asked about it, see L{admission.interfaces.Request}.
+    @ivar begunSeconds: how long after it had arrived the policies that admitted it were told that the work on it
+        begins.
     @ivar identities: other identities that it carries, such as producer ids. The first four are recorded, and their
         number.
     @ivar isKnown: whether the first of them was known already.
@@ -152,6 +154,7 @@ class RequestEvent:
     poolUsedBytes: int = 0
     poolAvailableBytes: int = 0
     lagSeconds: float = UNKNOWN_SECONDS
+    begunSeconds: float = UNKNOWN_SECONDS
     identities: Sequence[int] = ()
     isKnown: int = UNKNOWN
     refusal: str | None = None

@@ -194,7 +194,7 @@ REQUESTS = Table(
         _seconds("decided_mono_us", "decidedSeconds"),
         Column("is_counted", ColumnType.FLAG, "isCounted", "b"),
         integer("throttle_ms", "throttleTimeMs", "i"),
-        _seconds("pool_wait_us", "poolWaitSeconds"),
+        _shortSeconds("pool_wait_us", "poolWaitSeconds"),
         _shortSeconds("queue_us", "queueSeconds"),
         _seconds("service_us", "serviceSeconds"),
         _seconds("purgatory_wait_us", "purgatoryWaitSeconds"),
@@ -211,6 +211,7 @@ REQUESTS = Table(
         _text("refusal", "refusal"),
         Column("traits", ColumnType.IDENTITY, "traits", "b"),
         _shortSeconds("lag_us", "lagSeconds"),
+        _shortSeconds("begun_us", "begunSeconds"),
     ),
 )
 """

@@ -44,8 +44,13 @@ class SiteTests(SynchronousTestCase):
             nameOf=byHeader("x-key", isSecret=False),
         )
         clock: Any = server.clock
-        # A recording tells which of two began first only by the time.
-        server.turnSeconds = 20e-6
+
+        def ticking() -> float:
+            # A recording tells which of two began first only by the time.
+            clock.rightNow += 1e-6
+            return float(clock.rightNow)
+
+        clock.seconds = ticking
         server.factory.doStart()
         connected: dict[int, Visitor] = {}
         statuses: list[int] = []
@@ -89,19 +94,22 @@ class SiteTests(SynchronousTestCase):
         writeRecording(directory, kept.events, kept.origin)
         return gate(readRecording(directory)), statuses
 
-    @settings(max_examples=10, deadline=None)
+    @settings(max_examples=20, deadline=None)
     @given(
         st.sampled_from(
             [
                 ["requests:rate=3:burst=6"],
                 ["client-bytes:received=5k:algorithm=bucket"],
+                ["concurrency:limit=2:queue=5:wait=1s"],
+                ["concurrency:limit=2:queue=5:wait=1s", "requests:rate=3:burst=6"],
+                ["concurrency:limit=1", "requests:rate=3:burst=6", "client-bytes:received=5k:algorithm=bucket"],
             ]
         ),
         st.integers(1, 6),
         st.integers(0, 1000),
     )
     def test_any(self, policies: list[str], visitors: int, seed: int) -> None:
-        """So it is for rates and for bytes, whoever leaves."""
+        """So it is for rates, for bytes and for places, alone and together, whoever waits and leaves."""
         judged, _ = self.serve(policies, visitors, seed)
         assertAsRecorded(self, judged)
 

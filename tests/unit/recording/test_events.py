@@ -234,6 +234,7 @@ class RecordTests(SynchronousTestCase):
                 "upstream_us",
                 "upstream_throttle_ms",
                 "lag_us",
+                "begun_us",
                 "traits",
             },
         )

@@ -51,6 +51,7 @@ COLUMNS: Sequence[str] = (
     "pool_used_bytes",
     "pool_available_bytes",
     "lag_us",
+    "begun_us",
 )
 """The columns of the requests table that a replay needs."""
 
@@ -278,14 +279,16 @@ class _Requests:
 
     def _begunUs(self) -> Any:
         """
-        When the work on each request began: its decision less its service time, and less the time it was parked before
-        it.  A refused one was decided at once, and worked on only to be answered.
+        When the work on each request began.  A refused one was decided at once, and worked on only to be answered.  If
+        it was not recorded: its decision less its service time, and less the time it was parked before it.
         """
         serviceUs, parkedUs = (numbersOf(self._batch.column(name)) for name in ("service_us", PARKED_COLUMN))
         # It is parked once: before the decision, unless there was time for all of it afterwards, give or take what is
         # rounded.
         parkedBeforeUs = np.where(parkedUs > self._sentUs - self._atUs + 1, parkedUs, 0)
         begunUs = np.maximum(self._atUs - serviceUs - parkedBeforeUs, self._arrivedUs)
+        afterUs = self._batch.column("begun_us")
+        begunUs = np.where(afterUs.is_valid(), self._arrivedUs + numbersOf(afterUs), begunUs)
         return np.where(self._isRefused, self._atUs, begunUs)
 
     def _poolFreeShares(self) -> Any:
