@@ -66,7 +66,9 @@ class AdmittedRequest:
         exchange.whole(command, path, version)
 
     def write(self, data: bytes) -> None:
-        if not self.startedWriting and self._served.admission.isStopping and not self._isMultiplexed:
+        isLast = self._served.admission.isStopping and not self.startedWriting
+        # One whose client has gone has no channel.
+        if isLast and not (self._disconnected or self._isMultiplexed):
             HTTP1.endsWith(self)
         super().write(data)  # type: ignore[misc]
         if self._exchange is not None and self._exchange.isMultiplexed:

@@ -380,7 +380,7 @@ class Exchange:
         request.lease, self._lease = self._lease, None
         request.begin(now)
         refusal = self._refusal
-        if refusal is Refusal.DELAY and self._driver.holdBack(request):
+        if refusal is Refusal.DELAY and not self.factory.isStopping and self._driver.holdBack(request):
             self._lease, request.lease = request.lease, None
             return
         decision = admitWork(self.factory, self._driver, request, refusal, mayWait=True)
@@ -469,6 +469,8 @@ class Exchange:
         assert self._refused is not None
         status, decision = self._refused
         web = self._web
+        if self._channel.turnsAway(self._connection, web):
+            return
         isWhole = self._arguments is not None
         if not isWhole and (self._continues or not 0 < self.request.sizeBytes <= SMALL_UNREAD_BYTES):
             self._channel.endsWith(web)

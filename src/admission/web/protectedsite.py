@@ -20,6 +20,7 @@ from ..admission import Admission
 from ..connection.wrapping import WrappedFactory
 from ..units import formatBytes
 from .admittedrequest import admittedFactory
+from .channels import drain
 from .refusalanswers import Refusals
 from .requestkinds import methodOf
 from .servedsite import MAX_BODY_BYTES, Budget, KindOf, NameOf, RefusalOf, ServedSite
@@ -131,4 +132,6 @@ def protectSite(
         Refusals(Random() if random is None else random, namesPolicies, corsOrigins),
         inThread,
     )
-    return admission.wrap(_AdmittedChannels(site, served), countsBytes=False)
+    factory = admission.wrap(_AdmittedChannels(site, served), countsBytes=False)
+    factory.drainConnection = drain
+    return factory

@@ -62,15 +62,13 @@ class SiteContract(AdmittedServerContract):
     """A site; a client that is to wait is answered 429 meanwhile."""
 
     refusalOf: ClassVar[Callable[[Any], Refusal] | None] = None
-    # Who asks meanwhile is told so.
-    closesIdleFirst = False
 
     def buildServer(self, clock: Clock, policy: WatchedPolicy) -> AdmittedFactory:
         """One whose clients say who they are; Twisted's connections of HTTP/2 take the reactor that there is."""
         self.patch(twisted.internet, "reactor", clock)
         self.desk = Desk()
         self.admission = Admission(pool="bounded:16MiB", quota=policy, reactor=MemoryReactorClock(), clock=clock)
-        return protectSite(
+        factory = protectSite(
             self.admission,
             Site(self.desk, reactor=clock),
             nameOf=byHeader("client", isSecret=False),
@@ -78,9 +76,12 @@ class SiteContract(AdmittedServerContract):
             random=Random(1),
             inThread=lambda function: succeed(function()),
         )
+        factory.doStart()
+        self.addCleanup(factory.doStop)
+        return factory
 
     def stop(self) -> Deferred[Any]:
-        """Only the admission knows which requests have not been answered."""
+        """With all servers of its process."""
         return self.admission.stop()
 
     def waiting(self) -> int:
