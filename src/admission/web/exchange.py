@@ -172,6 +172,8 @@ class Exchange:
         if self.isMultiplexed and self._channel.isGone(self._connection, self._web):
             # Twisted goes through all that it has read, though the connection was cut off for a stream before this one,
             # or what follows resets this one.
+            if not self._isAnnounced:
+                self._arrived(0, *arguments)
             return
         if self._isAnswered:
             self._web.finish()
@@ -212,6 +214,8 @@ class Exchange:
         if self._isOver or not self._isAnnounced:
             return
         if not self._isBegun:
+            if not self._isQueued and self._refused is None:
+                self._count()
             self._end()
             return
         self._dropBody()
@@ -415,6 +419,17 @@ class Exchange:
             self._served.log.failure("a request of {peer} failed", peer=self._connection.peer)
             self._channel.cutOff(self._connection, self._web, FAILED)
             self._end()
+
+    def _count(self) -> None:
+        """
+        Its client has gone before it began.  It counts as a request all the same, or nothing would limit clients that
+        reset what they ask for: it is asked about as if it were whole, and begins and ends at once.
+        """
+        request = self.request
+        request.sizeBytes = self._receivedBytes
+        request.begin(self.factory.clock.seconds())
+        if admitWork(self.factory, self._driver, request, self._refusal).admitted:
+            self._driver.begin(request)
 
     def _written(self) -> None:
         if self._isOver or self._refused is not None:

@@ -192,16 +192,21 @@ class StreamTests(SynchronousTestCase):
         self.assertEqual(client.status(client.begin("GET", "/")), 200)
 
     def test_resetAtOnce(self) -> None:
-        """A stream that is reset in the same write that asked is not worked on, and its connection goes on."""
-        server = self.serve()
-        client = Streams(server)
-        stream = client.conn.get_next_available_stream_id()
-        head = [(":method", "GET"), (":path", "/"), (":authority", "site"), (":scheme", "https")]
-        client.conn.send_headers(stream, head, end_stream=True)
-        client.conn.reset_stream(stream)
-        client.flush()
-        self.assertEqual(server.pages.requests, [])
-        self.assertEqual(client.status(client.begin("GET", "/")), 200)
+        """A stream that is reset by the write that asked is not worked on; it counts, and its connection goes on."""
+        for method in ("GET", "PUT"):
+            server = self.serve(quota="requests:rate=1/10s:burst=2")
+            client = Streams(server)
+            for _ in range(2):
+                self.assertEqual(server.pages.requests, [])
+                stream = client.conn.get_next_available_stream_id()
+                head = [(":method", method), (":path", "/"), (":authority", "site"), (":scheme", "https")]
+                client.conn.send_headers(stream, head, end_stream=method == "GET")
+                client.conn.reset_stream(stream)
+                client.flush()
+                self.assertEqual(server.requestBytes, 0)
+            self.assertEqual(client.status(client.begin("GET", "/")), 429)
+            server.pass_(10)
+            self.assertEqual(client.status(client.begin("GET", "/")), 200)
 
     def test_stops(self) -> None:
         """

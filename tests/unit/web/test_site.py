@@ -345,6 +345,18 @@ class RefusalTests(SynchronousTestCase):
         self.assertEqual([answer.status for answer in answers], [200, 200, 200, 200, 429, 200])
         self.assertGreaterEqual(int(answers[4].headers["retry-after"]), 10)
 
+    def test_leavesEarly(self) -> None:
+        """An upload whose client leaves before all of it has come counts as a request, with the bytes that came."""
+        for quota, sent in (("requests:rate=1/10s:burst=2", 10), ("client-bytes:received=1000:algorithm=bucket", 2000)):
+            server = WebServer(self, quota=quota, pool="bounded:128KiB")
+            for _ in range(2):
+                visitor = server.connect()
+                visitor.send("PUT /", "Transfer-Encoding: chunked", body=b"%x\r\n" % 5000 + bytes(sent), isWhole=False)
+                visitor.transport.abortConnection()
+                server.settle()
+            self.assertEqual(server.connect().ask("GET /").status, 429, quota)
+            self.assertEqual(server.connect("192.0.2.9").ask("GET /").status, 200)
+
     def test_head(self) -> None:
         """A refused HEAD has no body."""
         server = WebServer(self, quota="concurrency:limit=1")
