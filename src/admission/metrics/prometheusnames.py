@@ -109,7 +109,8 @@ NAMINGS = (
     Naming(
         "Responses",
         "admission_responses_total",
-        "Answers of a site, by kind of request and class of status; without one where the client had left.",
+        "Answers of a site, by kind of request and class of status, 413, 429 and 503 apart; without one where the "
+        "client had left.",
     ),
     Naming(
         "RequestSeconds",

@@ -549,14 +549,14 @@ class RefusalTests(SynchronousTestCase):
             server.factory.doStop()
 
     def test_counted(self) -> None:
-        """Answers are counted by kind and class of status, of all sites of an admission."""
+        """Answers are counted by kind and class of status, refusals by their status, of all sites of an admission."""
         server = WebServer(self, quota="concurrency:limit=1")
         protectSite(server.admission, server.site, inThread=server.inThread)
         server.connect().ask("GET /")
         server.connect().send("GET /later")
         server.connect().ask("GET /")
         family = server.admission.sensors.families["Responses"]
-        self.assertEqual(dict(family.read(0.0)), {("GET", "2xx"): 1, ("GET", "4xx"): 1})
+        self.assertEqual(dict(family.read(0.0)), {("GET", "2xx"): 1, ("GET", "429"): 1})
 
     def test_names(self) -> None:
         """Policies know a client by what C{nameOf} says; of a secret they have a digest."""
