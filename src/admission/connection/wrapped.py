@@ -407,7 +407,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
         Close when what it works on is over, or after the grace period; or at once, if nobody can tell what that is.
         """
         drain = self.factory.drainConnection
-        if drain is None or not self._isIntroduced:
+        if drain is None or self.isClosing or not self._isIntroduced:
             self.closeGracefully()
             return
         self.link.closeWithin(self.factory.limits.closeGraceSeconds)

@@ -140,6 +140,8 @@ class _Http1:
         if channel.requests:
             # Also if its answer has begun, and does not say so.
             channel.persistent = False
+            for web in list(channel.requests):
+                web.waitNoMore()
         elif not (channel._buffer or connection.link.hasUnserved):
             channel.loseConnection()
 
@@ -213,6 +215,9 @@ class _Http2:
         last = self._lastStreams.setdefault(channel, channel.conn.highest_inbound_stream_id)
         # Not by h2, for which nothing comes after it.
         transport.write(_GOAWAY + last.to_bytes(4, "big") + _NO_ERROR.to_bytes(4, "big"))
+
+        for stream in list(channel.streams.values()):
+            stream._request.waitNoMore()
 
         def over(_: object) -> None:
             # TLS waits for its producer to go before it closes.

@@ -294,9 +294,9 @@ class Exchange:
 
     def throttleOver(self) -> None:
         """
-        It has waited.
+        It has waited, or its server stops.
         """
-        if self._driver.letGo():
+        if not self._isOver and self._driver.letGo():
             self._advance()
 
     # Its way

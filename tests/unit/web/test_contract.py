@@ -27,7 +27,7 @@ from admission.web import byHeader, protectSite
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
-ANSWERS = {200: SERVED, 429: REFUSED}
+ANSWERS = {200: SERVED, 429: REFUSED, 503: REFUSED}
 
 
 class Desk(Resource):
@@ -164,6 +164,19 @@ class DelayingContract(SiteContract):
         self.clock.advance(2.1)
         self.settle()
         self.assertEqual(self.answersIn(bytes(transport.received)), [SERVED] * 2)
+        self.assertNothingHeld()
+
+    def test_drainWaiting(self) -> None:
+        """When the server stops, what waits for that is refused at once."""
+        transport = self.connect()
+        self.policy.delaySeconds = 2.0
+        self.send(transport, self.encode("alice", 1))
+        self.assertEqual(self.send(transport, self.encode("alice", 2)), [SERVED])
+        emptied = self.stop()
+        self.settle()
+        self.assertEqual(self.answersIn(bytes(transport.received)), [SERVED, REFUSED])
+        self.settle()
+        self.successResultOf(emptied)
         self.assertNothingHeld()
 
 

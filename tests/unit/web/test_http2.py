@@ -239,6 +239,21 @@ class StreamTests(SynchronousTestCase):
         self.successResultOf(stopped)
         server.factory.doStop()
 
+    def test_stopsUntaken(self) -> None:
+        """A stream that was answered before the server stopped, and not taken, is sent as soon as its windows open."""
+        server = self.serve()
+        server.factory.doStart()
+        client = Streams(server, opensWindows=False, windowBytes=0)
+        get = client.begin("GET", "/")
+        stopped = server.admission.stop()
+        client.flush()
+        self.assertEqual((client.lastStream, client.bodies), (get, {}))
+        client.conn.increment_flow_control_window(1000, get)
+        client.flush()
+        self.assertEqual((client.bodies[get], client.transport.isLost), (b"GET 0  []", True))
+        self.successResultOf(stopped)
+        server.factory.doStop()
+
     def test_shutWindows(self) -> None:
         """What streams hold is charged, and who opens no window is cut off."""
         server = self.serve(limits=ConnectionLimits(sendSeconds=5))
