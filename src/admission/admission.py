@@ -19,7 +19,7 @@ from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakSet
 
-from twisted.internet.defer import Deferred, TimeoutError, gatherResults
+from twisted.internet.defer import Deferred, TimeoutError, gatherResults, succeed
 from twisted.internet.interfaces import IProtocolFactory, IReactorCore, IReactorTime
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
@@ -402,26 +402,29 @@ class Admission:
 
     def stop(self) -> Deferred[Any]:
         """
-        Have every connection of requests in frames answer the request that it has read, and close.  Wait for what is
-        inside of L{work}, for C{limits.closeGraceSeconds} at most, and then close the connections of wrapped servers,
-        so that what was written leaves.  Then store what was recorded.  The reactor calls this when it stops.
+        Have every connection of requests in frames, or of a site, answer what it has read, and close.  Wait for what is
+        inside of L{work}, for C{limits.closeGraceSeconds} at most, and then close the connections of other wrapped
+        servers, so that what was written leaves.  Then store what was recorded.  The reactor calls this when it stops.
 
         @return: fires when that is done; does not fail.
         """
         self._isStopping = True
         self.places.dismiss()
-        return gatherResults([self._closeAll(isWrapped=False), self._endWork()]).addCallback(lambda _: self._store())
+        return gatherResults([self._closeAll(canDrain=True), self._endWork()]).addCallback(lambda _: self._store())
 
-    def _closeAll(self, isWrapped: bool) -> Deferred[Any]:
+    def _closeAll(self, canDrain: bool) -> Deferred[Any]:
         return gatherResults(
-            [each.closeAll() for each in self._atWork if isinstance(each, WrappedFactory) is isWrapped]
+            [
+                each.closeAll()
+                for each in self._atWork
+                if (not isinstance(each, WrappedFactory) or each.drainConnection is not None) is canDrain
+            ]
         )
 
     def _endWork(self) -> Deferred[Any]:
         if not self._underWay:
             # Of other wrapped servers nobody knows whether they have anything to do.
-            sites = [each for each in self._atWork if isinstance(each, WrappedFactory) and not each.countsBytes]
-            return gatherResults([each.closeAll() for each in sites])
+            return succeed(None)
 
         def overdue(failure: Failure) -> None:
             failure.trap(TimeoutError)  # type: ignore[no-untyped-call]
@@ -431,7 +434,7 @@ class Admission:
         ended.addTimeout(self.limits.closeGraceSeconds, self.clock)
         ended.addErrback(overdue)
         # Nobody knows which of the connections the work was for.
-        return ended.addCallback(lambda _: self._closeAll(isWrapped=True))
+        return ended.addCallback(lambda _: self._closeAll(canDrain=False))
 
     # What the status page asks, as of a factory
 

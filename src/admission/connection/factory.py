@@ -586,6 +586,8 @@ class AdmittedFactory(protocol.ServerFactory):
         return min(max(shareBytes, MIN_READ_BYTES), MAX_READ_BYTES)
 
     def _refusal(self, host: str) -> str | None:
+        if self._emptied:
+            return "the server stops"
         limits = self.limits
         isFull = len(self.connections) - len(self._leaving) >= limits.maxConnections
         if isFull and (len(self._leaving) >= MAX_LEAVING or not self._giveWay()):

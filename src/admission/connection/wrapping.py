@@ -37,6 +37,7 @@ class WrappedFactory(AdmittedFactory):
         what C{clock.seconds()} says.
     @ivar nameOf: who is at the other end, see L{NameOf}.
     @ivar countsBytes: whether its bytes are charged to clients; otherwise requests are told apart, and charged.
+    @ivar drainConnection: has a connection end once all that it works on is over; L{None} if nobody can tell when.
     @ivar maxUnsentBytes: who has so much unsent, besides the largest write, may not write more.
     """
 
@@ -57,6 +58,7 @@ class WrappedFactory(AdmittedFactory):
         self.wrappedFactory = wrappedFactory
         self.nameOf = nameOf
         self.countsBytes = countsBytes
+        self.drainConnection: Callable[[WrappedConnection], None] | None = None
         self.maxUnsentBytes = gate.pool.sizeBytes if maxUnsentBytes is None else maxUnsentBytes
         if IProtocolNegotiationFactory.providedBy(wrappedFactory):
             alsoProvides(self, IProtocolNegotiationFactory)

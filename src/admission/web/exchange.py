@@ -174,6 +174,8 @@ class Exchange:
         if self.isMultiplexed and self._channel.isGone(self._connection, self._web):
             # Twisted goes through all that it has read, though the connection was cut off for a stream before this one,
             # or what follows resets this one.
+            if not self._isAnnounced:
+                self._arrived(0, *arguments)
             return
         if self._isAnswered:
             self._web.finish()
@@ -214,6 +216,8 @@ class Exchange:
         if self._isOver or not self._isAnnounced:
             return
         if not self._isBegun:
+            if not self._isQueued and self._refused is None:
+                self._count()
             self._end()
             return
         self._dropBody()
@@ -292,9 +296,9 @@ class Exchange:
 
     def throttleOver(self) -> None:
         """
-        It has waited.
+        It has waited, or its server stops.
         """
-        if self._driver.letGo():
+        if not self._isOver and self._driver.letGo():
             self._advance()
 
     # Its way
@@ -393,7 +397,7 @@ class Exchange:
         request.lease, self._lease = self._lease, None
         request.begin(now)
         refusal = self._refusal
-        if refusal is Refusal.DELAY and self._driver.holdBack(request):
+        if refusal is Refusal.DELAY and not self.factory.isStopping and self._driver.holdBack(request):
             self._lease, request.lease = request.lease, None
             return
         decision = admitWork(self.factory, self._driver, request, refusal, mayWait=True)
@@ -428,6 +432,17 @@ class Exchange:
             self._served.log.failure("a request of {peer} failed", peer=self._connection.peer)
             self._channel.cutOff(self._connection, self._web, FAILED)
             self._end()
+
+    def _count(self) -> None:
+        """
+        Its client has gone before it began.  It counts as a request all the same, or nothing would limit clients that
+        reset what they ask for: it is asked about as if it were whole, and begins and ends at once.
+        """
+        request = self.request
+        request.sizeBytes = self._receivedBytes
+        request.begin(self.factory.clock.seconds())
+        if admitWork(self.factory, self._driver, request, self._refusal).admitted:
+            self._driver.begin(request)
 
     def _written(self) -> None:
         if self._isOver or self._refused is not None:
@@ -482,6 +497,8 @@ class Exchange:
         assert self._refused is not None
         status, decision = self._refused
         web = self._web
+        if self._channel.turnsAway(self._connection, web):
+            return
         isWhole = self._arguments is not None
         if not isWhole and (self._continues or not 0 < self.request.sizeBytes <= SMALL_UNREAD_BYTES):
             self._channel.endsWith(web)

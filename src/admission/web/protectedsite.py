@@ -21,6 +21,7 @@ from ..connection.trustedproxies import TrustedProxies
 from ..connection.wrapping import WrappedFactory
 from ..units import formatBytes
 from .admittedrequest import admittedFactory
+from .channels import drain
 from .forwarded import ClientHeader
 from .refusalanswers import Refusals
 from .requestkinds import methodOf
@@ -139,4 +140,6 @@ def protectSite(
         None if proxies is None else header,
         inThread,
     )
-    return admission.wrap(_AdmittedChannels(site, served), countsBytes=False)
+    factory = admission.wrap(_AdmittedChannels(site, served), countsBytes=False)
+    factory.drainConnection = drain
+    return factory

@@ -17,7 +17,7 @@ from ..admission import Admission
 from ..interfaces import Refusal
 from .abandoned import AbandonedRequests
 from .forwarded import ClientHeader
-from .refusalanswers import Refusals
+from .refusalanswers import REFUSED, Refusals
 from .requestkinds import OTHER
 
 MAX_BODY_BYTES = 16 << 20
@@ -114,7 +114,9 @@ class ServedSite:
         """
         responses = self._responses
         assert responses is not None
-        place = kind, f"{status // 100}xx" if status > 0 else ""
+        # Refusals are what is looked for.
+        word = f"{status}" if status in REFUSED else f"{status // 100}xx" if status > 0 else ""
+        place = kind, word
         if place not in responses and len(responses) >= MAX_COUNTED:
             place = OTHER, place[1]
         responses[place] += 1
