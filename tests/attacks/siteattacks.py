@@ -298,18 +298,6 @@ class Http2Attack:
                 time.sleep(_ANEW_SECONDS)
 
 
-NOT_YET = frozenset(
-    {
-        "forms of 16 MiB",
-        "forms of many fields",
-        "forms of many parts",
-    }
-)
-"""
-Those whose promise is not kept: a form takes much more than three times its size while it is parsed, and parsing it is
-one turn; and a stream that is reset in the read that it came in is answered first, and Twisted fails at that.
-"""
-
 ATTACKS: dict[str, Attack | Http2Attack] = {
     "announced": Attack(lambda: iter([post(MIB)]), sized(80, 300)),
     "announced, 30 addresses": Attack(lambda: iter([post(MIB)]), sized(80, 300), 30),

@@ -12,7 +12,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.attacks.attackedsite import LARGE_BYTES
-from tests.attacks.siteattacks import ATTACKS, NOT_YET, get
+from tests.attacks.siteattacks import ATTACKS, get
 from tests.kit.attack import MIB, WAIT_SECONDS, sized
 from tests.kit.brokerprocess import ENVIRONMENT
 from tests.kit.fairclock import FairClock
@@ -65,8 +65,6 @@ class SitesTests(SynchronousTestCase):
             f"{most:.1f} ms, {len(good.latencies)} answers, {len(good.failures)} failures {set(good.failures) or ''}"
         )
         self.assertFalse(good.failures)
-        if name in NOT_YET:
-            return
         self.assertLess(peak - before, POOL_BYTES + BEYOND_BYTES + LARGE_BYTES)
         self.assertLess(p99, 1000 * (PROMISED_SECONDS if isLongForm() else WAIT_SECONDS))
 
