@@ -2,7 +2,7 @@
 A site of twisted.web that is attacked, protected or as it is.
 
 C{python -m tests.attacks.attackedsite HOW POOL [QUOTA ...]}, where HOW is C{protected} or C{plain}, prints the ports
-where it speaks HTTP and, by TLS, HTTP/2, and ends with its standard input.
+where it speaks HTTP, HTTP/2 by TLS, and of its page, and ends with its standard input.  It logs to its standard error.
 """
 
 from __future__ import annotations
@@ -12,6 +12,13 @@ from typing import Any
 
 from twisted.internet import reactor, stdio
 from twisted.internet.protocol import Protocol
+from twisted.logger import (
+    FilteringLogObserver,
+    LogLevel,
+    LogLevelFilterPredicate,
+    globalLogBeginner,
+    textFileLogObserver,
+)
 from twisted.web.resource import Resource
 from twisted.web.server import Site
 
@@ -45,14 +52,18 @@ class _UntilTheEnd(Protocol):
 
 def main(how: str, poolBytes: int, *quota: str) -> None:
     """Serve."""
+    warnings = LogLevelFilterPredicate(LogLevel.warn)
+    observer = FilteringLogObserver(textFileLogObserver(sys.stderr), [warnings])
+    globalLogBeginner.beginLoggingTo([observer], redirectStandardIO=False)
     factory: Any = Site(_Pages())
+    admission = Admission(pool=f"bounded:{poolBytes}", quota=quota)
     if how == "protected":
-        admission = Admission(pool=f"bounded:{poolBytes}", quota=quota)
         factory = protectSite(admission, factory, maxBodyBytes=MAX_BODY_BYTES)
     listen = {"interface": "127.0.0.1", "backlog": 1024}
     ports = [
         reactor.listenTCP(0, factory, **listen),
         reactor.listenSSL(0, factory, Authority().server().options(), **listen),
+        reactor.listenTCP(0, admission.statusSite(), **listen),
     ]
     print(*(port.getHost().port for port in ports), flush=True)
     stdio.StandardIO(_UntilTheEnd())

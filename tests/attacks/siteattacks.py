@@ -1,33 +1,51 @@
 """
 What is done to a site: the table of the attacks.
 
-C{python -m tests.attacks.siteattacks NAME PORT TLSPORT} does it until it is killed.  Who is cut off comes again.
+C{python -m tests.attacks.siteattacks NAME PORT TLSPORT} says that it begins, does it until its standard input ends, and
+then prints what the attackers have seen, as JSON.  Who is cut off comes again.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
+import os
 import socket
 import ssl
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import h2.config
 import h2.connection
+import h2.events
 import h2.exceptions
 import h2.settings
+import hyperframe.frame
 from attrs import frozen
 
 from tests.kit.attack import MIB, sized
 
 _CUT_BYTES = 64 << 10
 _TURN_SECONDS = 0.005
+_FRAME_BYTES = 16 << 10
 _ANEW_SECONDS = 0.1
 """After which time at the earliest the same client connects anew."""
 
+CUT_OFF = "cut off"
+"""What is counted of connections that the site has ended, but for those that it says it ends."""
+
+SEEN: Counter[str] = Counter()
+"""What the attackers have seen of refusals: classes of status, and L{CUT_OFF}."""
+
 Bytes = Iterator[bytes]
+
+
+def isCutOff(client: socket.socket) -> bool:
+    """Whether the site has cut a connection off of which nothing is read: the kernel tells all the same."""
+    return client.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != 1
 
 
 def post(sizeBytes: int, contentType: str = "application/octet-stream") -> bytes:
@@ -38,6 +56,11 @@ def post(sizeBytes: int, contentType: str = "application/octet-stream") -> bytes
 def get(path: str) -> bytes:
     """A request without one."""
     return f"GET {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode()
+
+
+def with_(request: bytes, headers: int) -> bytes:
+    """The same request with that many headers more."""
+    return request.replace(b"\r\n\r\n", b"\r\n" + b"".join(b"X%d: y\r\n" % each for each in range(headers)) + b"\r\n")
 
 
 CHUNKED = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -104,12 +127,17 @@ class Attack:
     @ivar clients: how many there are.
     @ivar addresses: at how many addresses.
     @ivar isReading: whether they read what they are answered.
+    @ivar explained: by what the refusals of the site are explained: some of each sentence in its log, or a class of
+        status that it counts.
+    @ivar quota: the policies of the site.
     """
 
     sends: Callable[[], Bytes]
     clients: int
     addresses: int = 1
     isReading: bool = True
+    explained: Sequence[str] = ()
+    quota: Collection[str] = ()
 
     def run(self, port: int, tlsPort: int) -> None:
         """Do it."""
@@ -136,7 +164,7 @@ class _Client:
         except BlockingIOError:
             pass
         except OSError:
-            self._gone()
+            self._gone(CUT_OFF)
 
     def _connect(self) -> None:
         now = time.monotonic()
@@ -151,20 +179,20 @@ class _Client:
         self._socket.connect(("127.0.0.1", self._port))
         self._socket.setblocking(False)
         self._pieces, self._piece = self._attack.sends(), b""
+        self._isLast = False
 
     def _exchange(self, client: socket.socket) -> None:
         if self._attack.isReading:
             try:
                 while data := client.recv(1 << 20):
-                    pass
+                    self._read(data)
                 if not data:
-                    self._gone()
+                    self._gone(None if self._isLast else CUT_OFF)
                     return
             except BlockingIOError:
                 pass
-        elif client.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != 1:
-            # The kernel tells that it was cut off, although nothing is read.
-            self._gone()
+        elif isCutOff(client):
+            self._gone(CUT_OFF)
             return
         # A few at a time, for the others' sake.
         for _ in range(8):
@@ -174,21 +202,32 @@ class _Client:
                     return
             self._piece = self._piece[client.send(self._piece) :]
 
-    def _gone(self) -> None:
+    def _read(self, data: bytes) -> None:
+        for status in ("4xx", "5xx"):
+            count = data.count(b"HTTP/1.1 " + status[:1].encode())
+            if count:
+                SEEN[status] += count
+        self._isLast = self._isLast or b"Connection: close" in data
+
+    def _gone(self, how: str | None) -> None:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+            if how is not None:
+                SEEN[how] += 1
+
+
+_CONTEXT = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+_CONTEXT.check_hostname, _CONTEXT.verify_mode = False, ssl.CERT_NONE
+_CONTEXT.set_alpn_protocols(["h2"])
 
 
 class _Http2Client:
     """A connection of HTTP/2, which does what a function says."""
 
     def __init__(self, tlsPort: int, windowBytes: int) -> None:
-        context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        context.set_alpn_protocols(["h2"])
         client = socket.create_connection(("127.0.0.1", tlsPort), 5.0, ("127.0.0.3", 0))
-        self.socket = context.wrap_socket(client)
+        self.socket = _CONTEXT.wrap_socket(client)
         self.conn = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding=None))
         self.conn.initiate_connection()
         self.conn.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: windowBytes})
@@ -213,13 +252,95 @@ class _Http2Client:
     def read(self) -> None:
         """Take what came, and answer what has to be answered."""
         try:
-            data = self.socket.recv(1 << 18)
+            self._take()
         except TimeoutError:
             return
+        self.flush()
+
+    def _take(self) -> None:
+        data = self.socket.recv(1 << 18)
         if not data:
             raise ConnectionError("cut off")
-        self.conn.receive_data(data)
-        self.flush()
+        for event in self.conn.receive_data(data):
+            if isinstance(event, h2.events.ResponseReceived):
+                status = dict(event.headers)[b":status"]
+                if status >= b"400":
+                    SEEN[f"{status[:1].decode()}xx"] += 1
+
+    def flood(self, data: bytes, isReading: bool = False) -> None:
+        """Send the same without end, whether or not it is taken."""
+        self.socket.setblocking(False)
+        rest = b""
+        while isReading or not isCutOff(self.socket):
+            rest = rest or data
+            try:
+                rest = rest[self.socket.send(rest) :]
+                while isReading:
+                    self._take()
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                time.sleep(_TURN_SECONDS)
+        raise ConnectionError("cut off")
+
+
+def raw(*frames: hyperframe.frame.Frame) -> bytes:
+    """Frames that are made by hand."""
+    return b"".join(each.serialize() for each in frames)
+
+
+def headWithoutEnd(client: _Http2Client) -> None:
+    """As much of a head as there may be frames, which is a MiB, and no end of it."""
+    client.socket.settimeout(5.0)
+    client.socket.sendall(raw(hyperframe.frame.HeadersFrame(1, bytes(_FRAME_BYTES))))
+    for _ in range(62):
+        client.socket.sendall(raw(hyperframe.frame.ContinuationFrame(1, bytes(_FRAME_BYTES))))
+    while True:
+        client.read()
+
+
+def continuations(client: _Http2Client) -> None:
+    """A head that has no end."""
+    client.socket.sendall(raw(hyperframe.frame.HeadersFrame(1, b"x")))
+    client.flood(raw(hyperframe.frame.ContinuationFrame(1, b"x")) * 1000)
+
+
+def pings(client: _Http2Client) -> None:
+    """What has to be answered."""
+    client.flood(raw(hyperframe.frame.PingFrame(0, b"12345678")) * 1000)
+
+
+def readPings(client: _Http2Client) -> None:
+    """The same, and the answers are read."""
+    client.flood(raw(hyperframe.frame.PingFrame(0, b"12345678")) * 1000, isReading=True)
+
+
+def settings(client: _Http2Client) -> None:
+    """The same with settings."""
+    frame = hyperframe.frame.SettingsFrame(0, {hyperframe.frame.SettingsFrame.INITIAL_WINDOW_SIZE: 10})
+    client.flood(raw(frame) * 1000)
+
+
+def unread(client: _Http2Client) -> None:
+    """Open the windows wide, ask for much, and read none of it."""
+    client.conn.increment_flow_control_window(1 << 30)
+    for _ in range(60):
+        client.ask("GET", "/middle")
+    client.flush()
+    client.flood(b"")
+
+
+def priorities(client: _Http2Client) -> None:
+    """Give streams that do not exist a priority."""
+    for first in itertools.count(1, 2000):
+        frames = [hyperframe.frame.PriorityFrame(each) for each in range(first, first + 2000, 2)]
+        client.socket.settimeout(5.0)
+        client.socket.sendall(raw(*frames))
+
+
+def emptyData(client: _Http2Client) -> None:
+    """A body of pieces that are empty."""
+    stream = client.ask("POST", "/", isWhole=False)
+    client.flush()
+    client.flood(raw(hyperframe.frame.DataFrame(stream)) * 1000, isReading=True)
 
 
 def shutWindows(client: _Http2Client) -> None:
@@ -279,11 +400,15 @@ class Http2Attack:
     @ivar does: what each does.
     @ivar clients: how many there are.
     @ivar windowBytes: the windows of their streams.
+    @ivar explained: see L{Attack}.
+    @ivar quota: see L{Attack}.
     """
 
     does: Callable[[_Http2Client], None]
     clients: int
     windowBytes: int = 0
+    explained: Sequence[str] = ()
+    quota: Collection[str] = ()
 
     def run(self, port: int, tlsPort: int) -> None:
         """Do it."""
@@ -295,46 +420,68 @@ class Http2Attack:
             try:
                 self.does(_Http2Client(tlsPort, self.windowBytes))
             except (OSError, h2.exceptions.H2Error):
+                SEEN[CUT_OFF] += 1
                 time.sleep(_ANEW_SECONDS)
 
 
-NOT_YET = frozenset(
-    {
-        "forms of 16 MiB",
-        "forms of many fields",
-        "forms of many parts",
-    }
-)
-"""
-Those whose promise is not kept: a form takes much more than three times its size while it is parsed, and parsing it is
-one turn; and a stream that is reset in the read that it came in is answered first, and Twisted fails at that.
-"""
+_SLOW = ("others wait for the memory that it has for them",)
+_UNREAD = ("memory is short, and the peer does not take its responses",)
+_REFUSED = ("4xx",)
+_RESETS = ("Too many stream resets",)
 
 ATTACKS: dict[str, Attack | Http2Attack] = {
-    "announced": Attack(lambda: iter([post(MIB)]), sized(80, 300)),
-    "announced, 30 addresses": Attack(lambda: iter([post(MIB)]), sized(80, 300), 30),
-    "all but a byte": Attack(lambda: nearly(MIB), sized(80, 150), 30),
-    "small bodies, all but a byte": Attack(lambda: nearly(99_999), sized(300, 900), 30),
+    "announced": Attack(lambda: iter([post(MIB)]), sized(80, 300), explained=_SLOW),
+    "announced, 30 addresses": Attack(lambda: iter([post(MIB)]), sized(80, 300), 30, explained=_SLOW),
+    "all but a byte": Attack(lambda: nearly(MIB), sized(80, 150), 30, explained=_SLOW),
+    "small bodies, all but a byte": Attack(lambda: nearly(99_999), sized(300, 900), 30, explained=_SLOW),
     "uploads of 48 MiB": Attack(lambda: uploads(48 * MIB), 6),
-    "forms of 48 MiB": Attack(lambda: uploads(48 * MIB, MULTIPART), 6),
-    "forms of 16 MiB": Attack(lambda: uploads(16 * MIB, MULTIPART), 6),
-    "forms of many parts": Attack(lambda: parts(sized(5_000, 60_000)), sized(2, 6)),
-    "forms of many fields": Attack(lambda: fields(sized(30_000, 500_000)), sized(2, 6)),
-    "chunks without end": Attack(lambda: chunks(32 << 10), 8),
+    "forms of 48 MiB": Attack(lambda: uploads(48 * MIB, MULTIPART), 6, explained=_REFUSED),
+    "forms of 16 MiB": Attack(lambda: uploads(16 * MIB, MULTIPART), 6, explained=_REFUSED),
+    "forms of many parts": Attack(lambda: parts(sized(5_000, 60_000)), sized(2, 6), explained=_REFUSED),
+    "forms of many fields": Attack(lambda: fields(sized(30_000, 500_000)), sized(2, 6), explained=_REFUSED),
+    "chunks without end": Attack(lambda: chunks(32 << 10), 8, explained=_REFUSED),
     "chunks of a byte": Attack(lambda: chunks(1), 8),
     "slow heads": Attack(slowHead, sized(100, 900), 4),
-    "silent readers": Attack(lambda: iter([get("/large")]), sized(20, 60), isReading=False),
-    "silent readers, 30 addresses": Attack(lambda: iter([get("/large")]), sized(20, 60), 30, isReading=False),
+    "silent readers": Attack(lambda: iter([get("/large")]), sized(20, 60), isReading=False, explained=_UNREAD),
+    "silent readers, 30 addresses": Attack(
+        lambda: iter([get("/large")]), sized(20, 60), 30, isReading=False, explained=_UNREAD
+    ),
+    "silent readers after a small answer": Attack(
+        lambda: iter([get("/"), get("/large")]), sized(20, 60), 30, isReading=False, explained=_UNREAD
+    ),
     "pipelined": Attack(lambda: again(get("/") * 2000), 8),
-    "pipelined, unread": Attack(lambda: again(get("/large") * 20), 8, isReading=False),
-    "large heads": Attack(lambda: again(get("/").replace(b"\r\n\r\n", b"\r\n" + b"X: y\r\n" * 450 + b"\r\n")), 8),
-    "HTTP/2, windows of zero": Http2Attack(shutWindows, 2),
-    "HTTP/2, asked and reset": Http2Attack(rapidReset, 3),
-    "HTTP/2, asked and reset at once": Http2Attack(resetAtOnce, 3),
-    "HTTP/2, announced": Http2Attack(announcedStreams, 3),
+    "pipelined, over a rate": Attack(
+        lambda: again(get("/") * 2000), 8, explained=_REFUSED, quota=("requests:rate=50:burst=50",)
+    ),
+    "pipelined, unread": Attack(
+        lambda: again(get("/large") * 20), 8, isReading=False, explained=(*_UNREAD, "and more is written")
+    ),
+    "large heads": Attack(lambda: again(with_(get("/"), 450)), 8),
+    "large heads, announced": Attack(lambda: iter([with_(post(1000), 450)]), sized(300, 900), 30),
+    "HTTP/2, windows of zero": Http2Attack(shutWindows, 2, explained=_UNREAD),
+    "HTTP/2, asked and reset": Http2Attack(rapidReset, 3, explained=_UNREAD + _RESETS),
+    "HTTP/2, asked and reset at once": Http2Attack(resetAtOnce, 3, explained=_RESETS),
+    "HTTP/2, announced": Http2Attack(announcedStreams, 3, explained=_SLOW),
     "HTTP/2, large heads": Http2Attack(largeHeads, 3, 65_535),
+    "HTTP/2, heads without end": Http2Attack(headWithoutEnd, sized(80, 200), explained=("have come without its end",)),
+    "HTTP/2, continuations": Http2Attack(continuations, 8, explained=("Too many continuation frames",)),
+    "HTTP/2, pings": Http2Attack(pings, 8),
+    "HTTP/2, pings, read": Http2Attack(readPings, 8),
+    "HTTP/2, settings": Http2Attack(settings, 8),
+    "HTTP/2, unread": Http2Attack(unread, 3, 1 << 30, explained=_UNREAD),
+    "HTTP/2, priorities": Http2Attack(priorities, 3, explained=("into priority tree",)),
+    "HTTP/2, empty data": Http2Attack(emptyData, 8),
 }
 """By name."""
 
+
+def _tellAtEnd() -> None:
+    sys.stdin.read()
+    print(json.dumps(SEEN), flush=True)
+    os._exit(0)
+
+
 if __name__ == "__main__":
+    print("begun", flush=True)
+    threading.Thread(target=_tellAtEnd, daemon=True).start()
     ATTACKS[sys.argv[1]].run(int(sys.argv[2]), int(sys.argv[3]))

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import re
 import socket
 import subprocess
 import sys
 import threading
 import time
+from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
+from urllib.request import urlopen
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.attacks.attackedsite import LARGE_BYTES
-from tests.attacks.siteattacks import ATTACKS, NOT_YET, get
+from tests.attacks.siteattacks import ATTACKS, CUT_OFF, get
 from tests.kit.attack import MIB, WAIT_SECONDS, sized
 from tests.kit.brokerprocess import ENVIRONMENT
 from tests.kit.fairclock import FairClock
@@ -26,6 +31,13 @@ BEYOND_BYTES = 64 * MIB
 SECONDS = sized(2.0, 10.0)
 PROMISED_SECONDS = 0.1
 _EVERY_SECONDS = 0.01
+_COUNTER = re.compile(
+    r'^admission_(?:connections_(cut_off|refused)|responses)_total(?:\{.*status="(.*)"\})? (.*)$', re.M
+)
+_REASON = re.compile(r"closing the connection of [^ ]*: (.*)")
+_LEFT_OUT = "for such reasons"
+"""What the log says of those that it does not name."""
+
 _BEFORE_REQUESTS = 20
 
 
@@ -34,14 +46,13 @@ class SitesTests(SynchronousTestCase):
 
     how = "protected"
 
-    def run_(self, name: str, *quota: str) -> None:
+    def run_(self, name: str) -> None:
         """
         Attack for a while, and judge.
 
         @param name: of the attack.
-        @param quota: the policies of the site.
         """
-        server, ports = self.start("attackedsite", self.how, str(POOL_BYTES), *quota)
+        server, ports = self.start("attackedsite", self.how, str(POOL_BYTES), *ATTACKS[name].quota)
         good = _Good(server.pid, int(ports.split()[0]))
         for _ in range(_BEFORE_REQUESTS):
             good.ask()
@@ -51,7 +62,7 @@ class SitesTests(SynchronousTestCase):
         self.addCleanup(thread.join)
         self.addCleanup(isOver.set)
         thread.start()
-        attacker, _ = self.start("siteattacks", name, *ports.split())
+        attacker, _ = self.start("siteattacks", name, *ports.split()[:2])
         end = time.monotonic() + SECONDS
         while time.monotonic() < end:
             peak = max(peak, anonymousBytes(server.pid))
@@ -59,34 +70,67 @@ class SitesTests(SynchronousTestCase):
         self.assertIsNone(attacker.poll(), "the attackers have given up")
         isOver.set()
         thread.join()
+        seen = json.loads(attacker.communicate()[0])
+        with urlopen(f"http://127.0.0.1:{ports.split()[2]}/metrics") as page:
+            metrics = page.read().decode()
         p50, p99, most = (1000 * quantile(good.latencies, each) for each in (0.5, 0.99, 1.0))
         print(
             f"\n{self.how}, {name}: grew {(peak - before) / MIB:.1f} MiB; good client p50 p99 max: {p50:.1f} {p99:.1f} "
             f"{most:.1f} ms, {len(good.latencies)} answers, {len(good.failures)} failures {set(good.failures) or ''}"
         )
         self.assertFalse(good.failures)
-        if name in NOT_YET:
-            return
+        if self.how == "protected":
+            self.assertExplained(seen, metrics, ATTACKS[name].explained)
         self.assertLess(peak - before, POOL_BYTES + BEYOND_BYTES + LARGE_BYTES)
         self.assertLess(p99, 1000 * (PROMISED_SECONDS if isLongForm() else WAIT_SECONDS))
+
+    def assertExplained(self, seen: dict[str, int], metrics: str, explained: Collection[str]) -> None:
+        """
+        Whoever looks after the site can tell what was refused, and why: all that attackers have seen of it is counted,
+        and each sentence of the log is one that explains this attack.
+
+        @param seen: see L{tests.attacks.siteattacks.SEEN}.
+        @param metrics: of the site.
+        @param explained: see L{tests.attacks.siteattacks.Attack}.
+        """
+        counted: Counter[str] = Counter()
+        for name, status, number in _COUNTER.findall(metrics):
+            counted[status or name] += int(float(number))
+        log = Path(self._log).read_text()
+        refusals = sum(counted[each] for each in ("4xx", "5xx", "cut_off", "refused"))
+        print(f"seen {seen}, counted {dict(counted)}, {sorted(set(_REASON.findall(log)))}")
+        for status in seen.keys() - {CUT_OFF}:
+            self.assertIn(status, explained)
+            self.assertGreaterEqual(counted[status], seen[status])
+        # Who was answered and sent more may have seen the end of the connection only.
+        self.assertGreaterEqual(refusals, seen.get(CUT_OFF, 0))
+        for line in log.splitlines():
+            self.assertTrue(any(each in line for each in (*explained, _LEFT_OUT)), line)
+        hasExplained = any(each in log or counted[each] for each in explained)
+        self.assertTrue(hasExplained or not refusals)
 
     def start(self, module: str, *arguments: str) -> tuple[subprocess.Popen[str], str]:
         """
         Start a process that ends with the test.
 
-        @return: it, and the first line that it says if it is the site.
+        @return: it, and the first line that it says, when it has begun.
         """
-        process = subprocess.Popen(
-            [sys.executable, "-m", f"tests.attacks.{module}", *arguments],
-            env=ENVIRONMENT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        isSite = module == "attackedsite"
+        if isSite:
+            self._log = self.mktemp()
+        with open(self._log, "a") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", f"tests.attacks.{module}", *arguments],
+                env=ENVIRONMENT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log if isSite else None,
+                text=True,
+            )
         self.addCleanup(process.communicate)
         self.addCleanup(process.kill)
         assert process.stdout is not None
-        return process, process.stdout.readline() if module == "attackedsite" else ""
+        return process, process.stdout.readline()
 
 
 class _Good:

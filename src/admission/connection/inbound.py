@@ -38,13 +38,10 @@ class InboundBuffer:
     let through, for the turn and until its peer has taken what is written to it,
     or it is gone with all that it held.
 
-    @cvar hasBoundedAnswers: nobody knows what the protocol writes.
     @ivar heldBytes: how much is held.
     @ivar isProvided: whether there is memory already for what comes: it is handed over though the pool be empty.
     @ivar holder: who it was when it last asked for memory.
     """
-
-    hasBoundedAnswers = False
 
     def __init__(
         self,
@@ -141,6 +138,15 @@ class InboundBuffer:
         The memory it waits for: as much as what comes next.
         """
         return max(1, min(len(self._held[0]) - self._takenBytes, self._gate.pool.largestBytes)) if self._held else 1
+
+    @property
+    def hasBoundedAnswers(self) -> bool:
+        """
+        Nobody knows what the protocol writes.  But a peer that has taken all that was ever written to it waits for
+        no peer of which nothing is known: each of those, one after another, may be one that does not read.
+        """
+        link = self._link
+        return link.answeredSeconds > 0.0 and link.responses.isTaken
 
     def leaseGranted(self, lease: ILease) -> None:
         self._link.pauses.discard(Pause.MEMORY)

@@ -248,7 +248,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
         link = self.link
         if not sizeBytes or link.state >= CLOSED or self._isFull:
             return
-        link.lastActiveSeconds = self.factory.clock.seconds()
+        link.lastActiveSeconds = link.answeredSeconds = self.factory.clock.seconds()
         responses = link.responses
         # The largest write is accepted whatever its size, and so is what belongs to it: it has been made already.
         if responses.heldBytes - responses.largestBytes >= self.factory.maxUnsentBytes:

@@ -122,7 +122,7 @@ class StalledReaders:
         are cut off at once, perhaps C{reader}.
         """
         excessBytes = -self._pool.availableBytes - reader.largestWriteBytes()
-        self._farBytes = self._maxOverdraftBytes + min(reader.largestWriteBytes(), self._maxOverdraftBytes // 4)
+        self._farBytes = self._maxOverdraftBytes + min(reader.largestWriteBytes(), self._maxOverdraftBytes // 8)
         if excessBytes > self._maxOverdraftBytes:
             # More than it must be, or every write would look at all of them.
             self._cutOff(self._heaviestLast(self._readers), excessBytes - self._maxOverdraftBytes // 2)

@@ -13,8 +13,7 @@ from twisted.python.reflect import qual
 from twisted.web.iweb import INonQueuedRequestFactory
 from zope.interface import alsoProvides
 
-from ..connection.wrapped import WrappedConnection
-from .channels import HTTP1, HTTP2
+from .channels import HTTP1, HTTP2, connectionOf
 from .exchange import Exchange
 from .servedsite import ServedSite
 
@@ -128,10 +127,7 @@ class AdmittedRequest:
     def _newExchange(self) -> Exchange:
         isMultiplexed = self._isMultiplexed
         transport = self.channel._conn.transport if isMultiplexed else self.channel.transport
-        # Between may be one of Twisted's own wrappers.
-        while not isinstance(transport, WrappedConnection):
-            transport = transport.transport
-        return Exchange(self._served, self, transport, HTTP2 if isMultiplexed else HTTP1)
+        return Exchange(self._served, self, connectionOf(transport), HTTP2 if isMultiplexed else HTTP1)
 
     def _announce(self, sizeBytes: int | None) -> None:
         exchange = self._exchange = self._newExchange()

@@ -2,7 +2,8 @@
 """
 What a request can have its connection do, in the two versions of HTTP that twisted.web speaks.
 
-Twisted has no public way to most of it: what is private of its channels is used here, and nowhere else.
+Twisted has no public way to most of it: what is private of its channels is used here, in
+L{admission.web.http2}, and in L{admission.web.watchedchannels} and L{admission.web.watchedhttp2}, and nowhere else.
 """
 
 from __future__ import annotations
@@ -25,6 +26,15 @@ _GOAWAY = b"\0\0\x08\x07" + bytes(5)
 """The head of the frame; the last stream that is answered follows, and an error."""
 
 _NO_ERROR, _REFUSED_STREAM = 0, 7
+
+
+def connectionOf(transport: Any) -> WrappedConnection:
+    """
+    The connection under a channel; between them may be one of Twisted's own wrappers.
+    """
+    while not isinstance(transport, WrappedConnection):
+        transport = transport.transport
+    return transport
 
 
 class Channel(Protocol):

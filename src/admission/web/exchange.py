@@ -69,6 +69,7 @@ class Exchange:
     _isWaiting = False
     _goOn: Callable[[], None] | None = None
     _isQueued = False
+    _isWaitingForTurn = _hasTurn = False
     _isBegun = False
     _isOver = False
     _receivedBytes = 0
@@ -271,8 +272,16 @@ class Exchange:
 
     def turnGranted(self) -> None:
         """
-        Not called: it is worked on within the turn of its connection.
+        It is its turn among streams that came together.
         """
+        self._isWaitingForTurn = False
+        self._hasTurn = True
+        try:
+            # Those before it may have had the connection cut off.
+            if not self._channel.isGone(self._connection, self._web):
+                self._advance()
+        finally:
+            self.factory.gate.turns.end()
 
     # What a recording asks
 
@@ -373,6 +382,8 @@ class Exchange:
         """
         if self._isOver or self._isBegun or self._isQueued or self._isWaiting or self._arguments is None:
             return
+        if self._isWaitingForTurn:
+            return
         if self._refused is not None:
             self._answerRefusal()
             return
@@ -387,6 +398,8 @@ class Exchange:
             self._web.content = body.asFile()
             if not body.isInMemory:
                 self._releaseLease()
+        if self.isMultiplexed and not self._mayBegin():
+            return
         request, now = self.request, self.factory.clock.seconds()
         request.sizeBytes = self._receivedBytes
         request.complete = now
@@ -407,6 +420,20 @@ class Exchange:
             self._driver.awaitPlace(request, decision, refusal, self._placed, lambda: None)
         else:
             self._decided(decision)
+
+    def _mayBegin(self) -> bool:
+        """
+        Whether this turn of the reactor has time for it: many streams may have come in one read, of which each takes
+        its time.
+        """
+        if not self._hasTurn:
+            turns = self.factory.gate.turns
+            self._hasTurn = turns.tryBegin(self)
+            if not self._hasTurn:
+                self._isWaitingForTurn = True
+                return False
+            turns.end()
+        return True
 
     def _placed(self, decision: Decision) -> None:
         self._isQueued = False
@@ -502,6 +529,7 @@ class Exchange:
         isWhole = self._arguments is not None
         if not isWhole and (self._continues or not 0 < self.request.sizeBytes <= SMALL_UNREAD_BYTES):
             self._channel.endsWith(web)
+        self._status = status
         self._served.refusals.write(web, status, decision.delaySeconds, decision.policy, decision.message)
         if isWhole:
             web.finish()
@@ -562,6 +590,8 @@ class Exchange:
         if self._isOver:
             return
         self._isOver = True
+        if self._isWaitingForTurn:
+            self.factory.gate.turns.forget(self)
         if self._unread is not None:
             self._unread.close()
         self._dropBody()

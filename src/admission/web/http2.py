@@ -2,8 +2,8 @@
 """
 What streams of HTTP/2 hold on both of their sides while their windows are shut.
 
-A connection of HTTP/2 is always read, or its windows could not be opened nor its streams be reset.  What is private of
-Twisted's classes for it is used here and in L{admission.web.channels}, and nowhere else.
+A connection of HTTP/2 is always read, or its windows could not be opened nor its streams be reset.  For what is private
+of Twisted's classes see L{admission.web.channels}.
 """
 
 from __future__ import annotations
@@ -14,11 +14,18 @@ from weakref import ref
 
 from twisted.internet.interfaces import IDelayedCall
 
+from ..connection.link import LinkState
 from ..connection.wrapped import WrappedConnection
 from ..interfaces import CONNECTIONS, RESPONSES, ILease
 
 MEASURE_SECONDS = 1.0
 """How often what streams hold is counted while their peer does not take it."""
+
+STREAM_BYTES = 6 << 10
+"""What a stream takes whose answer waits, beside that: the request, and what Twisted keeps of the stream."""
+
+_HEADER_BYTES = 200
+"""What each of its headers takes beyond a few."""
 
 _MEASURED_BYTES = 64 << 10
 """It is counted at once when so much more was written, and a quarter more than there was."""
@@ -121,6 +128,8 @@ class StreamAnswers:
         self._factory = connection.factory
         self._charge: ILease | None = None
         self._heldBytes = 0
+        # How much of that are answers.
+        self._answerBytes = 0
         self._writtenBytes = 0
         self._largestBytes = 0
         self._takenSeconds = inf
@@ -134,6 +143,7 @@ class StreamAnswers:
         self._largestBytes = max(self._largestBytes, sizeBytes)
         if self._writtenBytes >= max(_MEASURED_BYTES, self._heldBytes // 4):
             self._measure()
+        self._expect()
 
     def close(self) -> None:
         """
@@ -164,12 +174,17 @@ class StreamAnswers:
         self._connection.cutOff(reason)
 
     def _measure(self) -> None:
-        queues = self._channel._outboundStreamQueues.values()
+        channel = self._channel
+        waiting = [stream for stream, queue in channel._outboundStreamQueues.items() if queue]
         # What ends a stream is no bytes.
-        heldBytes = sum(len(chunk) for queue in queues for chunk in queue if isinstance(chunk, bytes))
+        answerBytes = sum(
+            len(chunk) for each in waiting for chunk in channel._outboundStreamQueues[each] if isinstance(chunk, bytes)
+        )
+        heldBytes = answerBytes + sum(_streamBytes(channel.streams[each]) for each in waiting)
         now = self._factory.clock.seconds()
-        if heldBytes < self._heldBytes + self._writtenBytes or not self._heldBytes:
+        if answerBytes < self._answerBytes + self._writtenBytes or not self._answerBytes:
             self._takenSeconds = now
+        self._answerBytes = answerBytes
         self._writtenBytes = 0
         hasGrown = heldBytes > self._heldBytes
         self._hold(heldBytes)
@@ -179,12 +194,15 @@ class StreamAnswers:
         limits = self._factory.limits
         if now - self._takenSeconds >= limits.sendSeconds:
             words = f"for {limits.sendSeconds:g} s it has opened no window for them ({limits.settingOf('sendSeconds')})"
-            self._connection.cutOff(f"{heldBytes} bytes of answers wait in its streams, and {words}")
+            self._connection.cutOff(f"{answerBytes} bytes of answers wait in its streams, and {words}")
             return
-        if self._measuring is None:
-            self._measuring = self._factory.clock.callLater(MEASURE_SECONDS, self._measureAgain)
+        self._expect()
         if hasGrown and self._factory.gate.pool.isOutOfMemory():
             self._factory.gate.readers.grew(self)
+
+    def _expect(self) -> None:
+        if self._measuring is None and self._connection.link.state < LinkState.ABORTED:
+            self._measuring = self._factory.clock.callLater(MEASURE_SECONDS, self._measureAgain)
 
     def _measureAgain(self) -> None:
         self._measuring = None
@@ -198,3 +216,8 @@ class StreamAnswers:
         if before is not None:
             before.release()
         self._factory.gate.readers.note(self, heldBytes > 0)
+
+
+def _streamBytes(stream: Any) -> int:
+    headers = stream._request.requestHeaders._rawHeaders
+    return STREAM_BYTES + _HEADER_BYTES * sum(map(len, headers.values()))

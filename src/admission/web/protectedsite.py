@@ -26,6 +26,7 @@ from .forwarded import ClientHeader
 from .refusalanswers import Refusals
 from .requestkinds import methodOf
 from .servedsite import MAX_BODY_BYTES, Budget, KindOf, NameOf, RefusalOf, ServedSite
+from .watchedchannels import watch
 
 SPOOL_BYTES = 1 << 20
 SPOOLED_BYTES = 1 << 30
@@ -51,6 +52,7 @@ class _AdmittedChannels:
         channel: Any = self._site.buildProtocol(addr)
         if channel is not None:
             channel.requestFactory = self._admitted(channel.requestFactory)
+            watch(channel)
         return channel
 
     def logPrefix(self) -> str:

@@ -377,6 +377,27 @@ class MemoryTests(SynchronousTestCase):
         self.assertEqual([len(transport.received) for _, transport in pairs], [300 * KIB] * 3)
         charge.release()
 
+    def test_knownReaders(self) -> None:
+        """Who has taken all that was ever written to it does not wait for others of which nothing is known."""
+        server = wrapped(self, pool=BoundedPool(4 << 20))
+        server.behave = lambda protocol, data: protocol.transport.write(bytes(300 * KIB))
+        server.clock.advance(1)
+        known, *others = (server.connect(host=f"192.0.2.{index}") for index in range(4))
+        known[1].peerSends(b"ask")
+        server.settle()
+        pool = server.factory.gate.pool
+        charge = pool.charge(pool.availableBytes, "other")
+        for _, transport in others:
+            transport.isTaking = False
+            transport.peerSends(b"ask")
+            server.settle()
+        # One from the pool, and one from its reserve.
+        self.assertEqual([protocol.received for protocol, _ in others], [b"ask", b"ask", b""])
+        known[1].peerSends(b"again")
+        server.settle()
+        self.assertEqual(known[0].received, b"askagain")
+        charge.release()
+
     def test_endedWithMuchUnsent(self) -> None:
         """
         Whoever is closed, however that comes about, keeps its turn until what

@@ -10,9 +10,11 @@ import h2.events
 import h2.settings
 import twisted.internet
 from twisted.trial.unittest import SynchronousTestCase
+from twisted.web.server import NOT_DONE_YET
 
 from admission.connection.factory import ConnectionLimits
 from admission.interfaces import RESPONSES
+from admission.web.http2 import STREAM_BYTES
 from tests.kit.website import Visitor, WebServer
 
 KIB = 1 << 10
@@ -50,10 +52,15 @@ class Streams:
 
     def begin(self, method: str, path: str, *headers: tuple[str, str], isWhole: bool = True) -> int:
         """Open a stream."""
+        stream = self.ask(method, path, *headers, isWhole=isWhole)
+        self.flush()
+        return stream
+
+    def ask(self, method: str, path: str, *headers: tuple[str, str], isWhole: bool = True) -> int:
+        """The same, sent together with what follows."""
         stream = self.conn.get_next_available_stream_id()
         pseudo = [(":method", method), (":path", path), (":authority", "site"), (":scheme", "https")]
         self.conn.send_headers(stream, [*pseudo, *headers], end_stream=isWhole)
-        self.flush()
         return stream
 
     def send(self, stream: int, data: bytes, isLast: bool = False) -> int:
@@ -198,10 +205,7 @@ class StreamTests(SynchronousTestCase):
             client = Streams(server)
             for _ in range(2):
                 self.assertEqual(server.pages.requests, [])
-                stream = client.conn.get_next_available_stream_id()
-                head = [(":method", method), (":path", "/"), (":authority", "site"), (":scheme", "https")]
-                client.conn.send_headers(stream, head, end_stream=method == "GET")
-                client.conn.reset_stream(stream)
+                client.conn.reset_stream(client.ask(method, "/", isWhole=method == "GET"))
                 client.flush()
                 self.assertEqual(server.requestBytes, 0)
             self.assertEqual(client.status(client.begin("GET", "/")), 429)
@@ -261,9 +265,37 @@ class StreamTests(SynchronousTestCase):
         client.begin("GET", "/later")
         server.pages.requests[0].write(b"x" * 500 * KIB)
         client.flush()
-        self.assertEqual(server.pool.usedBytesByPurpose[RESPONSES], 500 * KIB)
+        self.assertGreater(server.pool.usedBytesByPurpose[RESPONSES], 500 * KIB + STREAM_BYTES)
         server.pass_(10)
         self.assertTrue(client.transport.isLost)
+
+    def test_smallAnswers(self) -> None:
+        """What streams hold beside their answers counts, too."""
+        server = self.serve(limits=ConnectionLimits(sendSeconds=5))
+        client = Streams(server, opensWindows=False, windowBytes=0)
+        for _ in range(50):
+            client.begin("GET", "/")
+        server.pass_(2)
+        self.assertGreater(server.pool.usedBytesByPurpose[RESPONSES], 50 * STREAM_BYTES)
+        server.pass_(5)
+        self.assertTrue(client.transport.isLost)
+
+    def test_turns(self) -> None:
+        """Streams that come together do not all begin in one turn of the reactor, if they take long."""
+        server = self.serve()
+        waiting = []
+
+        def render(request: Any) -> bytes:
+            waiting.append(server.admission.gate.turns.waiting)
+            server.clock.rightNow += 0.004
+            return b""
+
+        server.pages.render = render  # type: ignore[method-assign]
+        client = Streams(server)
+        asked = {client.ask("GET", "/") for _ in range(30)}
+        client.flush()
+        self.assertEqual(client.ended, asked)
+        self.assertGreater(max(waiting), 15)
 
     def test_manyShut(self) -> None:
         """Together they overdraw the pool by no more than it may be."""
@@ -277,6 +309,23 @@ class StreamTests(SynchronousTestCase):
                 server.settle()
                 self.assertGreater(server.pool.availableBytes, -2048 * KIB)
         self.assertTrue(any(client.transport.isLost for client in clients))
+
+    def test_cutOffWithinRead(self) -> None:
+        """What came in the read for which a connection was cut off is not worked on."""
+        server = self.serve(pool="bounded:1MiB")
+
+        def render(request: Any) -> Any:
+            server.pages.requests.append(request)
+            request.write(b"x" * 512 * KIB)
+            return NOT_DONE_YET
+
+        server.pages.render = render  # type: ignore[method-assign]
+        client = Streams(server, opensWindows=False, windowBytes=0)
+        for _ in range(20):
+            client.ask("GET", "/")
+        client.flush()
+        self.assertTrue(client.transport.isLost)
+        self.assertLess(len(server.pages.requests), 10)
 
     def test_opened(self) -> None:
         """A client that opens its windows has everything, and then nothing is charged."""

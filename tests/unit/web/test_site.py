@@ -558,6 +558,16 @@ class RefusalTests(SynchronousTestCase):
         family = server.admission.sensors.families["Responses"]
         self.assertEqual(dict(family.read(0.0)), {("GET", "2xx"): 1, ("GET", "429"): 1})
 
+    def test_refusedCounted(self) -> None:
+        """A refusal is counted by its status, though its client leaves before all of its body has come."""
+        server = WebServer(self, maxBodyBytes=10)
+        visitor = server.connect()
+        visitor.send("PUT /", "Content-Length: 20000000", isWhole=False)
+        self.assertEqual(visitor.answer().status, 413)
+        visitor.transport.abortConnection()
+        server.settle()
+        self.assertEqual(dict(server.admission.sensors.families["Responses"].read(0.0)), {("PUT", "4xx"): 1})
+
     def test_names(self) -> None:
         """Policies know a client by what C{nameOf} says; of a secret they have a digest."""
         seen: list[tuple[str, str, str]] = []
