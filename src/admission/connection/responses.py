@@ -18,26 +18,24 @@ from ..interfaces import RESPONSES, ILease, IMemoryPool
 TRANSPORT_BUFFER_BYTES = 1 << 16
 """What Twisted's transports take before they ask a producer to pause."""
 
-_LARGEST_PIECE_BYTES = 1 << 20
-
 _MOST_PARTS = 512
 """What is handed to the kernel at a time; systems take a thousand or more."""
 
 
-def _pieces(parts: Iterable[bytes]) -> Iterator[bytes]:
+def _pieces(parts: Iterable[bytes], largestBytes: int) -> Iterator[bytes]:
     """
-    The bytes of C{parts} in pieces of 64 KiB to 1 MiB: large enough to be
+    The bytes of C{parts} in pieces of 64 KiB or more, as far as C{largestBytes} allows: large enough to be
     worth a write, small enough to show that the peer reads at all.
     """
     gathered: list[bytes] = []
     gatheredBytes = 0
     for part in parts:
-        if gatheredBytes + len(part) > _LARGEST_PIECE_BYTES and gathered:
+        if gatheredBytes + len(part) > largestBytes and gathered:
             yield b"".join(gathered)
             gathered, gatheredBytes = [], 0
-        if len(part) > _LARGEST_PIECE_BYTES:
-            for start in range(0, len(part), _LARGEST_PIECE_BYTES):
-                yield part[start : start + _LARGEST_PIECE_BYTES]
+        if len(part) > largestBytes:
+            for start in range(0, len(part), largestBytes):
+                yield part[start : start + largestBytes]
             continue
         gathered.append(part)
         gatheredBytes += len(part)
@@ -90,6 +88,7 @@ class ResponseQueue:
     @cvar isHurried: whether what is written goes to the kernel at once if possible; otherwise it goes at the end of the
         turn, together with what is written until then.
     @cvar heldWords: what to call C{heldBytes} in the log.
+    @cvar largestPieceBytes: what the transport is given at most at a time of what waits here.
     @ivar heldBytes: bytes charged now.
     @ivar largestBytes: how many were written at once at most, since there were none.
     @ivar pausedSinceSeconds: since when the transport has taken nothing, or
@@ -98,6 +97,7 @@ class ResponseQueue:
 
     isHurried = True
     heldWords = "bytes of responses wait"
+    largestPieceBytes = 1 << 20
 
     __slots__ = (
         "_blocked",
@@ -145,20 +145,21 @@ class ResponseQueue:
         Send C{parts}, C{sizeBytes} in all.
         """
         if self.pausedSinceSeconds is None and not self._waiting:
+            goesDirectly = self._isPlain and isDirect(self._transport)
             if sizeBytes <= TRANSPORT_BUFFER_BYTES:
-                if self._isDirect:
+                if goesDirectly:
                     self._writeDirectly(b"".join(parts))
                 else:
                     # Twisted goes over them twice, and joins them as well.
                     self._transport.write(b"".join(parts))
                 return
-            if self._isDirect:
+            if goesDirectly:
                 parts = self._sendDirectly(parts)
                 if not parts:
                     return
         if not self.heldBytes:
             self.largestBytes = 0
-        for piece in _pieces(parts):
+        for piece in _pieces(parts, self.largestPieceBytes):
             self._waiting.append((piece, self._charge(len(piece))))
         self._pump()
         if self.heldBytes:
@@ -211,10 +212,6 @@ class ResponseQueue:
             self._release(self._waiting.popleft()[1])
         self._releaseWritten()
 
-    @property
-    def _isDirect(self) -> bool:
-        return self._isPlain and isDirect(self._transport)
-
     def _writeDirectly(self, data: bytes) -> None:
         sent = self._transport.writeSomeData(data)
         if sent != len(data):
@@ -247,7 +244,7 @@ class ResponseQueue:
     def _pump(self) -> None:
         while self._waiting and self.pausedSinceSeconds is None:
             piece, lease = self._waiting.popleft()
-            if self._isDirect:
+            if self._isPlain and isDirect(self._transport):
                 left = self._sendDirectly((piece,))
                 if not left:
                     self._release(lease)
@@ -282,16 +279,5 @@ class WrittenQueue(ResponseQueue):
 
     isHurried = False
     heldWords = "bytes wait to be sent"
-
-    def write(self, parts: Sequence[bytes], sizeBytes: int) -> None:
-        """
-        Send C{parts}, C{sizeBytes} in all: in pieces so small that a slow peer
-        can be told from one that takes nothing.
-        """
-        if sizeBytes > TRANSPORT_BUFFER_BYTES:
-            parts = [
-                part[start : start + TRANSPORT_BUFFER_BYTES]
-                for part in parts
-                for start in range(0, len(part), TRANSPORT_BUFFER_BYTES)
-            ]
-        super().write(parts, sizeBytes)
+    # So small that a slow peer can be told from one that takes nothing.
+    largestPieceBytes = TRANSPORT_BUFFER_BYTES

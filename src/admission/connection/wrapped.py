@@ -38,8 +38,6 @@ from .pauses import Pause
 from .responses import WrittenQueue
 from .wrappedproducer import WrappedProducer
 
-_BYTES = frozenset({bytes})
-
 MAX_HELD_BYTES = 1 << 20
 """What a transport may deliver that was told to stop; Twisted's TLS delivers 80 KiB at most."""
 
@@ -230,34 +228,32 @@ class WrappedConnection(Linked, ProtocolWrapper):
 
     # What the protocol calls
 
-    def write(self, data: bytes) -> None:
-        self.writeSequence((data,))
-
     def writeSequence(self, data: Iterable[bytes]) -> None:
+        self.write(b"".join(data))
+
+    def write(self, data: bytes) -> None:
         """
-        Send all of C{data}; unless there is so much already that the peer has
+        Send C{data}; unless there is so much already that the peer has
         not taken that what was accepted is all it gets.
 
-        @raise TypeError: if any of it is not bytes.
+        @raise TypeError: if it is not bytes.
         """
-        parts = list(data)
-        # At once for nearly all: each answer comes here twice.
-        if not _BYTES.issuperset(map(type, parts)) and not all(isinstance(part, bytes) for part in parts):
+        if not isinstance(data, bytes):
             raise TypeError("Data must be bytes")
-        sizeBytes = sum(map(len, parts))
-        link = self.link
-        if not sizeBytes or link.state >= CLOSED or self._isFull:
+        factory, link = self.factory, self.link
+        if not data or link.state >= CLOSED or self._isFull:
             return
-        link.lastActiveSeconds = self.factory.clock.seconds()
-        responses = link.responses
+        link.lastActiveSeconds = factory.clock.seconds()
+        responses, sizeBytes = link.responses, len(data)
         # The largest write is accepted whatever its size, and so is what belongs to it: it has been made already.
-        if responses.heldBytes - responses.largestBytes >= self.factory.maxUnsentBytes:
+        if responses.heldBytes - responses.largestBytes >= factory.maxUnsentBytes:
             self._tooMuchWritten()
             return
-        responses.write(parts, sizeBytes)
-        self._producer.wrote()
-        self.factory.responseBytes += sizeBytes
-        if self.factory.countsBytes:
+        responses.write((data,), sizeBytes)
+        if self._producer.producer is not None:
+            self._producer.wrote()
+        factory.responseBytes += sizeBytes
+        if factory.countsBytes:
             self._sent.count(sizeBytes, Usage(responseBytes=sizeBytes))
             self._noteDebt()
 
@@ -275,9 +271,10 @@ class WrappedConnection(Linked, ProtocolWrapper):
 
     def resumeProducing(self) -> None:
         """
-        Read again, as far as the protocol is concerned.
+        Read again, as far as the protocol is concerned.  Some protocols say so after each of their answers.
         """
-        self.link.resume(Pause.PROTOCOL)
+        if Pause.PROTOCOL in self.link.pauses.reasons:
+            self.link.resume(Pause.PROTOCOL)
 
     def stopProducing(self) -> None:
         self.loseConnection()

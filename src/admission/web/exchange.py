@@ -64,6 +64,7 @@ class Exchange:
 
     _arguments: tuple[bytes, ...] | None = None
     _isAnnounced = False
+    _hasBody = False
     _isWaiting = False
     _goOn: Callable[[], None] | None = None
     _isQueued = False
@@ -111,6 +112,7 @@ class Exchange:
 
         @param sizeBytes: the length of the body, if that is known.
         """
+        self._hasBody = True
         self._arrived(sizeBytes or 0, *self._channel.head(self._web))
         self._atMostBytes = self._served.maxBodyBytesOf(self.request.kind or "")
         if sizeBytes is not None and sizeBytes > self._atMostBytes:
@@ -198,9 +200,8 @@ class Exchange:
         self._status = self._web.code
         if self._isBegun:
             now, driver, request = self.factory.clock.seconds(), self._driver, self.request
-            request.responseBytes = sentBytes = self._web.sentLength
-            delaySeconds = driver.charge(request, driver.usageOf(request, sentBytes, now), now)
-            request.answer(now, delaySeconds)
+            request.responseBytes = self._web.sentLength
+            request.answer(now, driver.chargeAnswered(request, now))
         self._end()
 
     def lost(self) -> None:
@@ -500,6 +501,8 @@ class Exchange:
         """
         Give back what it has for a body that nobody wants any more.
         """
+        if not self._hasBody:
+            return
         if self._isWaiting:
             self._isWaiting = False
             self.factory.gate.memory.forget(self)
@@ -537,7 +540,6 @@ class Exchange:
         self._dropBody()
         now = self.factory.clock.seconds()
         self.request.cancel()
-        self._driver.letGo()
         self._driver.lost()
         if self._refused is not None and self._isAnswered and (self._hasEnded or not self.isLost):
             self.request.answer(now, self._refused[1].delaySeconds)

@@ -87,7 +87,7 @@ class ServedSite:
         self.admission = admission
         self.kindOf = kindOf
         self.nameOf = nameOf
-        self.refusalOf: RefusalOf = self._refusalOf if refusalOf is None else refusalOf
+        self.refusalOf: RefusalOf = _refusalOf if refusalOf is None else refusalOf
         self.spoolBytes = spoolBytes
         self.spool = spool
         self.maxFormFields = maxFormFields
@@ -143,16 +143,12 @@ class ServedSite:
         boundary = next((each[9:].strip(b'"') for each in parameters if each.lower().startswith(b"boundary=")), b"")
         return body.count(b"--" + boundary) > self.maxFormFields + 1
 
-    @staticmethod
-    def isPreflight(web: Any) -> bool:
-        """
-        Whether a browser asks what a script may ask, which its user has no part in.
-        """
-        has = web.requestHeaders.hasHeader
-        return bool(web.method == b"OPTIONS" and has(b"Origin") and has(b"Access-Control-Request-Method"))
 
-    def _refusalOf(self, web: Any) -> Refusal:
-        return Refusal.NEVER if self.isPreflight(web) else Refusal.ERROR
+def _refusalOf(web: Any) -> Refusal:
+    has = web.requestHeaders.hasHeader
+    # A browser asks what a script may ask, which its user has no part in.
+    isPreflight = web.method == b"OPTIONS" and has(b"Origin") and has(b"Access-Control-Request-Method")
+    return Refusal.NEVER if isPreflight else Refusal.ERROR
 
 
 def _contentTypeOf(web: Any) -> tuple[bytes, list[bytes]]:
