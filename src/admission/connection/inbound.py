@@ -175,11 +175,13 @@ class InboundBuffer:
             link.isServing = False
         if link.state >= CLOSING:
             return
-        link.chargeHeld()
+        if self.heldBytes or link.heldCharge is not None:
+            link.chargeHeld()
         if self._lease is not None and UNSENT not in self._reasons:
             # Until the next turn nobody else is let through.
             self._serveSoon()
-        link.settle()
+        if self._reasons or link.pauses.isApplied:
+            link.settle()
 
     def _serveSoon(self) -> None:
         if self._serving is None and not self._link.isServing and self._link.state < CLOSING:

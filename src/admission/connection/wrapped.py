@@ -56,7 +56,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
     @ivar wrappedProtocol: the protocol; L{None} until the connection was admitted, and when it is gone.
     @ivar peer: who is at the other end, in words; known once connected.
     @ivar host: the peer's address without its port.
-    @ivar whenLost: what is called when it is lost.
+    @ivar whenLost: what is called when it is lost, and the protocol knows.
     """
 
     factory: Any
@@ -210,8 +210,6 @@ class WrappedConnection(Linked, ProtocolWrapper):
         self._received.close()
         self._sent.close()
         self._driver.lost()
-        for lost in self.whenLost:
-            lost()
         if self._isIntroduced and not wasClosing:
             self._incoming.handOver()
         self._incoming.close()
@@ -224,6 +222,8 @@ class WrappedConnection(Linked, ProtocolWrapper):
             # Only now, when the protocol has dropped what it held, is its place free.
             del wrapped
             self._incoming.releaseLease()
+            for lost in self.whenLost:
+                lost()
             self.factory.disconnected(self)
 
     # What the protocol calls

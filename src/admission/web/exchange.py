@@ -238,23 +238,20 @@ class Exchange:
         self._lease = lease
         request = self.request
         request.granted = self.factory.clock.seconds()
-        if self._served.spool.take(self._spoolBytes):
-            self._spooledBytes = self._spoolBytes
-        else:
+        if self._spoolBytes and not self._served.spool.take(self._spoolBytes):
             self._resume()
             words = "there is no room for another body that has to go to a file"
             self._refuse(UNAVAILABLE, Decision(False, 1.0, words))
             return
+        self._spooledBytes = self._spoolBytes
         web = self._web
         if self._spoolBytes:
             self._body = web.content = SpooledBody(lease, self._served.inThread, self._written, self._unwritten)
         else:
             web.content = LeasedBody(lease)
         if self._arguments is None:
-            factory, link = self._connection.factory, self._connection.link
-            self._watch = BodyWatch(factory.gate.bodies, factory.clock, factory.limits, link, self._tooSlow)
+            self._watch = self._channel.expect(self._connection, self._tooSlow)
             self._watch.start(lease.sizeBytes)
-            self._channel.provided(self._connection, True)
             if self._continues and not self._early:
                 web.channel._send100Continue()
         early, self._early = self._early, []
@@ -518,13 +515,13 @@ class Exchange:
                 return
             self._body = None
         self._releaseLease()
-        self._served.spool.giveBack(self._spooledBytes)
-        self._spooledBytes = 0
+        if self._spooledBytes:
+            self._served.spool.giveBack(self._spooledBytes)
+            self._spooledBytes = 0
 
     def _bodyOver(self, watch: BodyWatch) -> None:
-        watch.close()
         self._watch = None
-        self._channel.provided(self._connection, False)
+        self._channel.expectNoMore(self._connection, watch)
 
     def _releaseLease(self) -> None:
         lease, self._lease = self._lease, None
