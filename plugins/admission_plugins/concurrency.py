@@ -110,10 +110,10 @@ class ConcurrencyPolicy(LifecyclePolicy):
 
     def decide(self, request: Request, now: float) -> Decision:
         if self.counts(request):
-            for key, limit, entity in self.limitsOf(request, now):
+            for key, limit, _ in self.limitsOf(request, now):
                 running = self._running.get(key, 0)
                 if running >= limit:
-                    isForAll = entity == QuotaEntity()
+                    isForAll = key == EVERYBODY
                     whose = "all clients" if isForAll else "this client"
                     reason = f"{running} requests of {whose} are in progress, and {limit:.0f} may be"
                     return Decision(False, RETRY_SECONDS, reason, places=self.places, isForAll=isForAll)
