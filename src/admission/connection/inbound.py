@@ -156,7 +156,8 @@ class InboundBuffer:
         self._link.pauses.discard(Pause.SERVER_FULL)
         self._serve()
         if self._hasTurn:
-            self._endTurn()
+            self._hasTurn = False
+            self._gate.turns.end()
 
     # Serving
 
@@ -200,14 +201,11 @@ class InboundBuffer:
                 self._link.pauses.add(Pause.SERVER_FULL)
         return self._hasTurn
 
-    def _endTurn(self) -> None:
-        self._hasTurn = False
-        self._gate.turns.end()
-
     def _deliverSlice(self) -> None:
         begunSeconds = self._clock.seconds()
         self._deliver(self._take())
-        self._endTurn()
+        self._hasTurn = False
+        self._gate.turns.end()
         workedSeconds = self._clock.seconds() - begunSeconds
         if workedSeconds > TURN_SECONDS / 2:
             self._sliceBytes = max(self._sliceBytes // 2, _MIN_SLICE_BYTES)

@@ -250,7 +250,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
             self._tooMuchWritten()
             return
         responses.write((data,), sizeBytes)
-        if self._producer.producer is not None:
+        if not self._producer.isStreaming:
             self._producer.wrote()
         factory.responseBytes += sizeBytes
         if factory.countsBytes:

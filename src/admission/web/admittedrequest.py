@@ -24,9 +24,14 @@ _NOT_YET = object()
 class AdmittedRequest:
     """
     Comes before the class of a site's own requests, and tells an L{Exchange} what happens to one.
+
+    @cvar takeBody: has the request take some of its body.
+    @cvar begin: has the site work on it.
     """
 
     _served: ServedSite
+    takeBody: Callable[[Any, bytes], None]
+    begin: Callable[[Any, bytes, bytes, bytes], None]
     _exchange: Exchange | None = None
     _announcedBytes: Any = _NOT_YET
 
@@ -98,20 +103,6 @@ class AdmittedRequest:
         state: dict[str, Any] = super().getStateToCopyFor(issuer)  # type: ignore[misc]
         return {name: value for name, value in state.items() if name not in ("_exchange", "_announcedBytes")}
 
-    # What its exchange calls
-
-    def takeBody(self, data: bytes) -> None:
-        """
-        Have the request take some of its body.
-        """
-        super().handleContentChunk(data)  # type: ignore[misc]
-
-    def begin(self, command: bytes, path: bytes, version: bytes) -> None:
-        """
-        Have the site work on it.
-        """
-        super().requestReceived(command, path, version)  # type: ignore[misc]
-
     @property
     def _isMultiplexed(self) -> bool:
         return hasattr(self.channel, "streamID")
@@ -140,9 +131,8 @@ def admittedFactory(served: ServedSite, requestFactory: Any) -> Callable[..., An
 
     def admitted(own: type) -> Any:
         if own not in classes:
-            classes[own] = type(
-                f"Admitted{own.__name__}", (AdmittedRequest, own), {"_served": served, "__module__": __name__}
-            )
+            known = {"_served": served, "takeBody": own.handleContentChunk, "begin": own.requestReceived}
+            classes[own] = type(f"Admitted{own.__name__}", (AdmittedRequest, own), known | {"__module__": __name__})
         return classes[own]
 
     if isinstance(requestFactory, type):

@@ -235,25 +235,12 @@ class Exchange:
         There is memory for its body.
         """
         self._isWaiting = False
-        self._lease = lease
-        request = self.request
-        request.granted = self.factory.clock.seconds()
-        if self._spoolBytes and not self._served.spool.take(self._spoolBytes):
-            self._resume()
-            words = "there is no room for another body that has to go to a file"
-            self._refuse(UNAVAILABLE, Decision(False, 1.0, words))
+        self._receiveInto(lease)
+        if self._refused is not None:
             return
-        self._spooledBytes = self._spoolBytes
         web = self._web
-        if self._spoolBytes:
-            self._body = web.content = SpooledBody(lease, self._served.inThread, self._written, self._unwritten)
-        else:
-            web.content = LeasedBody(lease)
-        if self._arguments is None:
-            self._watch = self._channel.expect(self._connection, self._tooSlow)
-            self._watch.start(lease.sizeBytes)
-            if self._continues and not self._early:
-                web.channel._send100Continue()
+        if self._continues and not self._early and self._arguments is None:
+            web.channel._send100Continue()
         early, self._early = self._early, []
         for data in early:
             web.takeBody(data)
@@ -340,13 +327,29 @@ class Exchange:
         request.asked = request.arrived
         lease = gate.memory.tryAllocate(self, self.wantedBytes)
         if lease is not None:
-            self.leaseGranted(lease)
+            self._receiveInto(lease)
             return
         self._isWaiting = True
         self._pause()
         # Its sender waits, too, until there is memory.
         self._continues = self._web.requestHeaders.hasHeader(b"Expect")
         self._web.requestHeaders.removeHeader(b"Expect")
+
+    def _receiveInto(self, lease: ILease) -> None:
+        self._lease = lease
+        self.request.granted = self.factory.clock.seconds()
+        if not self._spoolBytes:
+            self._web.content = LeasedBody(lease)
+        elif self._served.spool.take(self._spoolBytes):
+            self._spooledBytes = self._spoolBytes
+            self._body = self._web.content = SpooledBody(lease, self._served.inThread, self._written, self._unwritten)
+        else:
+            words = "there is no room for another body that has to go to a file"
+            self._refuse(UNAVAILABLE, Decision(False, 1.0, words))
+            return
+        if self._arguments is None:
+            self._watch = self._channel.expect(self._connection, self._tooSlow)
+            self._watch.start(lease.sizeBytes)
 
     def _advance(self) -> None:
         """
@@ -536,7 +539,8 @@ class Exchange:
             self._unread.close()
         self._dropBody()
         now = self.factory.clock.seconds()
-        self.request.cancel()
+        if self._isQueued:
+            self.request.cancel()
         self._driver.lost()
         if self._refused is not None and self._isAnswered and (self._hasEnded or not self.isLost):
             self.request.answer(now, self._refused[1].delaySeconds)

@@ -130,7 +130,8 @@ class ServedSite:
         """
         if web.method != b"POST" or not getattr(web, "_parsePOSTFormSubmission", True):
             return 0
-        return FORM_COPIES.get(_contentTypeOf(web)[0], 0)
+        kind, _ = _contentTypeOf(web)
+        return FORM_COPIES.get(kind, 0)
 
     def hasTooManyFields(self, web: Any, body: bytes) -> bool:
         """
@@ -140,7 +141,8 @@ class ServedSite:
         if kind == URLENCODED:
             # Twisted takes both for what is between fields.
             return body.count(b"&") + body.count(b";") >= self.maxFormFields
-        boundary = next((each[9:].strip(b'"') for each in parameters if each.lower().startswith(b"boundary=")), b"")
+        named = (each.strip() for each in parameters.split(b";"))
+        boundary = next((each[9:].strip(b'"') for each in named if each.lower().startswith(b"boundary=")), b"")
         return body.count(b"--" + boundary) > self.maxFormFields + 1
 
 
@@ -151,7 +153,7 @@ def _refusalOf(web: Any) -> Refusal:
     return Refusal.NEVER if isPreflight else Refusal.ERROR
 
 
-def _contentTypeOf(web: Any) -> tuple[bytes, list[bytes]]:
+def _contentTypeOf(web: Any) -> tuple[bytes, bytes]:
     contentType: bytes = web.requestHeaders.getRawHeaders(b"Content-Type", [b""])[0]
-    kind, *parameters = [each.strip() for each in contentType.split(b";")]
-    return kind.lower(), parameters
+    kind, _, parameters = contentType.partition(b";")
+    return kind.strip().lower(), parameters
