@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from attrs import define, evolve
 from twisted.logger import Logger
@@ -96,8 +96,9 @@ class _Member:
     """
     A policy and its counters.
 
-    @ivar decide: the policy's method, looked up once, like C{record}, because
-        both run for every request.
+    @ivar decide: the policy's method, looked up once, like C{record} and C{lifecycle}, because
+        all of them run for every request.
+    @ivar lifecycle: the policy again, an L{IRequestLifecycle}; L{None} if it does not follow requests.
     @ivar limits: what the policy calls its limits, by every name that they have.
     """
 
@@ -107,6 +108,7 @@ class _Member:
     isShadow: bool
     decide: Callable[[Request, float], Decision]
     record: Callable[[Request, Usage, float], float]
+    lifecycle: Any
     limits: Mapping[str, str]
     throttles: int = 0
     refusals: int = 0
@@ -221,7 +223,16 @@ class AdmissionControl:
         self.whenConfigured: list[Callable[[QuotaEntity, Mapping[str, float | None], float], object]] = []
         self._isObserved = isObserved
         self._members = [
-            _Member(index, name, policy, bool(policy.isShadow), policy.decide, policy.record, limitsByName(policy))
+            _Member(
+                index,
+                name,
+                policy,
+                bool(policy.isShadow),
+                policy.decide,
+                policy.record,
+                IRequestLifecycle(policy, None),
+                limitsByName(policy),
+            )
             for index, (name, policy) in enumerate(policies)
         ]
         called = [(name, own) for member in self._members for name, own in member.limits.items()]
@@ -414,7 +425,7 @@ class AdmissionControl:
         begun = []
         for member in self._following:
             try:
-                IRequestLifecycle(member.policy).begun(request, now)
+                member.lifecycle.begun(request, now)
             except FAILURES:
                 self._failed(member, now)
                 continue
@@ -432,7 +443,7 @@ class AdmissionControl:
         counting = []
         for member in begun:
             try:
-                if IRequestLifecycle(member.policy).countsParked:
+                if member.lifecycle.countsParked:
                     counting.append(member)
                 else:
                     self.end((member,), request, outcome, now)
@@ -450,7 +461,7 @@ class AdmissionControl:
         """
         for member in begun:
             try:
-                IRequestLifecycle(member.policy).ended(request, outcome, now)
+                member.lifecycle.ended(request, outcome, now)
             except FAILURES:
                 self._failed(member, now)
 
@@ -733,7 +744,7 @@ class AdmissionControl:
     def _findLimiting(self) -> None:
         self._limiting = tuple(member for member in self._members if member.policy.isLimiting)
         self._deciding = tuple(member for member in self._limiting if _mayRefuse(member.policy))
-        self._following = tuple(member for member in self._limiting if IRequestLifecycle.providedBy(member.policy))
+        self._following = tuple(member for member in self._limiting if member.lifecycle is not None)
         self._decidingAlways = tuple(member for member in self._deciding if member not in self._following)
         self._auditing = tuple(member for member in self._limiting if IIdentityAudit.providedBy(member.policy))
         self.isLimiting = bool(self._limiting)

@@ -85,8 +85,6 @@ class ResponseQueue:
     what the connection is charged for by being open.  Everything beyond is
     charged to the pool until the transport has drained.
 
-    @cvar isHurried: whether what is written goes to the kernel at once if possible; otherwise it goes at the end of the
-        turn, together with what is written until then.
     @cvar heldWords: what to call C{heldBytes} in the log.
     @cvar largestPieceBytes: what the transport is given at most at a time of what waits here.
     @ivar heldBytes: bytes charged now.
@@ -95,7 +93,6 @@ class ResponseQueue:
         L{None} while it takes what it gets.
     """
 
-    isHurried = True
     heldWords = "bytes of responses wait"
     largestPieceBytes = 1 << 20
 
@@ -135,7 +132,7 @@ class ResponseQueue:
         self._grew = grew
         self._waiting: deque[tuple[bytes, ILease]] = deque()
         self._inTransport: list[ILease] = []
-        self._isPlain = self.isHurried and isinstance(transport, tcp.Connection)
+        self._isPlain = isinstance(transport, tcp.Connection)
         self.heldBytes = self.largestBytes = 0
         self.pausedSinceSeconds: float | None = None
         transport.registerProducer(self, True)
@@ -271,13 +268,52 @@ class ResponseQueue:
 
 class WrittenQueue(ResponseQueue):
     """
-    A queue for what may be written a line at a time, which the transport
-    gathers and sends once in a turn.
+    A queue for what may be written a line at a time.  From L{gather} to L{flush} it is gathered here, and sent at once;
+    otherwise the transport does that, and sends it at the end of the turn.
     """
 
-    __slots__ = ()
+    __slots__ = ("_gathered", "_gatheredBytes", "_isGathering")
 
-    isHurried = False
     heldWords = "bytes wait to be sent"
     # So small that a slow peer can be told from one that takes nothing.
     largestPieceBytes = TRANSPORT_BUFFER_BYTES
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._gathered: list[bytes] = []
+        self._gatheredBytes = 0
+        self._isGathering = False
+
+    def gather(self) -> None:
+        """
+        More may be written soon.
+        """
+        self._isGathering = True
+
+    def flush(self) -> None:
+        """
+        Send what was gathered.
+        """
+        self._isGathering = False
+        if self._gathered:
+            self._send()
+
+    def write(self, parts: Sequence[bytes], sizeBytes: int) -> None:
+        if self._isGathering:
+            self._gathered += parts
+            self._gatheredBytes += sizeBytes
+            if self._gatheredBytes > TRANSPORT_BUFFER_BYTES:
+                self._send()
+        elif sizeBytes <= TRANSPORT_BUFFER_BYTES and self.isTaken:
+            self._transport.write(b"".join(parts))
+        else:
+            super().write(parts, sizeBytes)
+
+    def discard(self) -> None:
+        self._gathered.clear()
+        super().discard()
+
+    def _send(self) -> None:
+        gathered, gatheredBytes = self._gathered, self._gatheredBytes
+        self._gathered, self._gatheredBytes = [], 0
+        super().write(gathered, gatheredBytes)

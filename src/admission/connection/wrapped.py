@@ -143,6 +143,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
         self.connected = 1
         self._producer = WrappedProducer(clock, self._failed)
         link = self.link = Link(self, factory, transport, WrittenQueue)
+        self._responses: WrittenQueue = link.responses  # type: ignore[assignment]
         self._namePeer()
         self._received, self._sent = (
             ByteQuota(factory.control, clock, partial(self._asked, kind, traits), holds, factory.debts)
@@ -244,7 +245,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
         if not data or link.state >= CLOSED or self._isFull:
             return
         link.lastActiveSeconds = factory.clock.seconds()
-        responses, sizeBytes = link.responses, len(data)
+        responses, sizeBytes = self._responses, len(data)
         # The largest write is accepted whatever its size, and so is what belongs to it: it has been made already.
         if responses.heldBytes - responses.largestBytes >= factory.maxUnsentBytes:
             self._tooMuchWritten()
@@ -315,6 +316,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
         """
         link = self.link
         if link.state < CLOSING:
+            self._responses.flush()
             # A TLS close needs the peer's answer.
             link.beginClosing(isReadOn=link.isTLS)
             self._closeWhenSent()
@@ -336,6 +338,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
         it is if what was written before is not sent.
         """
         link = self.link
+        self._responses.flush()
         if self._incoming.heldBytes or link.pauses.hasBytesBuffered() or not link.responses.isTaken:
             self.cutOff("TLS was to begin, and there was more from before it, in one direction or the other")
             return
@@ -506,10 +509,12 @@ class WrappedConnection(Linked, ProtocolWrapper):
         return name
 
     def _deliver(self, data: bytes) -> None:
+        self._responses.gather()
         try:
             self.wrappedProtocol.dataReceived(data)
         except FAILURES:
             self._failed()
+        self._responses.flush()
         # Only now: it may have told who it is from.
         self.factory.requestBytes += len(data)
         if self.factory.countsBytes:
@@ -552,6 +557,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
         isClosing = link.state is CLOSING
         if not (isClosing or (self._isHalfClosing and link.state < CLOSING)):
             return
+        self._responses.flush()
         isSupplied = producer.producer is not None and (link.isTLS or not producer.isStreaming)
         if (isSupplied and not self._isFull) or not link.responses.isTaken:
             return
