@@ -18,24 +18,26 @@ from ..interfaces import RESPONSES, ILease, IMemoryPool
 TRANSPORT_BUFFER_BYTES = 1 << 16
 """What Twisted's transports take before they ask a producer to pause."""
 
+_LARGEST_PIECE_BYTES = 1 << 20
+
 _MOST_PARTS = 512
 """What is handed to the kernel at a time; systems take a thousand or more."""
 
 
-def _pieces(parts: Iterable[bytes], largestBytes: int) -> Iterator[bytes]:
+def _pieces(parts: Iterable[bytes]) -> Iterator[bytes]:
     """
-    The bytes of C{parts} in pieces of 64 KiB or more, as far as C{largestBytes} allows: large enough to be
+    The bytes of C{parts} in pieces of 64 KiB to 1 MiB: large enough to be
     worth a write, small enough to show that the peer reads at all.
     """
     gathered: list[bytes] = []
     gatheredBytes = 0
     for part in parts:
-        if gatheredBytes + len(part) > largestBytes and gathered:
+        if gatheredBytes + len(part) > _LARGEST_PIECE_BYTES and gathered:
             yield b"".join(gathered)
             gathered, gatheredBytes = [], 0
-        if len(part) > largestBytes:
-            for start in range(0, len(part), largestBytes):
-                yield part[start : start + largestBytes]
+        if len(part) > _LARGEST_PIECE_BYTES:
+            for start in range(0, len(part), _LARGEST_PIECE_BYTES):
+                yield part[start : start + _LARGEST_PIECE_BYTES]
             continue
         gathered.append(part)
         gatheredBytes += len(part)
@@ -86,7 +88,6 @@ class ResponseQueue:
     charged to the pool until the transport has drained.
 
     @cvar heldWords: what to call C{heldBytes} in the log.
-    @cvar largestPieceBytes: what the transport is given at most at a time of what waits here.
     @ivar heldBytes: bytes charged now.
     @ivar largestBytes: how many were written at once at most, since there were none.
     @ivar pausedSinceSeconds: since when the transport has taken nothing, or
@@ -94,7 +95,6 @@ class ResponseQueue:
     """
 
     heldWords = "bytes of responses wait"
-    largestPieceBytes = 1 << 20
 
     __slots__ = (
         "_blocked",
@@ -156,7 +156,7 @@ class ResponseQueue:
                     return
         if not self.heldBytes:
             self.largestBytes = 0
-        for piece in _pieces(parts, self.largestPieceBytes):
+        for piece in _pieces(parts):
             self._waiting.append((piece, self._charge(len(piece))))
         self._pump()
         if self.heldBytes:
@@ -275,8 +275,6 @@ class WrittenQueue(ResponseQueue):
     __slots__ = ("_gathered", "_gatheredBytes", "_isGathering")
 
     heldWords = "bytes wait to be sent"
-    # So small that a slow peer can be told from one that takes nothing.
-    largestPieceBytes = TRANSPORT_BUFFER_BYTES
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -304,16 +302,24 @@ class WrittenQueue(ResponseQueue):
             self._gatheredBytes += sizeBytes
             if self._gatheredBytes > TRANSPORT_BUFFER_BYTES:
                 self._send()
-        elif sizeBytes <= TRANSPORT_BUFFER_BYTES and self.isTaken:
+        elif sizeBytes <= TRANSPORT_BUFFER_BYTES and self.isTaken and self.isEmpty():
             self._transport.write(b"".join(parts))
         else:
-            super().write(parts, sizeBytes)
+            super().write(_cut(parts), sizeBytes)
 
     def discard(self) -> None:
-        self._gathered.clear()
+        self._gathered, self._gatheredBytes = [], 0
         super().discard()
 
     def _send(self) -> None:
         gathered, gatheredBytes = self._gathered, self._gatheredBytes
         self._gathered, self._gatheredBytes = [], 0
-        super().write(gathered, gatheredBytes)
+        super().write(_cut(gathered) if gatheredBytes > TRANSPORT_BUFFER_BYTES else gathered, gatheredBytes)
+
+
+def _cut(parts: Iterable[bytes]) -> list[bytes]:
+    """
+    C{parts} in pieces so small that a slow peer can be told from one that takes nothing.
+    """
+    step = TRANSPORT_BUFFER_BYTES
+    return [part[start : start + step] for part in parts for start in range(0, len(part), step)]

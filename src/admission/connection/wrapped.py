@@ -316,7 +316,6 @@ class WrappedConnection(Linked, ProtocolWrapper):
         """
         link = self.link
         if link.state < CLOSING:
-            self._responses.flush()
             # A TLS close needs the peer's answer.
             link.beginClosing(isReadOn=link.isTLS)
             self._closeWhenSent()
