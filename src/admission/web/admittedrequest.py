@@ -30,8 +30,8 @@ class AdmittedRequest:
     """
 
     _served: ServedSite
-    takeBody: Callable[[Any, bytes], None]
-    begin: Callable[[Any, bytes, bytes, bytes], None]
+    takeBody: Any
+    begin: Any
     _exchange: Exchange | None = None
     _announcedBytes: Any = _NOT_YET
 
@@ -129,7 +129,7 @@ def admittedFactory(served: ServedSite, requestFactory: Any) -> Callable[..., An
 
     classes: dict[type, Any] = {}
 
-    def admitted(own: type) -> Any:
+    def admitted(own: Any) -> Any:
         if own not in classes:
             known = {"_served": served, "takeBody": own.handleContentChunk, "begin": own.requestReceived}
             classes[own] = type(f"Admitted{own.__name__}", (AdmittedRequest, own), known | {"__module__": __name__})
