@@ -56,7 +56,6 @@ from .interfaces import (
     Traits,
 )
 from .memorylimit import memoryLimitBytes
-from .metrics.reactorlag import ReactorLag
 from .metrics.registry import SensorRegistry
 from .names import IDENTITY_KEY_BYTES, IdentityNumbers
 from .plugins import PolicyError, buildPolicy, parseDescription
@@ -185,7 +184,6 @@ class Admission:
         self.control.whenConfigured += [self._configured, self.debts.configured]
         self.hangUpWatch = HangUpWatch(reactor)
         self.sensors = SensorRegistry(self.clock.seconds)
-        self._lag = ReactorLag(self.clock)
         self._factories: list[AdmittedFactory] = []
         self._atWork: set[AdmittedFactory] = set()
         self._underWay: set[object] = set()
@@ -447,14 +445,12 @@ class Admission:
     def addSensors(self, registry: SensorRegistry) -> None:
         """
         Publish what the gate and the policies know, connections, and how late the reactor is; see
-        L{addConnectionSensors <admission.connection.factory.addConnectionSensors>} and L{ReactorLag
-        <admission.metrics.reactorlag.ReactorLag>}.
+        L{addConnectionSensors <admission.connection.factory.addConnectionSensors>}.
 
         @raise ValueError: if there are sensors of these names.
         """
         self.gate.addSensors(registry)
         self.control.addSensors(registry)
-        self._lag.addSensors(registry)
         addConnectionSensors(registry, self._factories)
 
     # What happens
@@ -468,7 +464,7 @@ class Admission:
     def _begun(self, factory: AdmittedFactory) -> None:
         self._atWork.add(factory)
         self._serve()
-        self._lag.start()
+        self.gate.lag.start()
 
     def _serve(self) -> None:
         if self in _serving:
@@ -491,7 +487,6 @@ class Admission:
         if self._atWork:
             return
         _serving.discard(self)
-        self._lag.stop()
         self.gate.close()
         self.places.close()
         self.hangUpWatch.close()

@@ -113,6 +113,7 @@ class RequestDriver:
         "_control",
         "_debts",
         "_factory",
+        "_gate",
         "_lastAdmitted",
         "_pool",
         "_throttleCall",
@@ -129,6 +130,7 @@ class RequestDriver:
         self._control = factory.control
         self._debts = factory.debts
         self._clock = factory.clock
+        self._gate = factory.gate
         self._pool = factory.gate.pool
         self.openRequests = 0
         self.throttledUntilSeconds = 0.0
@@ -200,6 +202,9 @@ class RequestDriver:
 
     def _ask(self, request: ServerRequest, refusal: Refusal, hasRoom: Callable[[Places], bool] | None) -> Decision:
         assert request.kind is not None
+        lagSeconds = request.lagSeconds
+        if lagSeconds is None:
+            lagSeconds = request.lagSeconds = round(self._gate.turns.waitedSeconds + self._gate.lag.standingSeconds, 6)
         request.view = Request(
             request.kind,
             request.principal or "",
@@ -208,6 +213,8 @@ class RequestDriver:
             request.sizeBytes,
             request.identities,
             request.traits,
+            lagSeconds,
+            request.poolAvailableBytes / self._pool.sizeBytes,
         )
         now = wholeMicroseconds(self._clock.seconds())
         decision = self._control.admitRequest(request, now, refusal, hasRoom)
@@ -258,7 +265,8 @@ class RequestDriver:
         The work on a request begins, which the policies have admitted.
         """
         if request.view is not None:
-            self._control.beginRequest(request, wholeMicroseconds(self._clock.seconds()))
+            request.admitted = now = wholeMicroseconds(self._clock.seconds())
+            self._control.beginRequest(request, now)
 
     def usageOf(self, request: ServerRequest, responseBytes: int, now: float) -> Usage:
         """
