@@ -36,7 +36,7 @@ from .interfaces import (
 )
 from .metrics.registry import SensorRegistry
 from .policyfailure import FAILURES, raiseInterrupt
-from .quotas.policy import MeteredPolicy, limitsByName
+from .quotas.policy import LifecyclePolicy, MeteredPolicy, limitsByName
 from .request import ServerRequest
 
 SWEEP_SECONDS = 10.0
@@ -164,6 +164,13 @@ def _mayRefuse(policy: IQuotaPolicy) -> bool:
     Whether C{policy} has to be asked: L{MeteredPolicy.decide} admits all requests.
     """
     return getattr(policy.decide, "__func__", None) is not MeteredPolicy.decide
+
+
+def _mayThrottle(policy: IQuotaPolicy) -> bool:
+    """
+    Likewise: L{LifecyclePolicy.record} charges nothing.
+    """
+    return getattr(policy.record, "__func__", None) is not LifecyclePolicy.record
 
 
 class AdmissionControl:
@@ -390,7 +397,7 @@ class AdmissionControl:
         isThrottled = isThrottled or usage is not NOTHING
         delaySeconds = 0.0
         shares: list[float] | None = None
-        for member in self._limiting:
+        for member in self._charging:
             try:
                 share = member.record(request, usage, now)
                 if not share > 0.0:
@@ -744,6 +751,7 @@ class AdmissionControl:
     def _findLimiting(self) -> None:
         self._limiting = tuple(member for member in self._members if member.policy.isLimiting)
         self._deciding = tuple(member for member in self._limiting if _mayRefuse(member.policy))
+        self._charging = tuple(member for member in self._limiting if _mayThrottle(member.policy))
         self._following = tuple(member for member in self._limiting if member.lifecycle is not None)
         self._decidingAlways = tuple(member for member in self._deciding if member not in self._following)
         self._auditing = tuple(member for member in self._limiting if IIdentityAudit.providedBy(member.policy))
