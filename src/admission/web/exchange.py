@@ -427,7 +427,6 @@ class Exchange:
     def _unwritten(self, failure: Failure) -> None:
         self._served.log.failure("a body could not be written to a file", failure)
         if not self._isOver:
-            self._resume()
             self._refuse(UNAVAILABLE, Decision(False, 1.0, "its body could not be written to a file"))
 
     def _tooSlow(self, reason: str) -> None:
