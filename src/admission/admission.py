@@ -19,7 +19,7 @@ from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakSet
 
-from twisted.internet.defer import Deferred, TimeoutError, gatherResults
+from twisted.internet.defer import Deferred, TimeoutError, gatherResults, succeed
 from twisted.internet.interfaces import IProtocolFactory, IReactorCore, IReactorTime
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
@@ -32,6 +32,7 @@ from .connection.admitted import AdmittedProtocol
 from .connection.debts import Debts
 from .connection.factory import AdmittedFactory, ConnectionLimits, Observer, addConnectionSensors
 from .connection.hangup import HangUpWatch
+from .connection.trustedproxies import TrustedProxies
 from .connection.unitofwork import UnitOfWork
 from .connection.wrapping import NameOf, WrappedFactory
 from .control import SWEEP_SECONDS, AdmissionControl
@@ -105,6 +106,7 @@ class Admission:
     @ivar purgatory: where requests may wait, see L{waitFor <admission.operations.waitFor>}.
     @ivar sensors: what can be measured.
     @ivar limits: on the connections of each factory.
+    @ivar trustedProxies: those that say who their clients are.
     @ivar debts: the clients that were told to wait.
     @ivar places: the requests that wait for a place.
     @ivar workNumbers: what tells requests apart, in recordings, that belong to no connection.
@@ -123,6 +125,7 @@ class Admission:
         limits: ConnectionLimits | None = None,
         export: str | IMetricsExporter | Sequence[str | IMetricsExporter] = (),
         identityKey: str | None = None,
+        trustedProxies: str | Sequence[str] | None = None,
         reactor: Any = None,
         clock: IReactorTime | None = None,
     ) -> None:
@@ -137,10 +140,14 @@ class Admission:
         @param export: where to record what happens, such as C{"spark:DIRECTORY"}: descriptions or exporters.
         @param identityKey: a file with the key by which identities of bytes become numbers; made if it is not there.
             Recordings of several runs can then be compared.  Without it each process has a key of its own.
+        @param trustedProxies: the networks of the proxies that all clients, or some, come through, such as
+            C{"10.0.0.0/8"}; C{"unix"} for UNIX sockets.  Connections from there begin with a header of the PROXY
+            protocol, or carry requests of HTTP that say whose they are, and everything goes by the client that these
+            name.  Nobody else is believed.
         @param reactor: the one that runs, unless given.
         @param clock: for timers; the reactor on monotonic time, unless given.
         @raise PolicyError: for a description that means nothing.
-        @raise ValueError: if C{identityKey} cannot be read or made.
+        @raise ValueError: if C{identityKey} cannot be read or made, or a network is none.
         @raise TypeError: for a pool, a policy, an order, limits or an exporter that is none.
         """
         if limits is not None and not isinstance(limits, ConnectionLimits):
@@ -150,6 +157,10 @@ class Admission:
         self.reactor = reactor
         self.clock: IReactorTime = MonotonicClock(reactor) if clock is None else clock
         self.limits = ConnectionLimits() if limits is None else limits
+        try:
+            self.trustedProxies = None if trustedProxies is None else TrustedProxies(trustedProxies)
+        except ValueError as error:
+            raise ValueError(f"trustedProxies: {error}") from error
         self.identityNumbers = IdentityNumbers(None if identityKey is None else _storedKey(identityKey))
         self._gateSeed = SystemRandom().getrandbits(63)
         context = PolicyContext(self.clock, wallSeconds)
@@ -379,26 +390,29 @@ class Admission:
 
     def stop(self) -> Deferred[Any]:
         """
-        Have every connection of requests in frames answer the request that it has read, and close.  Wait for what is
-        inside of L{work}, for C{limits.closeGraceSeconds} at most, and then close the connections of wrapped servers,
-        so that what was written leaves.  Then store what was recorded.  The reactor calls this when it stops.
+        Have every connection of requests in frames, or of a site, answer what it has read, and close.  Wait for what is
+        inside of L{work}, for C{limits.closeGraceSeconds} at most, and then close the connections of other wrapped
+        servers, so that what was written leaves.  Then store what was recorded.  The reactor calls this when it stops.
 
         @return: fires when that is done; does not fail.
         """
         self.isStopping = True
         self.places.dismiss()
-        return gatherResults([self._closeAll(isWrapped=False), self._endWork()]).addCallback(lambda _: self._store())
+        return gatherResults([self._closeAll(canDrain=True), self._endWork()]).addCallback(lambda _: self._store())
 
-    def _closeAll(self, isWrapped: bool) -> Deferred[Any]:
+    def _closeAll(self, canDrain: bool) -> Deferred[Any]:
         return gatherResults(
-            [each.closeAll() for each in self._atWork if isinstance(each, WrappedFactory) is isWrapped]
+            [
+                each.closeAll()
+                for each in self._atWork
+                if (not isinstance(each, WrappedFactory) or each.drainConnection is not None) is canDrain
+            ]
         )
 
     def _endWork(self) -> Deferred[Any]:
         if not self._underWay:
             # Of other wrapped servers nobody knows whether they have anything to do.
-            sites = [each for each in self._atWork if isinstance(each, WrappedFactory) and not each.countsBytes]
-            return gatherResults([each.closeAll() for each in sites])
+            return succeed(None)
 
         def overdue(failure: Failure) -> None:
             failure.trap(TimeoutError)  # type: ignore[no-untyped-call]
@@ -408,7 +422,7 @@ class Admission:
         ended.addTimeout(self.limits.closeGraceSeconds, self.clock)
         ended.addErrback(overdue)
         # Nobody knows which of the connections the work was for.
-        return ended.addCallback(lambda _: self._closeAll(isWrapped=True))
+        return ended.addCallback(lambda _: self._closeAll(canDrain=False))
 
     # What the status page asks, as of a factory
 
@@ -458,6 +472,10 @@ class Admission:
     def _served(self, factory: _F) -> _F:
         factory.whenServing, factory.whenResting = self._begun, self._over
         factory.places = self.places
+        if self.trustedProxies is not None:
+            # Requests that are told apart inside may say whose they are themselves.
+            isSite = isinstance(factory, WrappedFactory) and not factory.countsBytes
+            factory.believe(self.trustedProxies, isHeaderOptional=isSite)
         self._factories.append(factory)
         return factory
 
@@ -548,6 +566,7 @@ def wrapFactory(
     limits: ConnectionLimits | None = None,
     nameOf: NameOf | None = None,
     maxUnsentBytes: int | None = None,
+    trustedProxies: str | Sequence[str] | None = None,
     reactor: Any = None,
     clock: IReactorTime | None = None,
 ) -> WrappedFactory:
@@ -572,7 +591,15 @@ def wrapFactory(
     @raise TypeError: for a factory, a pool, a policy, an order, limits or a
         function that is none.
     """
-    admission = Admission(pool=pool, quota=quota, order=order, limits=limits, reactor=reactor, clock=clock)
+    admission = Admission(
+        pool=pool,
+        quota=quota,
+        order=order,
+        limits=limits,
+        trustedProxies=trustedProxies,
+        reactor=reactor,
+        clock=clock,
+    )
     wrapped = admission.wrap(factory, nameOf=nameOf, maxUnsentBytes=maxUnsentBytes)
     if admission.idlePolicies:
         raise ValueError(

@@ -19,6 +19,7 @@ from ..gate.placequeue import AwaitedPlace, PlaceQueue
 from ..interfaces import ADMITTED, CONNECTION, CONNECTION_TRAITS, NOTHING, Decision, Places, Refusal, Request, Usage
 from ..request import HUNG_UP, ServerRequest
 from .debts import Debts
+from .trustedproxies import TrustedProxies
 
 FAILED = "its request could not be answered"
 
@@ -35,6 +36,9 @@ class DrivenFactory(Protocol):
 
     @property
     def places(self) -> PlaceQueue | None: ...
+
+    @property
+    def trustedProxies(self) -> TrustedProxies | None: ...
 
     @property
     def observers(self) -> Sequence[Any]: ...
@@ -146,8 +150,9 @@ class RequestDriver:
         """
         Ask the policies about the connection itself.  It may be throttled from the beginning, or closed.
         """
-        control = self._control
-        if not control.wants.decision:
+        control, proxies = self._control, self._factory.trustedProxies
+        if not control.wants.decision or (proxies is not None and self._connection.host in proxies):
+            # A proxy is no client.
             return
         connection = self._connection
         opening = self.arrived(0)

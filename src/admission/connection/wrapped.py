@@ -403,9 +403,14 @@ class WrappedConnection(Linked, ProtocolWrapper):
 
     def drain(self) -> None:
         """
-        The same: nobody can tell which request is the last.
+        Close when what it works on is over, or after the grace period; or at once, if nobody can tell what that is.
         """
-        self.closeGracefully()
+        drain = self.factory.drainConnection
+        if drain is None or self.isClosing or not self._isIntroduced:
+            self.closeGracefully()
+            return
+        self.link.closeWithin(self.factory.limits.closeGraceSeconds)
+        drain(self)
 
     def cutOff(self, reason: str) -> None:
         """

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 from twisted.internet.interfaces import IAddress, IProtocolNegotiationFactory, IReactorTime
-from twisted.internet.protocol import Protocol
 from zope.interface import alsoProvides
 
 from ..control import AdmissionControl
@@ -38,6 +37,7 @@ class WrappedFactory(AdmittedFactory):
         what C{clock.seconds()} says.
     @ivar nameOf: who is at the other end, see L{NameOf}.
     @ivar countsBytes: whether its bytes are charged to clients; otherwise requests are told apart, and charged.
+    @ivar drainConnection: has a connection end once all that it works on is over; L{None} if nobody can tell when.
     @ivar maxUnsentBytes: who has so much unsent, besides the largest write, may not write more.
     """
 
@@ -58,6 +58,7 @@ class WrappedFactory(AdmittedFactory):
         self.wrappedFactory = wrappedFactory
         self.nameOf = nameOf
         self.countsBytes = countsBytes
+        self.drainConnection: Callable[[WrappedConnection], None] | None = None
         self.maxUnsentBytes = gate.pool.sizeBytes if maxUnsentBytes is None else maxUnsentBytes
         if IProtocolNegotiationFactory.providedBy(wrappedFactory):
             alsoProvides(self, IProtocolNegotiationFactory)
@@ -86,13 +87,10 @@ class WrappedFactory(AdmittedFactory):
         wrapped = getattr(self.wrappedFactory, "logPrefix", lambda: type(self.wrappedFactory).__name__)
         return f"{wrapped()} (admitted)"
 
-    def buildProtocol(self, addr: IAddress | None) -> Protocol:
+    def makeConnectionFor(self, addr: IAddress | None) -> Any:
         """
-        A connection, for which the wrapped factory makes a protocol once it is admitted; or a protocol that closes it,
-        if there are too many.
+        A connection, for which the wrapped factory makes a protocol once it is admitted.
         """
-        built: Any = super().buildProtocol(addr)
-        if isinstance(built, WrappedConnection):
-            built.builtFor = addr
-        protocol: Protocol = built
-        return protocol
+        connection = super().makeConnectionFor(addr)
+        connection.builtFor = addr
+        return connection

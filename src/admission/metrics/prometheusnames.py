@@ -103,13 +103,14 @@ NAMINGS = (
     Naming("ResponseBytesSent", "admission_response_bytes_total", "Bytes of the responses sent."),
     Naming(
         "ReactorLagSeconds",
-        "admission_lag_seconds",
+        "admission_reactor_lag_seconds",
         "How much later than it was due something was called, at most, within the last ten seconds.",
     ),
     Naming(
         "Responses",
         "admission_responses_total",
-        "Answers of a site, by kind of request and class of status; without one where the client had left.",
+        "Answers of a site, by kind of request and class of status, 413, 429 and 503 apart; without one where the "
+        "client had left.",
     ),
     Naming(
         "RequestSeconds",

@@ -7,6 +7,7 @@ show it, and whether the server is healthy.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import nlargest
 from typing import Any
@@ -23,6 +24,12 @@ KEPT_SECONDS = 1.0
 
 MAX_CONNECTIONS = 20
 """How many connections are listed: the largest by the memory they hold."""
+
+MAX_KINDS = 100
+"""How many kinds of requests are listed: the most frequent ones."""
+
+LEFT = "left"
+"""Stands for the status of requests whose clients left before they were answered."""
 
 SHORTAGE_SECONDS = 30.0
 """How long clients may wait for memory before the server counts as unhealthy: a burst is over by then."""
@@ -75,6 +82,7 @@ class StatusDocument:
             Section("traffic", lambda now: {"inBytes": server.requestBytes, "outBytes": server.responseBytes}),
             Section("throttled", lambda now: throttledFields(server, anonymous, now)),
             Section("policies", self._policyFields),
+            Section("responses", self._responsesFields),
             *sections,
         )
         self._checks = (*checks, self._memoryShortage, self._fullness)
@@ -148,8 +156,12 @@ class StatusDocument:
             "atSeconds": self.wallSeconds(),
             "uptimeSeconds": now - self._startedSeconds,
             "health": {"status": "unavailable" if reasons else "ok", "reasons": reasons},
-            **{section.name: section.read(now) for section in self._sections},
+            **{name: value for name, value in self._read(now) if value is not None},
         }
+
+    def _read(self, now: float) -> Iterator[tuple[str, Any]]:
+        for section in self._sections:
+            yield section.name, section.read(now)
 
     def _processFields(self, now: float) -> dict[str, Any]:
         process = self._process
@@ -212,6 +224,22 @@ class StatusDocument:
             for (policy,), count in () if family is None else family.read(now):
                 policies.setdefault(policy, {"throttles": 0, "refusals": 0})[key] = count
         return policies
+
+    def _responsesFields(self, now: float) -> dict[str, Any] | None:
+        """
+        How many requests of sites were answered, by class of status, and the same by kind, the most frequent first;
+        L{None} if there is no site.
+        """
+        family = self.sensors.families.get("Responses")
+        if family is None:
+            return None
+        totals: Counter[str] = Counter()
+        kinds: dict[str, Counter[str]] = {}
+        for (kind, status), count in family.read(now):
+            for counter in (totals, kinds.setdefault(kind, Counter())):
+                counter[status or LEFT] += int(count)
+        frequent = nlargest(MAX_KINDS, kinds.items(), key=lambda item: item[1].total())
+        return {**totals, "kinds": [{"kind": shortened(kind), **counts} for kind, counts in frequent]}
 
     def _memoryShortage(self, now: float) -> Iterator[str]:
         since = self._shortSinceSeconds

@@ -25,8 +25,8 @@ class Section:
 
     @ivar name: its key in the document.
     @ivar read: given the time, in seconds of the server's monotonic clock, returns
-        a value for JSON, of bounded size however many clients there are.
-        Called once a second at most.
+        a value for JSON, of bounded size however many clients there are, or L{None}
+        to be left out.  Called once a second at most.
     """
 
     name: str

@@ -71,7 +71,9 @@ class AdmittedRequest:
         exchange.whole(command, path, version)
 
     def write(self, data: bytes) -> None:
-        if not self.startedWriting and self._served.admission.isStopping and not self._isMultiplexed:
+        isLast = self._served.admission.isStopping and not self.startedWriting
+        # One whose client has gone has no channel.
+        if isLast and not (self._disconnected or self._isMultiplexed):
             HTTP1.endsWith(self)
         super().write(data)  # type: ignore[misc]
         if self._exchange is not None and self._exchange.isMultiplexed:
@@ -102,6 +104,15 @@ class AdmittedRequest:
     def getStateToCopyFor(self, issuer: Any) -> dict[str, Any]:
         state: dict[str, Any] = super().getStateToCopyFor(issuer)  # type: ignore[misc]
         return {name: value for name, value in state.items() if name not in ("_exchange", "_announcedBytes")}
+
+    # What its channel calls
+
+    def waitNoMore(self) -> None:
+        """
+        Its server stops: if it waits because its client owes something, it does so no more.
+        """
+        if self._exchange is not None:
+            self._exchange.throttleOver()
 
     @property
     def _isMultiplexed(self) -> bool:

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
+from twisted.internet.defer import gatherResults
 from twisted.internet.error import ConnectionAborted, ConnectionDone
 from twisted.python.failure import Failure
 
@@ -19,6 +21,11 @@ from ..connection.link import LinkState
 from ..connection.pauses import Pause
 from ..connection.wrapped import WrappedConnection
 from .http2 import HeldStream, StreamAnswers, waitForWindows
+
+_GOAWAY = b"\0\0\x08\x07" + bytes(5)
+"""The head of the frame; the last stream that is answered follows, and an error."""
+
+_NO_ERROR, _REFUSED_STREAM = 0, 7
 
 
 class Channel(Protocol):
@@ -76,6 +83,19 @@ class Channel(Protocol):
     def wasRead(self, web: Any) -> None:
         """
         It is over.
+        """
+
+    def turnsAway(self, connection: WrappedConnection, web: Any) -> bool:
+        """
+        Instead of an answer, say that nothing was done for it, if its connection had been told before it came that no
+        more are taken; its client may ask elsewhere.
+
+        @return: whether that was so; then it is over.
+        """
+
+    def drain(self, connection: WrappedConnection, channel: Any) -> None:
+        """
+        Have a connection end once what was begun on it is answered; at once if there is nothing.
         """
 
     def hangUp(self, connection: WrappedConnection, web: Any) -> None:
@@ -136,6 +156,18 @@ class _Http1:
     def wasRead(self, web: Any) -> None:
         pass
 
+    def turnsAway(self, connection: WrappedConnection, web: Any) -> bool:
+        return False
+
+    def drain(self, connection: WrappedConnection, channel: Any) -> None:
+        if channel.requests:
+            # Also if its answer has begun, and does not say so.
+            channel.persistent = False
+            for web in list(channel.requests):
+                web.waitNoMore()
+        elif not (channel._buffer or connection.link.hasUnserved):
+            channel.loseConnection()
+
     def hangUp(self, connection: WrappedConnection, web: Any) -> None:
         web.channel.loseConnection()
 
@@ -150,6 +182,8 @@ class _Http2:
     def __init__(self) -> None:
         # Of connections that are not lost.
         self._answers: dict[WrappedConnection, StreamAnswers] = {}
+        # Of those that are drained, the last stream that is answered.
+        self._lastStreams: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
     def began(self, connection: WrappedConnection, web: Any) -> None:
         connection.provided(True)
@@ -194,14 +228,31 @@ class _Http2:
         web.channel._conn._requestDone(web.channel.streamID)
         web.connectionLost(Failure(ConnectionDone()))  # type: ignore[no-untyped-call]
 
+    def turnsAway(self, connection: WrappedConnection, web: Any) -> bool:
+        stream = web.channel.streamID
+        isLate = bool(stream > self._lastStreams.get(web.channel._conn, stream))
+        if isLate:
+            self._reset(connection, web, _REFUSED_STREAM)
+        return isLate
+
+    def drain(self, connection: WrappedConnection, channel: Any) -> None:
+        transport = channel.transport
+        last = self._lastStreams.setdefault(channel, channel.conn.highest_inbound_stream_id)
+        # Not by h2, for which nothing comes after it.
+        transport.write(_GOAWAY + last.to_bytes(4, "big") + _NO_ERROR.to_bytes(4, "big"))
+
+        for stream in list(channel.streams.values()):
+            stream._request.waitNoMore()
+
+        def over(_: object) -> None:
+            # TLS waits for its producer to go before it closes.
+            transport.unregisterProducer()
+            transport.loseConnection()
+
+        gatherResults(list(channel._streamCleanupCallbacks.values())).addCallback(over)
+
     def hangUp(self, connection: WrappedConnection, web: Any) -> None:
-        if web.channel._conn.conn.state_machine.state.name == "CLOSED":
-            # Twisted has said so because it was idle, and waits for the peer to hang up.
-            connection.abortConnection()
-            return
-        # Twisted does not tell the request of a stream that it resets.
-        web.channel.abortConnection()
-        web.connectionLost(Failure(ConnectionAborted()))  # type: ignore[no-untyped-call]
+        self._reset(connection, web, _NO_ERROR)
 
     def cutOff(self, connection: WrappedConnection, web: Any, reason: str) -> None:
         connection.factory.refused(connection, reason)
@@ -214,6 +265,18 @@ class _Http2:
             connection.whenLost += [answers.close, partial(self._answers.pop, connection)]
         answers.wrote(sizeBytes)
 
+    def _reset(self, connection: WrappedConnection, web: Any, code: int) -> None:
+        http2, stream = web.channel._conn, web.channel.streamID
+        if http2.conn.state_machine.state.name == "CLOSED":
+            # Twisted has said so because it was idle, and waits for the peer to hang up.
+            connection.abortConnection()
+            return
+        http2.conn.reset_stream(stream, code)
+        if http2._tryToWriteControlData():
+            http2._requestDone(stream)
+        # Twisted does not tell the request of a stream that it resets.
+        web.connectionLost(Failure(ConnectionAborted()))  # type: ignore[no-untyped-call]
+
 
 def _watchOf(connection: WrappedConnection, tooSlow: Callable[[str], None]) -> BodyWatch:
     factory = connection.factory
@@ -222,3 +285,13 @@ def _watchOf(connection: WrappedConnection, tooSlow: Callable[[str], None]) -> B
 
 HTTP1: Channel = _Http1()
 HTTP2: Channel = _Http2()
+
+
+def drain(connection: WrappedConnection) -> None:
+    """
+    Have a connection end once what was begun on it is answered.
+    """
+    protocol = connection.wrappedProtocol
+    # Twisted's own protocol is one or the other, as soon as it knows.
+    channel = getattr(protocol, "_channel", protocol)
+    (HTTP2 if hasattr(channel, "streams") else HTTP1).drain(connection, channel)

@@ -10,6 +10,7 @@ from io import BytesIO
 from typing import Any
 from weakref import ref
 
+from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
@@ -25,6 +26,7 @@ from ..recording.events import UNKNOWN
 from ..request import ServerRequest
 from .body import LeasedBody, SpooledBody
 from .channels import HTTP2, Channel
+from .forwarded import ClientHeader
 from .refusalanswers import TOO_LARGE, TOO_MANY, UNAVAILABLE
 from .requestkinds import METHODS, OTHER
 from .servedsite import ServedSite
@@ -174,6 +176,8 @@ class Exchange:
         if self.isMultiplexed and self._channel.isGone(self._connection, self._web):
             # Twisted goes through all that it has read, though the connection was cut off for a stream before this one,
             # or what follows resets this one.
+            if not self._isAnnounced:
+                self._arrived(0, *arguments)
             return
         if self._isAnswered:
             self._web.finish()
@@ -213,6 +217,8 @@ class Exchange:
         if self._isOver or not self._isAnnounced:
             return
         if not self._isBegun:
+            if not self._isQueued and self._refused is None:
+                self._count()
             self._end()
             return
         self._dropBody()
@@ -275,9 +281,9 @@ class Exchange:
 
     def throttleOver(self) -> None:
         """
-        It has waited.
+        It has waited, or its server stops.
         """
-        if self._driver.letGo():
+        if not self._isOver and self._driver.letGo():
             self._advance()
 
     # Its way
@@ -288,6 +294,8 @@ class Exchange:
         web.method, web.uri, web.clientproto = method, uri, version
         self._method = method.decode() if method in METHODS else OTHER
         web.path = uri.partition(b"?")[0]
+        if served.clientHeader is not None:
+            self._behindProxy(served.clientHeader)
         self._refusal = served.refusalOf(web)
         driver = self._driver = RequestDriver(self)
         request = self.request = driver.arrived(sizeBytes)
@@ -303,6 +311,15 @@ class Exchange:
             self.holder = self.principal
         # Only now: what the site says of it may have raised.
         self._isAnnounced = True
+
+    def _behindProxy(self, header: ClientHeader) -> None:
+        """
+        Go by the client's address, as the site does then.
+        """
+        host = header.clientOf(self._web.requestHeaders, self.host)
+        if host != self.host:
+            self.host = self.holder = host
+            self._web.client = (IPv6Address if ":" in host else IPv4Address)("TCP", host, 0)
 
     def _wantMemory(self, mostBytes: int) -> None:
         served, gate = self._served, self.factory.gate
@@ -381,7 +398,7 @@ class Exchange:
         request.lease, self._lease = self._lease, None
         request.begin(now)
         refusal = self._refusal
-        if refusal is Refusal.DELAY and self._driver.holdBack(request):
+        if refusal is Refusal.DELAY and not self.factory.isStopping and self._driver.holdBack(request):
             self._lease, request.lease = request.lease, None
             return
         decision = admitWork(self.factory, self._driver, request, refusal, mayWait=True)
@@ -416,6 +433,17 @@ class Exchange:
             self._served.log.failure("a request of {peer} failed", peer=self._connection.peer)
             self._channel.cutOff(self._connection, self._web, FAILED)
             self._end()
+
+    def _count(self) -> None:
+        """
+        Its client has gone before it began.  It counts as a request all the same, or nothing would limit clients that
+        reset what they ask for: it is asked about as if it were whole, and begins and ends at once.
+        """
+        request = self.request
+        request.sizeBytes = self._receivedBytes
+        request.begin(self.factory.clock.seconds())
+        if admitWork(self.factory, self._driver, request, self._refusal).admitted:
+            self._driver.begin(request)
 
     def _written(self) -> None:
         if self._isOver or self._refused is not None:
@@ -469,6 +497,8 @@ class Exchange:
         assert self._refused is not None
         status, decision = self._refused
         web = self._web
+        if self._channel.turnsAway(self._connection, web):
+            return
         isWhole = self._arguments is not None
         if not isWhole and (self._continues or not 0 < self.request.sizeBytes <= SMALL_UNREAD_BYTES):
             self._channel.endsWith(web)

@@ -16,7 +16,8 @@ from twisted.logger import Logger
 from ..admission import Admission
 from ..interfaces import Refusal
 from .abandoned import AbandonedRequests
-from .refusalanswers import Refusals
+from .forwarded import ClientHeader
+from .refusalanswers import REFUSED, Refusals
 from .requestkinds import OTHER
 
 MAX_BODY_BYTES = 16 << 20
@@ -82,6 +83,7 @@ class ServedSite:
         spool: Budget,
         maxFormFields: int,
         refusals: Refusals,
+        clientHeader: ClientHeader | None,
         inThread: Callable[[Callable[[], None]], Deferred[None]],
     ) -> None:
         self.admission = admission
@@ -92,6 +94,7 @@ class ServedSite:
         self.spool = spool
         self.maxFormFields = maxFormFields
         self.refusals = refusals
+        self.clientHeader = clientHeader
         self.inThread = inThread
         self.abandoned = AbandonedRequests(admission.clock)
         self._responses = _RESPONSES.get(admission)
@@ -111,7 +114,9 @@ class ServedSite:
         """
         responses = self._responses
         assert responses is not None
-        place = kind, f"{status // 100}xx" if status > 0 else ""
+        # Refusals are what is looked for.
+        word = f"{status}" if status in REFUSED else f"{status // 100}xx" if status > 0 else ""
+        place = kind, word
         if place not in responses and len(responses) >= MAX_COUNTED:
             place = OTHER, place[1]
         responses[place] += 1

@@ -139,6 +139,11 @@ class Curl:
         """Where that is."""
         return f"https://localhost:{site.tlsPort}{path}" if self._isTLS else f"http://localhost:{site.port}{path}"
 
+    def begin(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start it."""
+        command = [*DYING_WITH_US, self._program, *_CURL_OPTIONS, *self._options, *arguments]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
     def run(self, *arguments: str) -> str:
         """
         Run it.

@@ -45,6 +45,10 @@ class ServedSite:
         self._events.clear()
         atexit.register(self._process.kill)
 
+    def stop(self) -> None:
+        """Have it end as its operator would."""
+        self._process.terminate()
+
     def troubles(self) -> list[str]:
         """What its log says that went wrong since the last look."""
         events, self._events = self._events, []
@@ -173,6 +177,28 @@ class SameAnswersTests(SiteCase):
             self.assertEqual(visitor.ask("PUT /app/upload", "Expect: 100-continue", "Content-Length: 4"), (100, b""))
             visitor.socket.sendall(b"body")
             self.assertEqual(visitor.answer()[0], 200)
+
+
+class StoppingTests(SynchronousTestCase):
+    """What clients see of a site that stops."""
+
+    def test_downloads(self) -> None:
+        """What was begun is served until its end; by HTTP/2 they are told meanwhile that nothing else is."""
+        _, protected = sites()
+        site = ServedSite(protected.site.files, {})
+        curls = [Curl("--http1.1"), Curl("--http2", isTLS=True)]
+        bodies = [site.site.files / f"stopping-{number}" for number in range(len(curls))]
+        options = ("--verbose", "--limit-rate", "2M", "--output")
+        downloads = [
+            curl.begin(*options, str(body), curl.url(site.site, "/produced/4000000"))
+            for curl, body in zip(curls, bodies, strict=True)
+        ]
+        until(lambda: all(body.exists() and body.stat().st_size for body in bodies))
+        site.stop()
+        said = [each.communicate(timeout=PATIENCE_SECONDS)[1] for each in downloads]
+        self.assertEqual([body.stat().st_size for body in bodies], [4_000_000] * 2, said)
+        self.assertEqual(["GOAWAY" in each for each in said], [False, True])
+        self.assertEqual(site.troubles(), [])
 
 
 class RefusalTests(SiteCase):

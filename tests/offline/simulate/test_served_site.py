@@ -70,6 +70,13 @@ class SiteTests(SynchronousTestCase):
             path, body = random.choice(
                 [("GET /later", b""), ("GET /", b""), ("PUT /", bytes(random.randrange(1, 9000)))]
             )
+            if body and random.random() < 0.3:
+                # It leaves before all of it has come.
+                visitor.send(path, f"X-Key: {number % 3}", f"Content-Length: {len(body) + 1}", body=body)
+                clock.rightNow += 1e-3
+                visitor.transport.abortConnection()
+                server.settle()
+                continue
             visitor.send(path, f"X-Key: {number % 3}", body=body)
             while server.pages.requests and random.random() < 0.4:
                 clock.rightNow += 1e-3

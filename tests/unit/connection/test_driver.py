@@ -92,7 +92,7 @@ class Server:
         self.over: list[ServerRequest] = []
         self.observers = (SimpleNamespace(requestOver=self.over.append),)
         self.clientIdAt = str
-        self.places = None
+        self.places = self.trustedProxies = None
 
 
 class Connection:

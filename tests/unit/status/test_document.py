@@ -79,6 +79,14 @@ class DocumentTests(DocumentTestCase):
         self.clock.advance(KEPT_SECONDS / 2)
         self.assertEqual(json.loads(self.document.text)["connections"]["open"], 1)
 
+    def test_responses(self) -> None:
+        """Answers of sites are counted by status, and by kind of request; where there is no site, there is nothing."""
+        self.assertNotIn("responses", self.look())
+        rows = [(("GET", "2xx"), 3), (("PUT", "429"), 5), (("PUT", ""), 1), (("PUT", "2xx"), 1)]
+        self.sensors.addFamily("Responses", ("request", "status"), lambda now: rows, isCounter=True)
+        kinds = [{"kind": "PUT", "429": 5, "left": 1, "2xx": 1}, {"kind": "GET", "2xx": 3}]
+        self.assertEqual(self.look()["responses"], {"2xx": 4, "429": 5, "left": 1, "kinds": kinds})
+
     def test_unboundedPool(self) -> None:
         """A pool without a bound has none to show."""
         self.patch(self.factory.gate.pool, "sizeBytes", 2**63 - 1)

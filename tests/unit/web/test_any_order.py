@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hypothesis import given, settings, strategies as st
+from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.connection.factory import ConnectionLimits
@@ -27,6 +28,7 @@ ACTIONS = (
     "abort",
     "limits",
     "time",
+    "stop",
 )
 
 
@@ -59,8 +61,11 @@ class AnyOrderTests(SynchronousTestCase):
             limits=ConnectionLimits(receiveSeconds=3, sendSeconds=3),
         )
         server.writes = []
+        server.factory.doStart()
         visitors: list[Visitor] = [server.connect()]
         unsent: dict[Visitor, int] = {}
+        stopped: list[Deferred[Any]] = []
+        leaving: set[Visitor] = set()
 
         def visitorAt(which: int) -> Visitor:
             visitor = visitors[which % len(visitors)]
@@ -98,6 +103,10 @@ class AnyOrderTests(SynchronousTestCase):
             elif action == "abort":
                 if not visitor.transport.isLost:
                     visitor.transport.abortConnection()
+            elif action == "stop":
+                if which == 0:
+                    stopped.append(server.admission.stop())
+                    leaving.update(visitors)
             elif action == "limits" and quota:
                 names = server.admission.control.limitNames
                 server.admission.setLimits(QuotaEntity(clientId=DEFAULT), {names[which % len(names)]: float(which + 1)})
@@ -113,7 +122,11 @@ class AnyOrderTests(SynchronousTestCase):
             do(then, (which + 1) % 6)
         for _ in range(3):
             do("time", 5)
+        self.assertTrue(all(visitor.transport.isLost for visitor in leaving))
         server.close(self)
+        for each in stopped:
+            self.successResultOf(each)
+        server.factory.doStop()
 
 
 def answer(request: Any, action: str) -> None:

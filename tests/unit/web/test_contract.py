@@ -27,7 +27,7 @@ from admission.web import byHeader, protectSite
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
-ANSWERS = {200: SERVED, 429: REFUSED}
+ANSWERS = {200: SERVED, 429: REFUSED, 503: REFUSED}
 
 
 class Desk(Resource):
@@ -62,15 +62,13 @@ class SiteContract(AdmittedServerContract):
     """A site; a client that is to wait is answered 429 meanwhile."""
 
     refusalOf: ClassVar[Callable[[Any], Refusal] | None] = None
-    # Who asks meanwhile is told so.
-    closesIdleFirst = False
 
     def buildServer(self, clock: Clock, policy: WatchedPolicy) -> AdmittedFactory:
         """One whose clients say who they are; Twisted's connections of HTTP/2 take the reactor that there is."""
         self.patch(twisted.internet, "reactor", clock)
         self.desk = Desk()
         self.admission = Admission(pool="bounded:16MiB", quota=policy, reactor=MemoryReactorClock(), clock=clock)
-        return protectSite(
+        factory = protectSite(
             self.admission,
             Site(self.desk, reactor=clock),
             nameOf=byHeader("client", isSecret=False),
@@ -78,9 +76,12 @@ class SiteContract(AdmittedServerContract):
             random=Random(1),
             inThread=lambda function: succeed(function()),
         )
+        factory.doStart()
+        self.addCleanup(factory.doStop)
+        return factory
 
     def stop(self) -> Deferred[Any]:
-        """Only the admission knows which requests have not been answered."""
+        """With all servers of its process."""
         return self.admission.stop()
 
     def waiting(self) -> int:
@@ -163,6 +164,19 @@ class DelayingContract(SiteContract):
         self.clock.advance(2.1)
         self.settle()
         self.assertEqual(self.answersIn(bytes(transport.received)), [SERVED] * 2)
+        self.assertNothingHeld()
+
+    def test_drainWaiting(self) -> None:
+        """When the server stops, what waits for that is refused at once."""
+        transport = self.connect()
+        self.policy.delaySeconds = 2.0
+        self.send(transport, self.encode("alice", 1))
+        self.assertEqual(self.send(transport, self.encode("alice", 2)), [SERVED])
+        emptied = self.stop()
+        self.settle()
+        self.assertEqual(self.answersIn(bytes(transport.received)), [SERVED, REFUSED])
+        self.settle()
+        self.successResultOf(emptied)
         self.assertNothingHeld()
 
 

@@ -18,6 +18,15 @@ from tests.kit.website import Visitor, WebServer
 KIB = 1 << 10
 
 
+class GoingOn(h2.connection.H2Connection):
+    """A client's side that takes what comes after a GOAWAY, as it should: h2 itself takes nothing."""
+
+    def _receive_goaway_frame(self, frame: Any) -> Any:
+        frames, events = super()._receive_goaway_frame(frame)
+        self.state_machine.state = h2.connection.ConnectionState.CLIENT_OPEN
+        return frames, events
+
+
 class Streams:
     """A client of HTTP/2."""
 
@@ -26,7 +35,7 @@ class Streams:
         self.visitor: Visitor = server.connect()
         self.transport = self.visitor.transport
         self.transport.negotiatedProtocol = b"h2"  # type: ignore[attr-defined]
-        self.conn = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
+        self.conn = GoingOn(h2.config.H2Configuration(header_encoding="utf-8"))
         self.conn.initiate_connection()
         self.conn.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: windowBytes})
         self.opensWindows = opensWindows
@@ -35,6 +44,7 @@ class Streams:
         self.ended: set[int] = set()
         self.resets: dict[int, int] = {}
         self.isGone = False
+        self.lastStream: int | None = None
         self._taken = 0
         self.flush()
 
@@ -88,6 +98,7 @@ class Streams:
             self.resets[event.stream_id] = int(event.error_code)
         elif isinstance(event, h2.events.ConnectionTerminated):
             self.isGone = True
+            self.lastStream = event.last_stream_id
 
     def status(self, stream: int) -> int:
         """What was answered."""
@@ -191,16 +202,67 @@ class StreamTests(SynchronousTestCase):
         self.assertEqual(client.status(client.begin("GET", "/")), 200)
 
     def test_resetAtOnce(self) -> None:
-        """A stream that is reset in the same write that asked is not worked on, and its connection goes on."""
-        server = self.serve()
-        client = Streams(server)
-        stream = client.conn.get_next_available_stream_id()
-        head = [(":method", "GET"), (":path", "/"), (":authority", "site"), (":scheme", "https")]
-        client.conn.send_headers(stream, head, end_stream=True)
-        client.conn.reset_stream(stream)
+        """A stream that is reset by the write that asked is not worked on; it counts, and its connection goes on."""
+        for method in ("GET", "PUT"):
+            server = self.serve(quota="requests:rate=1/10s:burst=2")
+            client = Streams(server)
+            for _ in range(2):
+                self.assertEqual(server.pages.requests, [])
+                stream = client.conn.get_next_available_stream_id()
+                head = [(":method", method), (":path", "/"), (":authority", "site"), (":scheme", "https")]
+                client.conn.send_headers(stream, head, end_stream=method == "GET")
+                client.conn.reset_stream(stream)
+                client.flush()
+                self.assertEqual(server.requestBytes, 0)
+            self.assertEqual(client.status(client.begin("GET", "/")), 429)
+            server.pass_(10)
+            self.assertEqual(client.status(client.begin("GET", "/")), 200)
+
+    def test_stops(self) -> None:
+        """
+        When the server stops, a connection is told so: what it has begun is answered, what it begins after that may be
+        begun elsewhere, and it ends with the last answer.  An idle one ends at once.
+        """
+        server = self.serve(maxBodyBytes=100 * KIB)
+        server.factory.doStart()
+        idle, client = Streams(server), Streams(server)
+        self.assertEqual(idle.status(idle.begin("GET", "/")), 200)
+        later, half = client.begin("GET", "/later"), client.begin("PUT", "/", isWhole=False)
+        stopped = server.admission.stop()
+        for each in (idle, client):
+            each.flush()
+        self.assertEqual((idle.lastStream, idle.transport.isLost), (1, True))
+        self.assertEqual((client.lastStream, client.transport.isLost), (half, False))
+        late = [
+            client.begin("GET", "/"),
+            client.begin("PUT", "/", ("content-length", "4"), isWhole=False),
+            client.begin("PUT", "/", ("content-length", "999999"), isWhole=False),
+        ]
+        self.assertEqual(client.resets, dict.fromkeys(late, 7))
+        client.send(half, b"body", isLast=True)
+        self.assertEqual((client.status(half), client.ended), (503, {half, *late}))
+        self.assertNoResult(stopped)
+        server.pages.requests[-1].write(b"at last")
+        server.pages.requests[-1].finish()
         client.flush()
-        self.assertEqual(server.pages.requests, [])
-        self.assertEqual(client.status(client.begin("GET", "/")), 200)
+        self.assertEqual((client.bodies[later], client.transport.isLost), (b"at last", True))
+        self.successResultOf(stopped)
+        server.factory.doStop()
+
+    def test_stopsUntaken(self) -> None:
+        """A stream that was answered before the server stopped, and not taken, is sent as soon as its windows open."""
+        server = self.serve()
+        server.factory.doStart()
+        client = Streams(server, opensWindows=False, windowBytes=0)
+        get = client.begin("GET", "/")
+        stopped = server.admission.stop()
+        client.flush()
+        self.assertEqual((client.lastStream, client.bodies), (get, {}))
+        client.conn.increment_flow_control_window(1000, get)
+        client.flush()
+        self.assertEqual((client.bodies[get], client.transport.isLost), (b"GET 0  []", True))
+        self.successResultOf(stopped)
+        server.factory.doStop()
 
     def test_shutWindows(self) -> None:
         """What streams hold is charged, and who opens no window is cut off."""

@@ -345,6 +345,18 @@ class RefusalTests(SynchronousTestCase):
         self.assertEqual([answer.status for answer in answers], [200, 200, 200, 200, 429, 200])
         self.assertGreaterEqual(int(answers[4].headers["retry-after"]), 10)
 
+    def test_leavesEarly(self) -> None:
+        """An upload whose client leaves before all of it has come counts as a request, with the bytes that came."""
+        for quota, sent in (("requests:rate=1/10s:burst=2", 10), ("client-bytes:received=1000:algorithm=bucket", 2000)):
+            server = WebServer(self, quota=quota, pool="bounded:128KiB")
+            for _ in range(2):
+                visitor = server.connect()
+                visitor.send("PUT /", "Transfer-Encoding: chunked", body=b"%x\r\n" % 5000 + bytes(sent), isWhole=False)
+                visitor.transport.abortConnection()
+                server.settle()
+            self.assertEqual(server.connect().ask("GET /").status, 429, quota)
+            self.assertEqual(server.connect("192.0.2.9").ask("GET /").status, 200)
+
     def test_head(self) -> None:
         """A refused HEAD has no body."""
         server = WebServer(self, quota="concurrency:limit=1")
@@ -473,31 +485,78 @@ class RefusalTests(SynchronousTestCase):
         self.assertNotIn("access-control-allow-origin", answer.headers)
 
     def test_stops(self) -> None:
-        """When the server stops, what is worked on is answered, and everybody else sent away."""
+        """When the server stops, what is worked on is answered, and everybody else sent away; idle ones at once."""
         server = WebServer(self)
         server.factory.doStart()
-        visitor, other = server.connect(), server.connect()
-        visitor.send("GET /later")
+        idle, visitor, begun, line, head, body = (server.connect() for _ in range(6))
+        self.assertEqual(idle.ask("GET /").status, 200)
+        for each in (visitor, begun):
+            each.send("GET /later")
+        later, written = (each for each in server.pages.requests if each.path == b"/later")
+        written.setHeader(b"Content-Length", b"4")
+        written.write(b"so")
+        line.raw(b"GET /")
+        head.raw(b"GET / HTTP/1.1\r\nHost:")
+        body.send("PUT /", "Content-Length: 4")
         stopped = server.admission.stop()
-        self.assertEqual(other.ask("GET /").status, 503)
-        self.assertNoResult(stopped)
-        server.pages.requests[0].setHeader(b"Content-Length", b"0")
-        server.pages.requests[0].finish()
         server.settle()
-        self.assertEqual(visitor.answer().headers["connection"], "close")
-        self.assertTrue(visitor.transport.isLost)
+        self.assertEqual([each.transport.isLost for each in server.visitors], [True] + [False] * 5)
+        self.assertTrue(server.connect().transport.isLost)
+        for each, rest in ((line, b" HTTP/1.1\r\nHost: a\r\n\r\n"), (head, b" a\r\n\r\n"), (body, b"body")):
+            each.raw(rest)
+            answer = each.answer()
+            self.assertEqual((answer.status, answer.headers["connection"]), (503, "close"))
+            self.assertTrue(each.transport.isLost)
+        self.assertNoResult(stopped)
+        written.write(b"on")
+        written.finish()
+        later.setHeader(b"Content-Length", b"0")
+        later.finish()
+        server.settle()
+        self.assertEqual((visitor.answer().headers["connection"], begun.answer().body), ("close", b"soon"))
         self.successResultOf(stopped)
         server.factory.doStop()
 
+    def test_leavesWhileStopping(self) -> None:
+        """A request whose client leaves while the server stops may be written to, as any other."""
+        server = WebServer(self)
+        server.factory.doStart()
+        visitor = server.connect()
+        visitor.send("GET /later")
+        stopped = server.admission.stop()
+        visitor.transport.abortConnection()
+        server.settle()
+        server.pages.requests[0].write(b"nobody reads this")
+        self.assertNoResult(stopped)
+        server.pages.requests.clear()
+        server.settle()
+        self.successResultOf(stopped)
+        server.factory.doStop()
+
+    def test_stopsInTime(self) -> None:
+        """A request that is not answered, or does not come, is waited for no longer than the grace period."""
+        for lines in (("GET /later",), ("PUT /", "Content-Length: 4")):
+            server = WebServer(self, limits=ConnectionLimits(closeGraceSeconds=2))
+            server.factory.doStart()
+            visitor = server.connect()
+            visitor.send(*lines)
+            stopped = server.admission.stop()
+            server.pass_(1.9)
+            self.assertNoResult(stopped)
+            server.pass_(0.2)
+            self.successResultOf(stopped)
+            self.assertTrue(visitor.transport.isLost)
+            server.factory.doStop()
+
     def test_counted(self) -> None:
-        """Answers are counted by kind and class of status, of all sites of an admission."""
+        """Answers are counted by kind and class of status, refusals by their status, of all sites of an admission."""
         server = WebServer(self, quota="concurrency:limit=1")
         protectSite(server.admission, server.site, inThread=server.inThread)
         server.connect().ask("GET /")
         server.connect().send("GET /later")
         server.connect().ask("GET /")
         family = server.admission.sensors.families["Responses"]
-        self.assertEqual(dict(family.read(0.0)), {("GET", "2xx"): 1, ("GET", "4xx"): 1})
+        self.assertEqual(dict(family.read(0.0)), {("GET", "2xx"): 1, ("GET", "429"): 1})
 
     def test_names(self) -> None:
         """Policies know a client by what C{nameOf} says; of a secret they have a digest."""

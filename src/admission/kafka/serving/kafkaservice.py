@@ -30,6 +30,7 @@ from admission._version import isCompiled
 from admission.clock import MonotonicClock, useMonotonicTimers, wallSeconds
 from admission.connection.factory import AdmittedFactory, ConnectionLimits
 from admission.connection.hangup import HangUpWatch
+from admission.connection.trustedproxies import TrustedProxies
 from admission.control import SWEEP_SECONDS, AdmissionControl
 from admission.garbage import GarbageCollection
 from admission.gate.gate import Gate
@@ -420,6 +421,8 @@ class KafkaService(Service):
         self.factory = SessionFactory(
             self.makeSession, gate, clock, hangUpWatch, limits, control, debts=self.server.debts
         )
+        if settings.trustedProxies:
+            self.factory.believe(TrustedProxies(settings.trustedProxies))
         if recorder.isRecording:
             self.factory.observers = (RequestRecording(recorder, kafkaEventOf, principalAtFirst),)
 

@@ -50,11 +50,18 @@ const reasonOf = (name) => REASONS[name] ?? "";
 /** Those that are explained below the connections, since not all can point at what has a tooltip. */
 const seenReasons = new Set();
 
+/** Answers of a site; those that refuse are not counted among others of their class. */
+const STATUSES = ["2xx", "3xx", "4xx", "413", "429", "5xx", "503", "left"];
+const MINOR_STATUSES = ["3xx", "413", "left"];
+
 /** What is plotted, each with the part of the snapshot that it needs: servers differ in what they have. */
 const PLOTTED = [
   ["pool", "Memory pool", { format: formatBytes, isBinary: true }, (now) => ({ used: now.pool.usedBytes })],
   ["ledger", "Where memory is", { format: formatBytes, isBinary: true, isStacked: true }, (now) => now.ledger],
   ["requests", "Requests a second", { format: formatCount }, (now) => ({ read: rateOf(now, (each) => each.requests.read) })],
+  ["responses", "Answers a second, by status", { format: formatCount }, (now) => Object.fromEntries(
+    STATUSES.filter((status) => status in now.responses)
+      .map((status) => [status, rateOf(now, (each) => each.responses?.[status] ?? 0)]))],
   ["traffic", "Bytes a second", { format: formatBytes, isBinary: true },
     (now) => ({ in: rateOf(now, (each) => each.traffic.inBytes), out: rateOf(now, (each) => each.traffic.outBytes) })],
   ["muted", "Connections not read", { format: formatCount, explain: reasonOf }, (now) => now.muted],
@@ -157,6 +164,10 @@ function list(now) {
   fill("clients", "No client is over a quota.", (now.throttled?.clients ?? []).map(clientRow));
   fill("latency", "No request has ended lately.", (now.latency ?? []).map((each) => [
     cell(each.kind), minor(formatCount(each.count)), number(atMost(each.medianSeconds)), number(atMost(each.percentile99Seconds)),
+  ]));
+  fill("responses", "No request has been answered.", (now.responses?.kinds ?? []).map((each) => [
+    cell(...breakable(each.kind)),
+    ...STATUSES.map((status) => (MINOR_STATUSES.includes(status) ? minor : number)(each[status] ? formatCount(each[status]) : "")),
   ]));
   fill("nodes", "No node is known.", (now.nodes ?? []).map((each) => [
     cell(each.nodeId === null ? "bootstrap" : `${each.nodeId}`), cell(...breakable(each.address ?? "not known")),
