@@ -6,7 +6,7 @@ How many requests may be in progress at a time: a fixed number, or as many as ke
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from math import inf
 from sys import getsizeof
@@ -82,8 +82,8 @@ class ConcurrencyPolicy(LifecyclePolicy):
         self.isShadow = isShadow
         self.places = places
         self._kinds = kinds
-        # By key, from their beginning to their end.
-        self._running: Counter[EntityKey] = Counter()
+        # How many by key, from their beginning to their end.
+        self._running: dict[EntityKey, int] = {}
 
     @property
     def sizeBytes(self) -> int:
@@ -110,10 +110,10 @@ class ConcurrencyPolicy(LifecyclePolicy):
 
     def decide(self, request: Request, now: float) -> Decision:
         if self.counts(request):
-            for key, limit, entity in self.limitsOf(request, now):
-                running = self._running[key]
+            for key, limit, _ in self.limitsOf(request, now):
+                running = self._running.get(key, 0)
                 if running >= limit:
-                    isForAll = entity == QuotaEntity()
+                    isForAll = key == EVERYBODY
                     whose = "all clients" if isForAll else "this client"
                     reason = f"{running} requests of {whose} are in progress, and {limit:.0f} may be"
                     return Decision(False, RETRY_SECONDS, reason, places=self.places, isForAll=isForAll)
@@ -121,15 +121,17 @@ class ConcurrencyPolicy(LifecyclePolicy):
 
     def begun(self, request: Request, now: float) -> None:
         if self.counts(request):
+            running = self._running
             for key in self.keysOf(request):
-                self._running[key] += 1
+                running[key] = running.get(key, 0) + 1
 
     def ended(self, request: Request, outcome: Outcome, now: float) -> None:
         if self.counts(request):
+            running = self._running
             for key in self.keysOf(request):
-                self._running[key] -= 1
-                if not self._running[key]:
-                    del self._running[key]
+                running[key] -= 1
+                if not running[key]:
+                    del running[key]
 
     def explain(self, request: Request, now: float) -> Sequence[QuotaStatus]:
         return [
@@ -137,8 +139,8 @@ class ConcurrencyPolicy(LifecyclePolicy):
                 CONCURRENT_REQUESTS,
                 limit,
                 entity,
-                float(self._running[key]),
-                RETRY_SECONDS if self._running[key] >= limit else 0.0,
+                float(self._running.get(key, 0)),
+                RETRY_SECONDS if self._running.get(key, 0) >= limit else 0.0,
             )
             for key, limit, entity in self.limitsOf(request, now)
         ]
@@ -152,7 +154,7 @@ class ConcurrencyPolicy(LifecyclePolicy):
         """
         Publish C{NAME.running}: how many requests are in progress.
         """
-        registry.addGauge(f"{name}.running", lambda now: self._running[EVERYBODY])
+        registry.addGauge(f"{name}.running", lambda now: self._running.get(EVERYBODY, 0))
 
 
 class FixedConcurrency(ConcurrencyPolicy):

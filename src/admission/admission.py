@@ -111,6 +111,8 @@ class Admission:
     @ivar places: the requests that wait for a place.
     @ivar workNumbers: what tells requests apart, in recordings, that belong to no connection.
     @ivar idlePolicies: the names of the policies that limit nobody on wrapped servers.
+    @ivar isStopping: whether no work may begin any more.
+    @ivar observers: what is told of requests.
     """
 
     def __init__(
@@ -197,11 +199,11 @@ class Admission:
         self._atWork: set[AdmittedFactory] = set()
         self._underWay: set[object] = set()
         self.workNumbers = count(1)
-        self._isStopping = False
+        self.isStopping = False
         self._workEnded: list[Deferred[None]] = []
         self._times = RequestTimes(self.clock.seconds)
         self._recorder = EventRecorder([(name, exporter) for name, exporter, _ in exporters], self.clock, self.sensors)
-        self._observers: tuple[Observer, ...] = (RequestRecording(self._recorder),) if exporters else ()
+        self.observers: tuple[Observer, ...] = (RequestRecording(self._recorder),) if exporters else ()
         self._storing: Deferred[Any] | None = None
         self._sweepSeconds = -inf
         self._shutdown: Any = None
@@ -341,20 +343,6 @@ class Admission:
             for each in ended:
                 self.clock.callLater(0, each.callback, None)
 
-    @property
-    def isStopping(self) -> bool:
-        """
-        Whether no work may begin any more.
-        """
-        return self._isStopping
-
-    @property
-    def observers(self) -> Sequence[Observer]:
-        """
-        What is told of requests.
-        """
-        return self._observers
-
     def statusSite(
         self,
         *,
@@ -378,7 +366,7 @@ class Admission:
             self, names=names, sections=[*own, *sections], checks=[troubles, *checks], sensors=self.sensors
         )
         self.sensors.addFamily("RequestSeconds", ("request", "quantile"), self._times.read)
-        self._observers = (*self._observers, self._times)
+        self.observers = (*self.observers, self._times)
         for factory in self._factories:
             if not isinstance(factory, WrappedFactory):
                 factory.observers = self.observers
@@ -408,7 +396,7 @@ class Admission:
 
         @return: fires when that is done; does not fail.
         """
-        self._isStopping = True
+        self.isStopping = True
         self.places.dismiss()
         return gatherResults([self._closeAll(canDrain=True), self._endWork()]).addCallback(lambda _: self._store())
 
@@ -499,7 +487,7 @@ class Admission:
     def _serve(self) -> None:
         if self in _serving:
             return
-        self._isStopping = False
+        self.isStopping = False
         if self._exports:
             self._record()
         if _serving:

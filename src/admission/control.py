@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from attrs import define, evolve
 from twisted.logger import Logger
@@ -36,7 +36,7 @@ from .interfaces import (
 )
 from .metrics.registry import SensorRegistry
 from .policyfailure import FAILURES, raiseInterrupt
-from .quotas.policy import MeteredPolicy, limitsByName
+from .quotas.policy import LifecyclePolicy, MeteredPolicy, limitsByName
 from .request import ServerRequest
 
 SWEEP_SECONDS = 10.0
@@ -96,8 +96,9 @@ class _Member:
     """
     A policy and its counters.
 
-    @ivar decide: the policy's method, looked up once, like C{record}, because
-        both run for every request.
+    @ivar decide: the policy's method, looked up once, like C{record} and C{lifecycle}, because
+        all of them run for every request.
+    @ivar lifecycle: the policy again, an L{IRequestLifecycle}; L{None} if it does not follow requests.
     @ivar limits: what the policy calls its limits, by every name that they have.
     """
 
@@ -107,6 +108,7 @@ class _Member:
     isShadow: bool
     decide: Callable[[Request, float], Decision]
     record: Callable[[Request, Usage, float], float]
+    lifecycle: Any
     limits: Mapping[str, str]
     throttles: int = 0
     refusals: int = 0
@@ -162,6 +164,13 @@ def _mayRefuse(policy: IQuotaPolicy) -> bool:
     Whether C{policy} has to be asked: L{MeteredPolicy.decide} admits all requests.
     """
     return getattr(policy.decide, "__func__", None) is not MeteredPolicy.decide
+
+
+def _mayThrottle(policy: IQuotaPolicy) -> bool:
+    """
+    Likewise: L{LifecyclePolicy.record} charges nothing.
+    """
+    return getattr(policy.record, "__func__", None) is not LifecyclePolicy.record
 
 
 class AdmissionControl:
@@ -221,7 +230,16 @@ class AdmissionControl:
         self.whenConfigured: list[Callable[[QuotaEntity, Mapping[str, float | None], float], object]] = []
         self._isObserved = isObserved
         self._members = [
-            _Member(index, name, policy, bool(policy.isShadow), policy.decide, policy.record, limitsByName(policy))
+            _Member(
+                index,
+                name,
+                policy,
+                bool(policy.isShadow),
+                policy.decide,
+                policy.record,
+                IRequestLifecycle(policy, None),
+                limitsByName(policy),
+            )
             for index, (name, policy) in enumerate(policies)
         ]
         called = [(name, own) for member in self._members for name, own in member.limits.items()]
@@ -379,7 +397,7 @@ class AdmissionControl:
         isThrottled = isThrottled or usage is not NOTHING
         delaySeconds = 0.0
         shares: list[float] | None = None
-        for member in self._limiting:
+        for member in self._charging:
             try:
                 share = member.record(request, usage, now)
                 if not share > 0.0:
@@ -414,7 +432,7 @@ class AdmissionControl:
         begun = []
         for member in self._following:
             try:
-                IRequestLifecycle(member.policy).begun(request, now)
+                member.lifecycle.begun(request, now)
             except FAILURES:
                 self._failed(member, now)
                 continue
@@ -432,7 +450,7 @@ class AdmissionControl:
         counting = []
         for member in begun:
             try:
-                if IRequestLifecycle(member.policy).countsParked:
+                if member.lifecycle.countsParked:
                     counting.append(member)
                 else:
                     self.end((member,), request, outcome, now)
@@ -450,7 +468,7 @@ class AdmissionControl:
         """
         for member in begun:
             try:
-                IRequestLifecycle(member.policy).ended(request, outcome, now)
+                member.lifecycle.ended(request, outcome, now)
             except FAILURES:
                 self._failed(member, now)
 
@@ -733,7 +751,8 @@ class AdmissionControl:
     def _findLimiting(self) -> None:
         self._limiting = tuple(member for member in self._members if member.policy.isLimiting)
         self._deciding = tuple(member for member in self._limiting if _mayRefuse(member.policy))
-        self._following = tuple(member for member in self._limiting if IRequestLifecycle.providedBy(member.policy))
+        self._charging = tuple(member for member in self._limiting if _mayThrottle(member.policy))
+        self._following = tuple(member for member in self._limiting if member.lifecycle is not None)
         self._decidingAlways = tuple(member for member in self._deciding if member not in self._following)
         self._auditing = tuple(member for member in self._limiting if IIdentityAudit.providedBy(member.policy))
         self.isLimiting = bool(self._limiting)

@@ -269,7 +269,9 @@ class ServerRequest:
         How long it has been worked on by C{now}.  This includes what the reactor
         did in between, but not the time when it was parked.
         """
-        return 0.0 if self.begun is None else now - self.begun - self.parkedSeconds(now)
+        if self.begun is None:
+            return 0.0
+        return now - self.begun - (0.0 if self.parked is None else self.parkedSeconds(now))
 
     def outcome(self, now: float) -> Outcome:
         """

@@ -227,8 +227,7 @@ class AdmittedProtocol(FrameProtocol):
         request.responseBytes = sum(map(len, parts))
         if request.view is None or not request.decision.admitted:
             return request.decision.delaySeconds
-        now = self.factory.clock.seconds()
-        return self.driver.charge(request, self.driver.usageOf(request, request.responseBytes, now), now)
+        return self.driver.chargeAnswered(request, self.factory.clock.seconds())
 
     def _isUnderWay(self, request: ServerRequest) -> bool:
         return self.request is request or request in self.unanswered

@@ -24,6 +24,8 @@ class BodyWatch:
     trickle can hold memory for long; and much earlier if others wait for that memory.  For one body after another.
 
     It is the L{PartialBody <admission.gate.slowbodies.PartialBody>} of the gate.
+
+    @ivar tooSlow: called with the reason if too little comes.
     """
 
     __slots__ = (
@@ -36,7 +38,7 @@ class BodyWatch:
         "_markBytes",
         "_markSeconds",
         "_sizeBytes",
-        "_tooSlow",
+        "tooSlow",
     )
 
     def __init__(
@@ -49,13 +51,12 @@ class BodyWatch:
     ) -> None:
         """
         @param link: where it comes from; while that is not read nothing can come.
-        @param tooSlow: called with the reason if too little comes.
         """
         self._bodies = bodies
         self._clock = clock
         self._limits = limits
         self._link = link
-        self._tooSlow = tooSlow
+        self.tooSlow = tooSlow
         self._deadline = Deadline(clock, self._expired)
         self._sizeBytes = self._filledBytes = self._markBytes = 0
         self._markSeconds = 0.0
@@ -104,7 +105,7 @@ class BodyWatch:
         return self._sizeBytes - self._filledBytes if self._sizeBytes else 0
 
     def giveWay(self) -> None:
-        self._tooSlow(
+        self.tooSlow(
             f"{self.missingBytes()} bytes of its request have not come, and others wait for the memory that it has for"
             " them"
         )
@@ -126,7 +127,7 @@ class BodyWatch:
         if remainingSeconds > 0:
             self._deadline.start(remainingSeconds)
             return
-        self._tooSlow(
+        self.tooSlow(
             f"{self._filledBytes} of the {self._sizeBytes} bytes of its request have come, and for "
             f"{receiveSeconds:g} s hardly any ({self._limits.settingOf('receiveSeconds')})"
         )

@@ -281,6 +281,14 @@ class RequestDriver:
         serviceSeconds = request.serviceSeconds = wholeMicroseconds(request.workedSeconds(now))
         return Usage(request.sizeBytes, responseBytes, serviceSeconds)
 
+    def chargeAnswered(self, request: ServerRequest, now: float) -> float:
+        """
+        Charge what a request has used by C{now}, whose C{responseBytes} are known; see L{charge}.
+        """
+        if request.view is None:
+            return 0.0
+        return self.charge(request, self.usageOf(request, request.responseBytes, now), now)
+
     def charge(
         self,
         request: ServerRequest,
@@ -340,7 +348,7 @@ class RequestDriver:
         self.openRequests -= 1
         delaySeconds = 0.0
         if request.decided is None and request.view is not None and request.rejectReason is None:
-            delaySeconds = self.charge(request, self.usageOf(request, request.responseBytes, now), now)
+            delaySeconds = self.chargeAnswered(request, now)
         if request.answered is None and request.rejectReason is None and request.expireReason is None:
             request.expire(self.whyExpired)
         self._control.endRequest(request, now)

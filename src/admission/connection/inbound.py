@@ -162,7 +162,8 @@ class InboundBuffer:
         self._link.pauses.discard(Pause.SERVER_FULL)
         self._serve()
         if self._hasTurn:
-            self._endTurn()
+            self._hasTurn = False
+            self._gate.turns.end()
 
     # Serving
 
@@ -181,11 +182,13 @@ class InboundBuffer:
             link.isServing = False
         if link.state >= CLOSING:
             return
-        link.chargeHeld()
+        if self.heldBytes or link.heldCharge is not None:
+            link.chargeHeld()
         if self._lease is not None and UNSENT not in self._reasons:
             # Until the next turn nobody else is let through.
             self._serveSoon()
-        link.settle()
+        if self._reasons or link.pauses.isApplied:
+            link.settle()
 
     def _serveSoon(self) -> None:
         if self._serving is None and not self._link.isServing and self._link.state < CLOSING:
@@ -204,14 +207,11 @@ class InboundBuffer:
                 self._link.pauses.add(Pause.SERVER_FULL)
         return self._hasTurn
 
-    def _endTurn(self) -> None:
-        self._hasTurn = False
-        self._gate.turns.end()
-
     def _deliverSlice(self) -> None:
         begunSeconds = self._clock.seconds()
         self._deliver(self._take())
-        self._endTurn()
+        self._hasTurn = False
+        self._gate.turns.end()
         workedSeconds = self._clock.seconds() - begunSeconds
         if workedSeconds > TURN_SECONDS / 2:
             self._sliceBytes = max(self._sliceBytes // 2, _MIN_SLICE_BYTES)

@@ -87,8 +87,6 @@ class ResponseQueue:
     what the connection is charged for by being open.  Everything beyond is
     charged to the pool until the transport has drained.
 
-    @cvar isHurried: whether what is written goes to the kernel at once if possible; otherwise it goes at the end of the
-        turn, together with what is written until then.
     @cvar heldWords: what to call C{heldBytes} in the log.
     @ivar heldBytes: bytes charged now.
     @ivar largestBytes: how many were written at once at most, since there were none.
@@ -96,7 +94,6 @@ class ResponseQueue:
         L{None} while it takes what it gets.
     """
 
-    isHurried = True
     heldWords = "bytes of responses wait"
 
     __slots__ = (
@@ -135,7 +132,7 @@ class ResponseQueue:
         self._grew = grew
         self._waiting: deque[tuple[bytes, ILease]] = deque()
         self._inTransport: list[ILease] = []
-        self._isPlain = self.isHurried and isinstance(transport, tcp.Connection)
+        self._isPlain = isinstance(transport, tcp.Connection)
         self.heldBytes = self.largestBytes = 0
         self.pausedSinceSeconds: float | None = None
         transport.registerProducer(self, True)
@@ -145,14 +142,15 @@ class ResponseQueue:
         Send C{parts}, C{sizeBytes} in all.
         """
         if self.pausedSinceSeconds is None and not self._waiting:
+            goesDirectly = self._isPlain and isDirect(self._transport)
             if sizeBytes <= TRANSPORT_BUFFER_BYTES:
-                if self._isDirect:
+                if goesDirectly:
                     self._writeDirectly(b"".join(parts))
                 else:
                     # Twisted goes over them twice, and joins them as well.
                     self._transport.write(b"".join(parts))
                 return
-            if self._isDirect:
+            if goesDirectly:
                 parts = self._sendDirectly(parts)
                 if not parts:
                     return
@@ -211,10 +209,6 @@ class ResponseQueue:
             self._release(self._waiting.popleft()[1])
         self._releaseWritten()
 
-    @property
-    def _isDirect(self) -> bool:
-        return self._isPlain and isDirect(self._transport)
-
     def _writeDirectly(self, data: bytes) -> None:
         sent = self._transport.writeSomeData(data)
         if sent != len(data):
@@ -247,7 +241,7 @@ class ResponseQueue:
     def _pump(self) -> None:
         while self._waiting and self.pausedSinceSeconds is None:
             piece, lease = self._waiting.popleft()
-            if self._isDirect:
+            if self._isPlain and isDirect(self._transport):
                 left = self._sendDirectly((piece,))
                 if not left:
                     self._release(lease)
@@ -274,24 +268,58 @@ class ResponseQueue:
 
 class WrittenQueue(ResponseQueue):
     """
-    A queue for what may be written a line at a time, which the transport
-    gathers and sends once in a turn.
+    A queue for what may be written a line at a time.  From L{gather} to L{flush} it is gathered here, and sent at once;
+    otherwise the transport does that, and sends it at the end of the turn.
     """
 
-    __slots__ = ()
+    __slots__ = ("_gathered", "_gatheredBytes", "_isGathering")
 
-    isHurried = False
     heldWords = "bytes wait to be sent"
 
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._gathered: list[bytes] = []
+        self._gatheredBytes = 0
+        self._isGathering = False
+
+    def gather(self) -> None:
+        """
+        More may be written soon.
+        """
+        self._isGathering = True
+
+    def flush(self) -> None:
+        """
+        Send what was gathered.
+        """
+        self._isGathering = False
+        if self._gathered:
+            self._send()
+
     def write(self, parts: Sequence[bytes], sizeBytes: int) -> None:
-        """
-        Send C{parts}, C{sizeBytes} in all: in pieces so small that a slow peer
-        can be told from one that takes nothing.
-        """
-        if sizeBytes > TRANSPORT_BUFFER_BYTES:
-            parts = [
-                part[start : start + TRANSPORT_BUFFER_BYTES]
-                for part in parts
-                for start in range(0, len(part), TRANSPORT_BUFFER_BYTES)
-            ]
-        super().write(parts, sizeBytes)
+        if self._isGathering:
+            self._gathered += parts
+            self._gatheredBytes += sizeBytes
+            if self._gatheredBytes > TRANSPORT_BUFFER_BYTES:
+                self._send()
+        elif sizeBytes <= TRANSPORT_BUFFER_BYTES and self.isTaken and self.isEmpty():
+            self._transport.write(b"".join(parts))
+        else:
+            super().write(_cut(parts), sizeBytes)
+
+    def discard(self) -> None:
+        self._gathered, self._gatheredBytes = [], 0
+        super().discard()
+
+    def _send(self) -> None:
+        gathered, gatheredBytes = self._gathered, self._gatheredBytes
+        self._gathered, self._gatheredBytes = [], 0
+        super().write(_cut(gathered) if gatheredBytes > TRANSPORT_BUFFER_BYTES else gathered, gatheredBytes)
+
+
+def _cut(parts: Iterable[bytes]) -> list[bytes]:
+    """
+    C{parts} in pieces so small that a slow peer can be told from one that takes nothing.
+    """
+    step = TRANSPORT_BUFFER_BYTES
+    return [part[start : start + step] for part in parts for start in range(0, len(part), step)]

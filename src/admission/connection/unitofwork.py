@@ -157,7 +157,7 @@ class UnitOfWork:
     ) -> None:
         driver, request, now = self._driver, self.request, self.factory.clock.seconds()
         request.responseBytes = self.sentBytes
-        self.delaySeconds = driver.charge(request, driver.usageOf(request, self.sentBytes, now), now)
+        self.delaySeconds = driver.chargeAnswered(request, now)
         if error is None:
             request.answer(now, self.delaySeconds)
         else:

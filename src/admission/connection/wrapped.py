@@ -38,8 +38,6 @@ from .pauses import Pause
 from .responses import WrittenQueue
 from .wrappedproducer import WrappedProducer
 
-_BYTES = frozenset({bytes})
-
 MAX_HELD_BYTES = 1 << 20
 """What a transport may deliver that was told to stop; Twisted's TLS delivers 80 KiB at most."""
 
@@ -58,7 +56,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
     @ivar wrappedProtocol: the protocol; L{None} until the connection was admitted, and when it is gone.
     @ivar peer: who is at the other end, in words; known once connected.
     @ivar host: the peer's address without its port.
-    @ivar whenLost: what is called when it is lost.
+    @ivar whenLost: what is called when it is lost, and the protocol knows.
     """
 
     factory: Any
@@ -145,6 +143,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
         self.connected = 1
         self._producer = WrappedProducer(clock, self._failed)
         link = self.link = Link(self, factory, transport, WrittenQueue)
+        self._responses: WrittenQueue = link.responses  # type: ignore[assignment]
         self._namePeer()
         self._received, self._sent = (
             ByteQuota(factory.control, clock, partial(self._asked, kind, traits), holds, factory.debts)
@@ -212,8 +211,6 @@ class WrappedConnection(Linked, ProtocolWrapper):
         self._received.close()
         self._sent.close()
         self._driver.lost()
-        for lost in self.whenLost:
-            lost()
         if self._isIntroduced and not wasClosing:
             self._incoming.handOver()
         self._incoming.close()
@@ -226,38 +223,38 @@ class WrappedConnection(Linked, ProtocolWrapper):
             # Only now, when the protocol has dropped what it held, is its place free.
             del wrapped
             self._incoming.releaseLease()
+            for lost in self.whenLost:
+                lost()
             self.factory.disconnected(self)
 
     # What the protocol calls
 
-    def write(self, data: bytes) -> None:
-        self.writeSequence((data,))
-
     def writeSequence(self, data: Iterable[bytes]) -> None:
+        self.write(b"".join(data))
+
+    def write(self, data: bytes) -> None:
         """
-        Send all of C{data}; unless there is so much already that the peer has
+        Send C{data}; unless there is so much already that the peer has
         not taken that what was accepted is all it gets.
 
-        @raise TypeError: if any of it is not bytes.
+        @raise TypeError: if it is not bytes.
         """
-        parts = list(data)
-        # At once for nearly all: each answer comes here twice.
-        if not _BYTES.issuperset(map(type, parts)) and not all(isinstance(part, bytes) for part in parts):
+        if not isinstance(data, bytes):
             raise TypeError("Data must be bytes")
-        sizeBytes = sum(map(len, parts))
-        link = self.link
-        if not sizeBytes or link.state >= CLOSED or self._isFull:
+        factory, link = self.factory, self.link
+        if not data or link.state >= CLOSED or self._isFull:
             return
-        link.lastActiveSeconds = link.answeredSeconds = self.factory.clock.seconds()
-        responses = link.responses
+        link.lastActiveSeconds = link.answeredSeconds = factory.clock.seconds()
+        responses, sizeBytes = self._responses, len(data)
         # The largest write is accepted whatever its size, and so is what belongs to it: it has been made already.
-        if responses.heldBytes - responses.largestBytes >= self.factory.maxUnsentBytes:
+        if responses.heldBytes - responses.largestBytes >= factory.maxUnsentBytes:
             self._tooMuchWritten()
             return
-        responses.write(parts, sizeBytes)
-        self._producer.wrote()
-        self.factory.responseBytes += sizeBytes
-        if self.factory.countsBytes:
+        responses.write((data,), sizeBytes)
+        if not self._producer.isStreaming:
+            self._producer.wrote()
+        factory.responseBytes += sizeBytes
+        if factory.countsBytes:
             self._sent.count(sizeBytes, Usage(responseBytes=sizeBytes))
             self._noteDebt()
 
@@ -275,9 +272,10 @@ class WrappedConnection(Linked, ProtocolWrapper):
 
     def resumeProducing(self) -> None:
         """
-        Read again, as far as the protocol is concerned.
+        Read again, as far as the protocol is concerned.  Some protocols say so after each of their answers.
         """
-        self.link.resume(Pause.PROTOCOL)
+        if Pause.PROTOCOL in self.link.pauses.reasons:
+            self.link.resume(Pause.PROTOCOL)
 
     def stopProducing(self) -> None:
         self.loseConnection()
@@ -339,6 +337,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
         it is if what was written before is not sent.
         """
         link = self.link
+        self._responses.flush()
         if self._incoming.heldBytes or link.pauses.hasBytesBuffered() or not link.responses.isTaken:
             self.cutOff("TLS was to begin, and there was more from before it, in one direction or the other")
             return
@@ -514,10 +513,12 @@ class WrappedConnection(Linked, ProtocolWrapper):
         return name
 
     def _deliver(self, data: bytes) -> None:
+        self._responses.gather()
         try:
             self.wrappedProtocol.dataReceived(data)
         except FAILURES:
             self._failed()
+        self._responses.flush()
         # Only now: it may have told who it is from.
         self.factory.requestBytes += len(data)
         if self.factory.countsBytes:
@@ -560,6 +561,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
         isClosing = link.state is CLOSING
         if not (isClosing or (self._isHalfClosing and link.state < CLOSING)):
             return
+        self._responses.flush()
         isSupplied = producer.producer is not None and (link.isTLS or not producer.isStreaming)
         if (isSupplied and not self._isFull) or not link.responses.isTaken:
             return

@@ -22,7 +22,8 @@ class Aside:
     """
     Where the connections of a holder that has more than its share of an L{IFairPool} wait, and keep nobody waiting.
 
-    @ivar holders: the connections by holder, of which the first was looked at longest ago; to be read only.
+    @ivar waiters: the connections that wait, each with its holder; to be read only.
+    @ivar holders: the same by holder, of which the first was looked at longest ago; to be read only.
     """
 
     _log: ClassVar[Logger] = Logger()
@@ -30,22 +31,15 @@ class Aside:
     def __init__(self, pool: IMemoryPool) -> None:
         self._pool = pool
         self._fairPool: IFairPool | None = IFairPool(pool, None)
-        self._waiters: dict[IWaiter, str] = {}
+        self.waiters: dict[IWaiter, str] = {}
         self.holders: OrderedDict[str, OrderedDict[IWaiter, None]] = OrderedDict()
         self._unexaminedHolders = 0
-
-    @property
-    def waiting(self) -> int:
-        """
-        How many connections wait.
-        """
-        return len(self._waiters)
 
     def has(self, waiter: IWaiter) -> bool:
         """
         Whether C{waiter} waits here.
         """
-        return waiter in self._waiters
+        return waiter in self.waiters
 
     def isAboveShare(self, holder: str) -> bool:
         """
@@ -60,7 +54,7 @@ class Aside:
 
         @param isFirst: whether it goes before all others of its holder.
         """
-        holder = self._waiters[waiter] = waiter.holder
+        holder = self.waiters[waiter] = waiter.holder
         waiters = self.holders.setdefault(holder, OrderedDict())
         waiters[waiter] = None
         if isFirst:
@@ -70,7 +64,7 @@ class Aside:
         """
         C{waiter} waits here no more.
         """
-        holder = self._waiters.pop(waiter)
+        holder = self.waiters.pop(waiter)
         waiters = self.holders[holder]
         del waiters[waiter]
         if not waiters:

@@ -51,7 +51,7 @@ class MemoryQueue:
         """
         How many connections wait.
         """
-        return len(self._waiters) + self._aside.waiting
+        return len(self._waiters) + len(self._aside.waiters)
 
     @property
     def isAwaited(self) -> bool:
@@ -117,7 +117,7 @@ class MemoryQueue:
 
         @return: whether others have to be looked at in another turn of the reactor.
         """
-        return self._aside.waiting > 0 and self._aside.readmit(self._join)
+        return bool(self._aside.waiters) and self._aside.readmit(self._join)
 
     def grant(self) -> bool:
         """

@@ -374,7 +374,8 @@ class Meters(Generic[M]):
         For how many seconds the client has to wait as things are.  Changes
         nothing, like L{budget} and L{status}.
         """
-        meter = self.find(request, now)
+        meter, _ = self._kept(request)
+        # One that has to be made asks for no delay.
         return 0.0 if meter is None else meter.delaySeconds(now)
 
     def budget(self, request: Request, now: float) -> int | None:
@@ -411,17 +412,8 @@ class Meters(Generic[M]):
         What L{obtain} would return.  Changes nothing: a meter that has to be
         made is not kept.
         """
-        try:
-            return self._found[request.principal][request.clientId]
-        except KeyError:
-            first, second = self._by(request)
-        limit = self._resolve(first, second)
-        if limit is None:
-            return None
-        meter = self._meters.get(self._key(first, second, limit))
-        if meter is None and not limit.isNamed and self._isFull():
-            meter = self._shared.get(self._sharedKey(limit, request))
-        return meter or self._build(limit, now)
+        meter, limit = self._kept(request)
+        return self._build(limit, now) if meter is None and limit is not None else meter
 
     def obtain(self, request: Request, now: float) -> M | None:
         """
@@ -520,6 +512,22 @@ class Meters(Generic[M]):
             return (first, second)
         entity = limit.entity
         return (None if entity.user is None else first, None if entity.clientId is None else second)
+
+    def _kept(self, request: Request) -> tuple[M | None, Limit | None]:
+        """
+        The meter of a client, if there is one, and the limit for which one would have to be made otherwise.
+        """
+        try:
+            return self._found[request.principal][request.clientId], None
+        except KeyError:
+            first, second = self._by(request)
+        limit = self._resolve(first, second)
+        if limit is None:
+            return None, None
+        meter = self._meters.get(self._key(first, second, limit))
+        if meter is None and self._isFull() and not limit.isNamed:
+            meter = self._shared.get(self._sharedKey(limit, request))
+        return meter, limit
 
     def _obtain(self, request: Request, now: float) -> M | None:
         first, second = self._by(request)

@@ -23,9 +23,14 @@ _NOT_YET = object()
 class AdmittedRequest:
     """
     Comes before the class of a site's own requests, and tells an L{Exchange} what happens to one.
+
+    @cvar takeBody: has the request take some of its body.
+    @cvar begin: has the site work on it.
     """
 
     _served: ServedSite
+    takeBody: Any
+    begin: Any
     _exchange: Exchange | None = None
     _announcedBytes: Any = _NOT_YET
 
@@ -99,19 +104,7 @@ class AdmittedRequest:
         state: dict[str, Any] = super().getStateToCopyFor(issuer)  # type: ignore[misc]
         return {name: value for name, value in state.items() if name not in ("_exchange", "_announcedBytes")}
 
-    # What its exchange and its channel call
-
-    def takeBody(self, data: bytes) -> None:
-        """
-        Have the request take some of its body.
-        """
-        super().handleContentChunk(data)  # type: ignore[misc]
-
-    def begin(self, command: bytes, path: bytes, version: bytes) -> None:
-        """
-        Have the site work on it.
-        """
-        super().requestReceived(command, path, version)  # type: ignore[misc]
+    # What its channel calls
 
     def waitNoMore(self) -> None:
         """
@@ -143,11 +136,10 @@ def admittedFactory(served: ServedSite, requestFactory: Any) -> Callable[..., An
 
     classes: dict[type, Any] = {}
 
-    def admitted(own: type) -> Any:
+    def admitted(own: Any) -> Any:
         if own not in classes:
-            classes[own] = type(
-                f"Admitted{own.__name__}", (AdmittedRequest, own), {"_served": served, "__module__": __name__}
-            )
+            known = {"_served": served, "takeBody": own.handleContentChunk, "begin": own.requestReceived}
+            classes[own] = type(f"Admitted{own.__name__}", (AdmittedRequest, own), known | {"__module__": __name__})
         return classes[own]
 
     if isinstance(requestFactory, type):

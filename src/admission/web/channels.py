@@ -17,6 +17,7 @@ from twisted.internet.defer import gatherResults
 from twisted.internet.error import ConnectionAborted, ConnectionDone
 from twisted.python.failure import Failure
 
+from ..connection.bodywatch import BodyWatch
 from ..connection.link import LinkState
 from ..connection.pauses import Pause
 from ..connection.wrapped import WrappedConnection
@@ -59,9 +60,17 @@ class Channel(Protocol):
         @return: has it taken again, or what was held is dropped if it has ended.
         """
 
-    def provided(self, connection: WrappedConnection, isProvided: bool) -> None:
+    def expect(self, connection: WrappedConnection, tooSlow: Callable[[str], None]) -> BodyWatch:
         """
-        There is memory for what comes of it, or there is nothing to come any more.
+        There is memory for its body.
+
+        @param tooSlow: called with the reason if that does not come.
+        @return: watches it once it is started, until L{expectNoMore} is called.
+        """
+
+    def expectNoMore(self, connection: WrappedConnection, watch: BodyWatch) -> None:
+        """
+        Nothing of it is to come any more.
         """
 
     def isGone(self, connection: WrappedConnection, web: Any) -> bool:
@@ -116,6 +125,10 @@ class Channel(Protocol):
 
 
 class _Http1:
+    def __init__(self) -> None:
+        # Of connections that are not lost: one after another, since each has a timer that is costly to make.
+        self._watches: dict[WrappedConnection, BodyWatch] = {}
+
     def began(self, connection: WrappedConnection, web: Any) -> None:
         pass
 
@@ -127,8 +140,18 @@ class _Http1:
         connection.link.pause(Pause.MEMORY)
         return partial(connection.link.resume, Pause.MEMORY)
 
-    def provided(self, connection: WrappedConnection, isProvided: bool) -> None:
-        connection.provided(isProvided)
+    def expect(self, connection: WrappedConnection, tooSlow: Callable[[str], None]) -> BodyWatch:
+        connection.provided(True)
+        watch = self._watches.get(connection)
+        if watch is None:
+            watch = self._watches[connection] = _watchOf(connection, tooSlow)
+            connection.whenLost += [watch.close, partial(self._watches.pop, connection)]
+        watch.tooSlow = tooSlow
+        return watch
+
+    def expectNoMore(self, connection: WrappedConnection, watch: BodyWatch) -> None:
+        watch.stop()
+        connection.provided(False)
 
     def isGone(self, connection: WrappedConnection, web: Any) -> bool:
         return False
@@ -183,10 +206,12 @@ class _Http2:
     def pause(self, connection: WrappedConnection, web: Any) -> Callable[[], None]:
         return HeldStream(connection, web.channel).release
 
-    def provided(self, connection: WrappedConnection, isProvided: bool) -> None:
-        """
-        Nothing changes: it is always read.
-        """
+    def expect(self, connection: WrappedConnection, tooSlow: Callable[[str], None]) -> BodyWatch:
+        # Of several streams at the same time; and all of them are read anyway.
+        return _watchOf(connection, tooSlow)
+
+    def expectNoMore(self, connection: WrappedConnection, watch: BodyWatch) -> None:
+        watch.close()
 
     def isGone(self, connection: WrappedConnection, web: Any) -> bool:
         if connection.link.state >= LinkState.ABORTED:
@@ -261,6 +286,11 @@ class _Http2:
             http2._requestDone(stream)
         # Twisted does not tell the request of a stream that it resets.
         web.connectionLost(Failure(ConnectionAborted()))  # type: ignore[no-untyped-call]
+
+
+def _watchOf(connection: WrappedConnection, tooSlow: Callable[[str], None]) -> BodyWatch:
+    factory = connection.factory
+    return BodyWatch(factory.gate.bodies, factory.clock, factory.limits, connection.link, tooSlow)
 
 
 HTTP1: Channel = _Http1()

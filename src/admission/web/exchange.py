@@ -66,6 +66,7 @@ class Exchange:
 
     _arguments: tuple[bytes, ...] | None = None
     _isAnnounced = False
+    _hasBody = False
     _isWaiting = False
     _goOn: Callable[[], None] | None = None
     _isQueued = False
@@ -114,6 +115,7 @@ class Exchange:
 
         @param sizeBytes: the length of the body, if that is known.
         """
+        self._hasBody = True
         self._arrived(sizeBytes or 0, *self._channel.head(self._web))
         self._atMostBytes = self._served.maxBodyBytesOf(self.request.kind or "")
         if sizeBytes is not None and sizeBytes > self._atMostBytes:
@@ -203,9 +205,8 @@ class Exchange:
         self._status = self._web.code
         if self._isBegun:
             now, driver, request = self.factory.clock.seconds(), self._driver, self.request
-            request.responseBytes = sentBytes = self._web.sentLength
-            delaySeconds = driver.charge(request, driver.usageOf(request, sentBytes, now), now)
-            request.answer(now, delaySeconds)
+            request.responseBytes = self._web.sentLength
+            request.answer(now, driver.chargeAnswered(request, now))
         self._end()
 
     def lost(self) -> None:
@@ -241,28 +242,12 @@ class Exchange:
         There is memory for its body.
         """
         self._isWaiting = False
-        self._lease = lease
-        request = self.request
-        request.granted = self.factory.clock.seconds()
-        if self._served.spool.take(self._spoolBytes):
-            self._spooledBytes = self._spoolBytes
-        else:
-            self._resume()
-            words = "there is no room for another body that has to go to a file"
-            self._refuse(UNAVAILABLE, Decision(False, 1.0, words))
+        self._receiveInto(lease)
+        if self._refused is not None:
             return
         web = self._web
-        if self._spoolBytes:
-            self._body = web.content = SpooledBody(lease, self._served.inThread, self._written, self._unwritten)
-        else:
-            web.content = LeasedBody(lease)
-        if self._arguments is None:
-            factory, link = self._connection.factory, self._connection.link
-            self._watch = BodyWatch(factory.gate.bodies, factory.clock, factory.limits, link, self._tooSlow)
-            self._watch.start(lease.sizeBytes)
-            self._channel.provided(self._connection, True)
-            if self._continues and not self._early:
-                web.channel._send100Continue()
+        if self._continues and not self._early and self._arguments is None:
+            web.channel._send100Continue()
         early, self._early = self._early, []
         for data in early:
             web.takeBody(data)
@@ -368,13 +353,29 @@ class Exchange:
         request.asked = request.arrived
         lease = gate.memory.tryAllocate(self, self.wantedBytes)
         if lease is not None:
-            self.leaseGranted(lease)
+            self._receiveInto(lease)
             return
         self._isWaiting = True
         self._pause()
         # Its sender waits, too, until there is memory.
         self._continues = self._web.requestHeaders.hasHeader(b"Expect")
         self._web.requestHeaders.removeHeader(b"Expect")
+
+    def _receiveInto(self, lease: ILease) -> None:
+        self._lease = lease
+        self.request.granted = self.factory.clock.seconds()
+        if not self._spoolBytes:
+            self._web.content = LeasedBody(lease)
+        elif self._served.spool.take(self._spoolBytes):
+            self._spooledBytes = self._spoolBytes
+            self._body = self._web.content = SpooledBody(lease, self._served.inThread, self._written, self._unwritten)
+        else:
+            words = "there is no room for another body that has to go to a file"
+            self._refuse(UNAVAILABLE, Decision(False, 1.0, words))
+            return
+        if self._arguments is None:
+            self._watch = self._channel.expect(self._connection, self._tooSlow)
+            self._watch.start(lease.sizeBytes)
 
     def _advance(self) -> None:
         """
@@ -481,7 +482,6 @@ class Exchange:
     def _unwritten(self, failure: Failure) -> None:
         self._served.log.failure("a body could not be written to a file", failure)
         if not self._isOver:
-            self._resume()
             self._refuse(UNAVAILABLE, Decision(False, 1.0, "its body could not be written to a file"))
 
     def _tooSlow(self, reason: str) -> None:
@@ -558,6 +558,8 @@ class Exchange:
         """
         Give back what it has for a body that nobody wants any more.
         """
+        if not self._hasBody:
+            return
         if self._isWaiting:
             self._isWaiting = False
             self.factory.gate.memory.forget(self)
@@ -573,13 +575,13 @@ class Exchange:
                 return
             self._body = None
         self._releaseLease()
-        self._served.spool.giveBack(self._spooledBytes)
-        self._spooledBytes = 0
+        if self._spooledBytes:
+            self._served.spool.giveBack(self._spooledBytes)
+            self._spooledBytes = 0
 
     def _bodyOver(self, watch: BodyWatch) -> None:
-        watch.close()
         self._watch = None
-        self._channel.provided(self._connection, False)
+        self._channel.expectNoMore(self._connection, watch)
 
     def _releaseLease(self) -> None:
         lease, self._lease = self._lease, None
@@ -596,8 +598,8 @@ class Exchange:
             self._unread.close()
         self._dropBody()
         now = self.factory.clock.seconds()
-        self.request.cancel()
-        self._driver.letGo()
+        if self._isQueued:
+            self.request.cancel()
         self._driver.lost()
         if self._refused is not None and self._isAnswered and (self._hasEnded or not self.isLost):
             self.request.answer(now, self._refused[1].delaySeconds)

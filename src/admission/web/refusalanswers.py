@@ -27,6 +27,14 @@ SPREAD = 0.5
 _EXPOSED = b"Retry-After, RateLimit"
 
 
+def _problem(status: int, **more: str) -> bytes:
+    return json.dumps({"title": _TITLES[status].decode(), "status": status, **more}).encode()
+
+
+_PROBLEMS = {status: _problem(status) for status in _TITLES}
+"""Made once, since most refusals say no more, and should cost less than what they refuse."""
+
+
 class Refusals:
     """
     Writes refusals: a status, when to come again, and why, as a problem in JSON (RFC 9457).
@@ -56,11 +64,11 @@ class Refusals:
         set = request.responseHeaders.setRawHeaders
         # Which the site sets only when it is asked.
         set(b"Date", [datetimeToString()])  # type: ignore[no-untyped-call]
-        problem: dict[str, Any] = {"title": title.decode(), "status": status}
+        more = {}
         if status == TOO_LARGE or self._namesPolicies:
-            problem["detail"] = reason
+            more["detail"] = reason
         if self._namesPolicies and policy:
-            problem["policy"] = policy
+            more["policy"] = policy
         if status != TOO_LARGE:
             seconds = self._retrySeconds(delaySeconds)
             set(b"Retry-After", [b"%d" % seconds])
@@ -69,7 +77,7 @@ class Refusals:
                 name = policy if self._namesPolicies and policy else "default"
                 set(b"RateLimit", [f'"{name}";r=0;t={seconds}'.encode("ascii", "replace")])
         self._shareWithScripts(request)
-        body = json.dumps(problem).encode()
+        body = _problem(status, **more) if more else _PROBLEMS[status]
         set(b"Content-Type", [b"application/problem+json"])
         set(b"Content-Length", [b"%d" % len(body)])
         set(b"Cache-Control", [b"no-store"])
@@ -77,7 +85,7 @@ class Refusals:
 
     def _retrySeconds(self, delaySeconds: float) -> int:
         spreadSeconds = max(delaySeconds * SPREAD, 1.0)
-        return max(ceil(delaySeconds + self._random.uniform(0.0, spreadSeconds)), 1)
+        return max(ceil(delaySeconds + self._random.random() * spreadSeconds), 1)
 
     def _shareWithScripts(self, request: Any) -> None:
         origin = request.requestHeaders.getRawHeaders(b"Origin", [None])[0]

@@ -89,7 +89,7 @@ class ServedSite:
         self.admission = admission
         self.kindOf = kindOf
         self.nameOf = nameOf
-        self.refusalOf: RefusalOf = self._refusalOf if refusalOf is None else refusalOf
+        self.refusalOf: RefusalOf = _refusalOf if refusalOf is None else refusalOf
         self.spoolBytes = spoolBytes
         self.spool = spool
         self.maxFormFields = maxFormFields
@@ -135,7 +135,8 @@ class ServedSite:
         """
         if web.method != b"POST" or not getattr(web, "_parsePOSTFormSubmission", True):
             return 0
-        return FORM_COPIES.get(_contentTypeOf(web)[0], 0)
+        kind, _ = _contentTypeOf(web)
+        return FORM_COPIES.get(kind, 0)
 
     def hasTooManyFields(self, web: Any, body: bytes) -> bool:
         """
@@ -145,22 +146,19 @@ class ServedSite:
         if kind == URLENCODED:
             # Twisted takes both for what is between fields.
             return body.count(b"&") + body.count(b";") >= self.maxFormFields
-        boundary = next((each[9:].strip(b'"') for each in parameters if each.lower().startswith(b"boundary=")), b"")
+        named = (each.strip() for each in parameters.split(b";"))
+        boundary = next((each[9:].strip(b'"') for each in named if each.lower().startswith(b"boundary=")), b"")
         return body.count(b"--" + boundary) > self.maxFormFields + 1
 
-    @staticmethod
-    def isPreflight(web: Any) -> bool:
-        """
-        Whether a browser asks what a script may ask, which its user has no part in.
-        """
-        has = web.requestHeaders.hasHeader
-        return bool(web.method == b"OPTIONS" and has(b"Origin") and has(b"Access-Control-Request-Method"))
 
-    def _refusalOf(self, web: Any) -> Refusal:
-        return Refusal.NEVER if self.isPreflight(web) else Refusal.ERROR
+def _refusalOf(web: Any) -> Refusal:
+    has = web.requestHeaders.hasHeader
+    # A browser asks what a script may ask, which its user has no part in.
+    isPreflight = web.method == b"OPTIONS" and has(b"Origin") and has(b"Access-Control-Request-Method")
+    return Refusal.NEVER if isPreflight else Refusal.ERROR
 
 
-def _contentTypeOf(web: Any) -> tuple[bytes, list[bytes]]:
+def _contentTypeOf(web: Any) -> tuple[bytes, bytes]:
     contentType: bytes = web.requestHeaders.getRawHeaders(b"Content-Type", [b""])[0]
-    kind, *parameters = [each.strip() for each in contentType.split(b";")]
-    return kind.lower(), parameters
+    kind, _, parameters = contentType.partition(b";")
+    return kind.strip().lower(), parameters

@@ -7,7 +7,7 @@ from twisted.internet.protocol import Protocol
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.connection.responses import TRANSPORT_BUFFER_BYTES, ResponseQueue
+from admission.connection.responses import TRANSPORT_BUFFER_BYTES, ResponseQueue, WrittenQueue
 from admission.interfaces import RESPONSES
 from admission.testing.faketransport import FakeTransport
 from admission.testing.scriptedpool import ScriptedPool
@@ -185,3 +185,49 @@ class ResponseQueueTests(SynchronousTestCase):
         self.unstall()
         self.assertEqual(self.transport.received, expected)
         self.assertEqual((self.charged(), self.queue.pausedSinceSeconds), (0, None))
+
+
+class WrittenQueueTests(SynchronousTestCase):
+    """L{WrittenQueue}."""
+
+    def setUp(self) -> None:
+        clock = Clock()
+        self.transport = FakeTransport(clock, Protocol())
+        self.written: list[bytes] = []
+        self.patch(self.transport, "write", self.written.append)
+        self.queue = WrittenQueue(
+            self.transport, ScriptedPool(1 << 30), clock.seconds, lambda isBlocked: None, lambda: None
+        )
+
+    def write(self, *sizes: int) -> None:
+        """Write so much at a time."""
+        for sizeBytes in sizes:
+            self.queue.write([bytes(sizeBytes)], sizeBytes)
+
+    def test_gathered(self) -> None:
+        """What is written while it gathers leaves together, once it is flushed; what is written later does at once."""
+        self.queue.gather()
+        self.write(1, 2)
+        self.assertEqual(self.written, [])
+        self.queue.flush()
+        self.assertEqual(self.written, [bytes(3)])
+        self.write(4, 5)
+        self.queue.flush()
+        self.assertEqual(self.written, [bytes(3), bytes(4), bytes(5)])
+
+    def test_large(self) -> None:
+        """No more is gathered than a transport takes, which is charged for by being open; that goes in small pieces."""
+        self.queue.gather()
+        self.write(1, TRANSPORT_BUFFER_BYTES, 2)
+        self.assertEqual(b"".join(self.written), bytes(1 + TRANSPORT_BUFFER_BYTES))
+        self.assertLess(max(map(len, self.written)), 2 * TRANSPORT_BUFFER_BYTES)
+        self.queue.flush()
+        self.assertEqual(b"".join(self.written), bytes(3 + TRANSPORT_BUFFER_BYTES))
+
+    def test_discarded(self) -> None:
+        """What was gathered is dropped with the rest."""
+        self.queue.gather()
+        self.write(1)
+        self.queue.discard()
+        self.queue.flush()
+        self.assertEqual(self.written, [])

@@ -136,7 +136,7 @@ class WorkTests(SynchronousTestCase):
         """A server that stops waits for work, for the grace period at most, and none may begin any more."""
         admission = self.make()
         for isAwaited in (True, False):
-            admission._isStopping = False
+            admission.isStopping = False
             with admission.work("call", clientId="alice"):
                 stopped: list[Any] = []
                 admission.stop().addCallback(stopped.append)

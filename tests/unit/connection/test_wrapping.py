@@ -458,6 +458,51 @@ class ClosingTests(SynchronousTestCase):
         protocol.transport.handshakeCompleted()
         self.assertEqual(server.used(), {CONNECTIONS: TLS_CONNECTION_BYTES})
 
+    def test_lastWords(self) -> None:
+        """
+        What a protocol writes while it is handed something leaves before whatever it does then: it begins TLS, closes,
+        or closes its side; also if a producer has to go first.
+        """
+        server = wrapped(self)
+
+        class LastWordsTransport(FakeTransport):
+            def startTLS(self, context: object) -> None:
+                done.append((context, bytes(self.received + self.unsent)))
+
+            def loseWriteConnection(self) -> None:
+                done.append(("half-closed", bytes(self.received + self.unsent)))
+
+            def loseConnection(self) -> None:
+                done.append(("closed", bytes(self.received + self.unsent)))
+                super().loseConnection()
+
+        def written(protocol: Foreign, data: bytes) -> None:
+            transport = protocol.transport
+            transport.write(b"one")
+            transport.writeSequence([b", two"])
+            if data == b"TLS":
+                transport.startTLS("TLS")
+            elif data == b"half-closed":
+                transport.loseWriteConnection()
+            else:
+                transport.registerProducer(RecordingProducer(), data == b"pushed")
+                transport.loseConnection()
+                transport.write(b", three")
+                transport.unregisterProducer()
+
+        server.behave = written
+        for data, expected in (
+            (b"TLS", ("TLS", b"one, two")),
+            (b"half-closed", ("half-closed", b"one, two")),
+            (b"pulled", ("closed", b"one, two, three")),
+            (b"pushed", ("closed", b"one, two")),
+        ):
+            done: list[tuple[object, bytes]] = []
+            _, transport = server.connect(kind=LastWordsTransport)
+            transport.peerSends(data)
+            server.settle()
+            self.assertEqual(done[:1], [expected])
+
     def test_injection(self) -> None:
         """
         What came before TLS and was held is never taken for something that

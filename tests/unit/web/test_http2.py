@@ -186,6 +186,16 @@ class StreamTests(SynchronousTestCase):
         self.assertEqual(request.content.read(), b"x" * 150_000)
         request.finish()
 
+    def test_noFiles(self) -> None:
+        """A stream that has waited for memory is refused if its body has to go to a file, and these have no room."""
+        server = self.serve(pool="bounded:400KiB", spoolBytes=150_000, maxSpooledBytes=150_000)
+        client = Streams(server)
+        puts = [client.begin("PUT", "/later", ("content-length", "200000"), isWhole=False) for _ in range(4)]
+        self.assertEqual(server.admission.gate.memory.waiting, 1)
+        client.send(puts[3], b"x" * 1000)
+        client.send(puts[0], b"y" * 200_000, isLast=True)
+        self.assertEqual(client.status(puts[3]), 503)
+
     def test_reset(self) -> None:
         """A stream that is reset gives back what it has, and waits no more."""
         server = self.serve(pool="bounded:400KiB")

@@ -575,7 +575,7 @@ class RefusalTests(SynchronousTestCase):
         requestOver = type(
             "Seen", (), {"requestOver": lambda self, each: seen.append((each.kind, each.principal, each.clientId))}
         )
-        server.admission._observers = (requestOver(),)
+        server.admission.observers = (requestOver(),)
         server.connect().ask("GET /u/a", "X-Key: secret")
         server.connect().ask("GET /x/a")
         self.assertEqual(
