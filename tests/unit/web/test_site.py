@@ -566,7 +566,7 @@ class RefusalTests(SynchronousTestCase):
         self.assertEqual(visitor.answer().status, 413)
         visitor.transport.abortConnection()
         server.settle()
-        self.assertEqual(dict(server.admission.sensors.families["Responses"].read(0.0)), {("PUT", "4xx"): 1})
+        self.assertEqual(dict(server.admission.sensors.families["Responses"].read(0.0)), {("PUT", "413"): 1})
 
     def test_names(self) -> None:
         """Policies know a client by what C{nameOf} says; of a secret they have a digest."""
