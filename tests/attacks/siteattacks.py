@@ -31,6 +31,9 @@ from tests.kit.attack import MIB, sized
 _CUT_BYTES = 64 << 10
 _TURN_SECONDS = 0.005
 _FRAME_BYTES = 16 << 10
+_PATIENCE_SECONDS = 5.0
+"""For how long a connection of HTTP/2 tries to send something before it gives up."""
+
 _ANEW_SECONDS = 0.1
 """After which time at the earliest the same client connects anew."""
 
@@ -231,8 +234,8 @@ class _Http2Client:
         self.conn = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding=None))
         self.conn.initiate_connection()
         self.conn.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: windowBytes})
+        self.readSeconds = 0.05
         self.flush()
-        self.socket.settimeout(0.05)
 
     def ask(self, method: str, path: str, *headers: tuple[str, str], isWhole: bool = True) -> int:
         """
@@ -247,10 +250,12 @@ class _Http2Client:
 
     def flush(self) -> None:
         """Send what was begun."""
+        self.socket.settimeout(_PATIENCE_SECONDS)
         self.socket.sendall(self.conn.data_to_send())
 
     def read(self) -> None:
         """Take what came, and answer what has to be answered."""
+        self.socket.settimeout(self.readSeconds)
         try:
             self._take()
         except TimeoutError:
@@ -289,7 +294,7 @@ def raw(*frames: hyperframe.frame.Frame) -> bytes:
 
 def headWithoutEnd(client: _Http2Client) -> None:
     """As much of a head as there may be frames, which is a MiB, and no end of it."""
-    client.socket.settimeout(5.0)
+    client.socket.settimeout(_PATIENCE_SECONDS)
     client.socket.sendall(raw(hyperframe.frame.HeadersFrame(1, bytes(_FRAME_BYTES))))
     for _ in range(62):
         client.socket.sendall(raw(hyperframe.frame.ContinuationFrame(1, bytes(_FRAME_BYTES))))
@@ -332,7 +337,7 @@ def priorities(client: _Http2Client) -> None:
     """Give streams that do not exist a priority."""
     for first in itertools.count(1, 2000):
         frames = [hyperframe.frame.PriorityFrame(each) for each in range(first, first + 2000, 2)]
-        client.socket.settimeout(5.0)
+        client.socket.settimeout(_PATIENCE_SECONDS)
         client.socket.sendall(raw(*frames))
 
 
@@ -354,7 +359,7 @@ def shutWindows(client: _Http2Client) -> None:
 
 def rapidReset(client: _Http2Client) -> None:
     """Ask, and take it back when it has been taken up."""
-    client.socket.settimeout(_TURN_SECONDS)
+    client.readSeconds = _TURN_SECONDS
     while True:
         asked = [client.ask("GET", "/middle") for _ in range(50)]
         client.flush()
@@ -402,6 +407,7 @@ class Http2Attack:
     @ivar windowBytes: the windows of their streams.
     @ivar explained: see L{Attack}.
     @ivar quota: see L{Attack}.
+    @ivar anewSeconds: after which time the same client connects anew.
     """
 
     does: Callable[[_Http2Client], None]
@@ -409,6 +415,7 @@ class Http2Attack:
     windowBytes: int = 0
     explained: Sequence[str] = ()
     quota: Collection[str] = ()
+    anewSeconds: float = _ANEW_SECONDS
 
     def run(self, port: int, tlsPort: int) -> None:
         """Do it."""
@@ -419,14 +426,19 @@ class Http2Attack:
         while True:
             try:
                 self.does(_Http2Client(tlsPort, self.windowBytes))
-            except (OSError, h2.exceptions.H2Error):
+            except (TimeoutError, h2.exceptions.H2Error):
+                # It does not go on, such as when it has as many streams as it may.
+                time.sleep(self.anewSeconds)
+            except OSError:
                 SEEN[CUT_OFF] += 1
-                time.sleep(_ANEW_SECONDS)
+                time.sleep(self.anewSeconds)
 
 
 _SLOW = ("others wait for the memory that it has for them",)
 _UNREAD = ("memory is short, and the peer does not take its responses",)
 _REFUSED = ("4xx",)
+_NOT_STOPPED = ("although it is not read",)
+_CONTROL = ("control frame bytes buffered",)
 _RESETS = ("Too many stream resets",)
 
 ATTACKS: dict[str, Attack | Http2Attack] = {
@@ -437,7 +449,7 @@ ATTACKS: dict[str, Attack | Http2Attack] = {
     "uploads of 48 MiB": Attack(lambda: uploads(48 * MIB), 6),
     "forms of 48 MiB": Attack(lambda: uploads(48 * MIB, MULTIPART), 6, explained=_REFUSED),
     "forms of 16 MiB": Attack(lambda: uploads(16 * MIB, MULTIPART), 6, explained=_REFUSED),
-    "forms of many parts": Attack(lambda: parts(sized(5_000, 60_000)), sized(2, 6), explained=_REFUSED),
+    "forms of many parts": Attack(lambda: parts(sized(5_000, 60_000)), sized(2, 6), explained=_REFUSED + _NOT_STOPPED),
     "forms of many fields": Attack(lambda: fields(sized(30_000, 500_000)), sized(2, 6), explained=_REFUSED),
     "chunks without end": Attack(lambda: chunks(32 << 10), 8, explained=_REFUSED),
     "chunks of a byte": Attack(lambda: chunks(1), 8),
@@ -463,11 +475,14 @@ ATTACKS: dict[str, Attack | Http2Attack] = {
     "HTTP/2, asked and reset at once": Http2Attack(resetAtOnce, 3, explained=_RESETS),
     "HTTP/2, announced": Http2Attack(announcedStreams, 3, explained=_SLOW),
     "HTTP/2, large heads": Http2Attack(largeHeads, 3, 65_535),
-    "HTTP/2, heads without end": Http2Attack(headWithoutEnd, sized(80, 200), explained=("have come without its end",)),
+    # Not so often that it is a flood of handshakes.
+    "HTTP/2, heads without end": Http2Attack(
+        headWithoutEnd, sized(80, 200), explained=("have come without its end",), anewSeconds=4.0
+    ),
     "HTTP/2, continuations": Http2Attack(continuations, 8, explained=("Too many continuation frames",)),
-    "HTTP/2, pings": Http2Attack(pings, 8),
-    "HTTP/2, pings, read": Http2Attack(readPings, 8),
-    "HTTP/2, settings": Http2Attack(settings, 8),
+    "HTTP/2, pings": Http2Attack(pings, 8, explained=_CONTROL),
+    "HTTP/2, pings, read": Http2Attack(readPings, 8, explained=_CONTROL),
+    "HTTP/2, settings": Http2Attack(settings, 8, explained=_CONTROL),
     "HTTP/2, unread": Http2Attack(unread, 3, 1 << 30, explained=_UNREAD),
     "HTTP/2, priorities": Http2Attack(priorities, 3, explained=("into priority tree",)),
     "HTTP/2, empty data": Http2Attack(emptyData, 8),

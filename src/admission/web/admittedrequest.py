@@ -19,6 +19,9 @@ from .servedsite import ServedSite
 
 _NOT_YET = object()
 
+_PIECE_BYTES = 256 << 10
+"""How much a stream of HTTP/2 is given at a time: for each frame Twisted copies all that is left of it."""
+
 
 class AdmittedRequest:
     """
@@ -74,9 +77,13 @@ class AdmittedRequest:
         # One whose client has gone has no channel.
         if isLast and not (self._disconnected or self._isMultiplexed):
             HTTP1.endsWith(self)
-        super().write(data)  # type: ignore[misc]
-        if self._exchange is not None and self._exchange.isMultiplexed:
-            self._exchange.wrote(len(data))
+        exchange = self._exchange
+        if exchange is None or not exchange.isMultiplexed:
+            super().write(data)  # type: ignore[misc]
+            return
+        for start in range(0, len(data) or 1, _PIECE_BYTES):
+            super().write(data[start : start + _PIECE_BYTES])  # type: ignore[misc]
+        exchange.wrote(len(data))
 
     def finish(self) -> None:
         exchange = self._exchange

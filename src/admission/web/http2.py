@@ -28,7 +28,11 @@ _HEADER_BYTES = 200
 """What each of its headers takes beyond a few."""
 
 _MEASURED_BYTES = 64 << 10
-"""It is counted at once when so much more was written, and a quarter more than there was."""
+_UNMEASURED_BYTES = 1 << 20
+"""
+It is counted at once when so much more was written: the first and a quarter of what there was, but not more than the
+second.
+"""
 
 
 def waitForWindows(stream: Any) -> None:
@@ -141,7 +145,7 @@ class StreamAnswers:
         """
         self._writtenBytes += sizeBytes
         self._largestBytes = max(self._largestBytes, sizeBytes)
-        if self._writtenBytes >= max(_MEASURED_BYTES, self._heldBytes // 4):
+        if self._writtenBytes >= max(_MEASURED_BYTES, min(self._heldBytes // 4, _UNMEASURED_BYTES)):
             self._measure()
         self._expect()
 

@@ -66,6 +66,14 @@ class WatchedHttp2:
             connection.factory.refused(connection, f"HTTP/2: {reason.getErrorMessage()}")
         super()._terminate(reason)  # type: ignore[misc]
 
+    def _tryToWriteControlData(self) -> bool:
+        connection = self._connection
+        wasClosing = connection.isClosing
+        isAlive: bool = super()._tryToWriteControlData()  # type: ignore[misc]
+        if not (isAlive or wasClosing):
+            connection.factory.refused(connection, "HTTP/2: too many control frame bytes buffered, and it takes none")
+        return isAlive
+
     @property
     def _connection(self) -> Any:
         return connectionOf(self.transport)

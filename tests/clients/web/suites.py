@@ -3,7 +3,8 @@ The tests that Twisted, Klein and treq bring of their own, plain and with every 
 
     python -m tests.clients.web.suites
 
-Those of treq ask a server that C{httpbin} is, and fail both times where that is not installed.
+What Twisted's tests need besides is installed for them, into a directory that is removed.  Those of treq ask a server
+that C{httpbin} is, and fail both times where that is not installed.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from attrs import frozen
@@ -22,6 +24,9 @@ from attrs import frozen
 from tests.kit.checkout import ROOT
 
 SUITES = ("twisted.web.test", "klein.test", "treq.test")
+
+NEEDED = ("PyHamcrest", "httpx")
+"""Without these, Twisted's C{test_http} and C{test_http2} cannot be imported."""
 
 PATIENCE_SECONDS = 300.0
 
@@ -50,16 +55,31 @@ class Run:
         return f"{self.tests} tests; {counts or 'all passed'}; {ports or 'no port protected'}"
 
 
-def run(suite: str, isProtected: bool) -> Run:
+@contextmanager
+def installed() -> Iterator[Path]:
+    """
+    What the tests need besides, as long as this lasts.
+
+    @return: the directory where it is.
+    @raise subprocess.CalledProcessError: if it cannot be had.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+        subprocess.run([*pip, f"--target={directory}", *NEEDED], check=True)
+        yield Path(directory)
+
+
+def run(suite: str, isProtected: bool, packages: Path) -> Run:
     """
     Run the tests of a package.
 
+    @param packages: see L{installed}.
     @raise AssertionError: if they do not come to an end.
     """
     with tempfile.TemporaryDirectory() as directory:
         ports = Path(directory, "ports")
         ports.touch()
-        paths = [str(_PROTECTED)] * isProtected + [str(ROOT), os.environ.get("PYTHONPATH", "")]
+        paths = [str(_PROTECTED)] * isProtected + [str(ROOT), os.environ.get("PYTHONPATH", ""), str(packages)]
         ended = subprocess.run(
             [sys.executable, "-m", "twisted.trial", f"--temp-directory={directory}/trial", suite],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "PROTECTED_PORTS": str(ports)},
@@ -95,8 +115,9 @@ def _others(output: str) -> Iterator[tuple[str, str]]:
 
 
 if __name__ == "__main__":
-    for name in SUITES:
-        runs = run(name, False), run(name, True)
-        print(f"{name}\n  plain: {runs[0]}\n  protected: {runs[1]}")
-        for difference in differences(*runs):
-            print(f"  {difference}")
+    with installed() as packages:
+        for name in SUITES:
+            runs = run(name, False, packages), run(name, True, packages)
+            print(f"{name}\n  plain: {runs[0]}\n  protected: {runs[1]}")
+            for difference in differences(*runs):
+                print(f"  {difference}")

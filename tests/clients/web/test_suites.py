@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.clients.web.suites import SUITES, differences, run
+from tests.clients.web.suites import SUITES, differences, installed, run
 from tests.kit.longform import longForm
 
 
@@ -14,8 +14,9 @@ class SuitesTests(SynchronousTestCase):
 
     def test_same(self) -> None:
         """Nothing else becomes of any test, and there were ports."""
-        for suite in SUITES:
-            plain, protected = run(suite, False), run(suite, True)
-            self.assertEqual((protected.tests, differences(plain, protected)), (plain.tests, []), suite)
-            if suite == "twisted.web.test":
-                self.assertGreater(protected.ports.get("site", 0), 50)
+        with installed() as packages:
+            for suite in SUITES:
+                plain, protected = run(suite, False, packages), run(suite, True, packages)
+                self.assertEqual((protected.tests, differences(plain, protected)), (plain.tests, []), suite)
+                if suite == "twisted.web.test":
+                    self.assertGreater(protected.ports.get("site", 0), 50)

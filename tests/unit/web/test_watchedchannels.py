@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import twisted.internet
-from hyperframe.frame import ContinuationFrame, HeadersFrame, PriorityFrame
+from hyperframe.frame import ContinuationFrame, HeadersFrame, PingFrame, PriorityFrame
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.kit.website import Visitor, WebServer
@@ -62,6 +62,15 @@ class RefusedByTwistedTests(SynchronousTestCase):
         self.frames(client, *(PriorityFrame(each) for each in range(1, 3000, 2)))
         self.assertExplained(client.visitor, "HTTP/2: Refusing to insert")
         self.assertEqual(self.flushLoggedErrors(), [])
+
+    def test_control(self) -> None:
+        """Who takes no answers to what it asks of the connection itself."""
+        client = Streams(self.server)
+        [connection] = self.server.factory.connections
+        connection.wrappedProtocol._channel.pauseProducing()
+        self.frames(client, *([PingFrame(0, b"12345678")] * 1100))
+        self.assertExplained(client.visitor, "control frame bytes buffered")
+        self.flushLoggedErrors()
 
     def test_headWithoutEnd(self) -> None:
         """A head may have no end for a while, and then it may not; one of as much that has an end is served."""
