@@ -73,12 +73,14 @@ class WrappedConnection(Linked, ProtocolWrapper):
     _isFull = False
     _isIntroduced = False
     _isNaming = False
+    _knownName: tuple[str, str] | None = None
 
     def __init__(self, factory: AdmittedFactory) -> None:
         """
         @param factory: who then sets C{builtFor}.
         """
         super().__init__(factory, None)  # type: ignore[arg-type]
+        self._countsBytes: bool = factory.countsBytes  # type: ignore[attr-defined]
         self.whenLost: list[Callable[[], object]] = []
 
     requestBytes = 0
@@ -254,7 +256,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
         if not self._producer.isStreaming:
             self._producer.wrote()
         factory.responseBytes += sizeBytes
-        if factory.countsBytes:
+        if self._countsBytes:
             self._sent.count(sizeBytes, Usage(responseBytes=sizeBytes))
             self._noteDebt()
 
@@ -418,6 +420,18 @@ class WrappedConnection(Linked, ProtocolWrapper):
         """
         self.link.cutOff(reason)
 
+    # What a site tells it
+
+    def countBytesOf(self, name: tuple[str, str]) -> None:
+        """
+        What it speaks from now on has no requests that are told apart: its bytes count, and are those of a client.
+
+        @param name: the principal and the client id.
+        """
+        self._knownName = name
+        self._countsBytes = True
+        self._askQuotas()
+
     # What its driver tells it
 
     def close(self, reason: str) -> None:
@@ -470,11 +484,14 @@ class WrappedConnection(Linked, ProtocolWrapper):
         self._driver.opened()
         if self.isClosing:
             return False
-        if self.factory.countsBytes:
-            # Who is over a quota does not get round it by another connection.
-            self._received.ask()
-            self._sent.ask()
+        if self._countsBytes:
+            self._askQuotas()
         return True
+
+    def _askQuotas(self) -> None:
+        # Who is over a quota does not get round it by another connection.
+        self._received.ask()
+        self._sent.ask()
 
     def _asked(self, kind: str, traits: Traits, sizeBytes: int) -> Request:
         principal, clientId = self._name() or ("", self.factory.clientIdAt(self.host))
@@ -495,6 +512,8 @@ class WrappedConnection(Linked, ProtocolWrapper):
         """
         The principal and the client id, if anybody knows them.
         """
+        if self._knownName is not None:
+            return self._knownName
         name: tuple[str, str] | None = None
         # Twisted's own wrappers look up with us what they do not have, and so they may ask us who it is.
         if self.factory.nameOf is not None and self._isIntroduced and not (self.isLost or self._isNaming):
@@ -521,7 +540,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
         self._responses.flush()
         # Only now: it may have told who it is from.
         self.factory.requestBytes += len(data)
-        if self.factory.countsBytes:
+        if self._countsBytes:
             self._received.count(len(data), Usage(requestBytes=len(data)))
             self._noteDebt()
 

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 from twisted.internet.defer import gatherResults
 from twisted.internet.error import ConnectionAborted, ConnectionDone
+from twisted.protocols.policies import ProtocolWrapper
 from twisted.python.failure import Failure
 
 from ..connection.bodywatch import BodyWatch
@@ -299,9 +300,29 @@ HTTP2: Channel = _Http2()
 
 def drain(connection: WrappedConnection) -> None:
     """
-    Have a connection end once what was begun on it is answered.
+    Have a connection end once what was begun on it is answered; one that speaks something else by now at once, since
+    nobody can tell what it has begun.
     """
+    channel = _channelOf(connection)
+    if isUpgraded(connection):
+        connection.loseConnection()
+    else:
+        (HTTP2 if hasattr(channel, "streams") else HTTP1).drain(connection, channel)
+
+
+def isUpgraded(connection: WrappedConnection) -> bool:
+    """
+    Whether what it speaks is not HTTP any more, but for example a websocket: another protocol is in the place of
+    twisted.web's, as Autobahn has it, or is handed what twisted.web's receives.
+    """
+    channel = _channelOf(connection)
+    return not hasattr(channel, "requestFactory") or "connectionLost" in vars(channel)
+
+
+def _channelOf(connection: WrappedConnection) -> Any:
     protocol = connection.wrappedProtocol
-    # Twisted's own protocol is one or the other, as soon as it knows.
-    channel = getattr(protocol, "_channel", protocol)
-    (HTTP2 if hasattr(channel, "streams") else HTTP1).drain(connection, channel)
+    # Between may be one of Twisted's own wrappers, or TLS.
+    while isinstance(protocol, ProtocolWrapper):
+        protocol = protocol.wrappedProtocol
+    # Twisted's own protocol is one of HTTP/1.1 or HTTP/2, as soon as it knows.
+    return getattr(protocol, "_channel", protocol)

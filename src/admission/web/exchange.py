@@ -12,6 +12,7 @@ from weakref import ref
 
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.python.failure import Failure
+from twisted.web.http import SWITCHING
 from zope.interface import implementer
 
 from ..connection.bodywatch import BodyWatch
@@ -25,7 +26,7 @@ from ..policyfailure import FAILURES, raiseInterrupt
 from ..recording.events import UNKNOWN
 from ..request import ServerRequest
 from .body import LeasedBody, SpooledBody
-from .channels import HTTP2, Channel
+from .channels import HTTP2, Channel, isUpgraded
 from .forwarded import ClientHeader
 from .refusalanswers import TOO_LARGE, TOO_MANY, UNAVAILABLE
 from .requestkinds import METHODS, OTHER
@@ -200,9 +201,11 @@ class Exchange:
         """
         Its answer is written.
         """
-        if self._isOver:
-            return
-        self._status = self._web.code
+        if not self._isOver:
+            self._over(self._web.code)
+
+    def _over(self, status: int) -> None:
+        self._status = status
         if self._isBegun:
             now, driver, request = self.factory.clock.seconds(), self._driver, self.request
             request.responseBytes = self._web.sentLength
@@ -460,6 +463,25 @@ class Exchange:
             self._served.log.failure("a request of {peer} failed", peer=self._connection.peer)
             self._channel.cutOff(self._connection, self._web, FAILED)
             self._end()
+            return
+        if not (self._isOver or self.isMultiplexed):
+            self._mayBeUpgraded()
+
+    def _mayBeUpgraded(self) -> None:
+        """
+        Its connection may speak something else from now on, or later, and nobody says when the request is over then.
+        """
+        connection = self._connection
+        if connection.wrappedProtocol is not None and isUpgraded(connection):
+            connection.countBytesOf((self.principal or "", self.request.clientId or self.host))
+            self._over(SWITCHING)
+        else:
+            connection.whenLost.append(self._connectionLost)
+
+    def _connectionLost(self) -> None:
+        if not (self._isOver or self.isLost):
+            # It was told by whoever had taken it out of its channel, or nobody.
+            self._over(SWITCHING if self._web.code == SWITCHING else UNKNOWN)
 
     def _count(self) -> None:
         """
@@ -606,6 +628,9 @@ class Exchange:
         self._driver.over(self.request, now)
         self._served.answered(self.request.kind or "", self._status)
         if self._isBegun:
+            if self._connectionLost in self._connection.whenLost:
+                # It took longer than its site's first turn.
+                self._connection.whenLost.remove(self._connectionLost)
             if self.isLost:
                 self._served.abandoned.over()
             self.factory.workOver(self)
