@@ -315,7 +315,7 @@ SERVERS: Mapping[str, Server] = {
         protecting={
             "protected.tac": (
                 "from scrapyd import get_application\nfrom admission import wrapServices\n"
-                'application = wrapServices(get_application(), pool="bounded:67108864")\n'
+                'application = wrapServices(get_application(), pool="bounded:64MiB")\n'
             )
         },
         protectedCommand="$bin/twistd -n --pidfile= -y protected.tac",
