@@ -190,12 +190,22 @@ def parseKinds(text: str | None) -> Collection[str]:
     @param text: L{None} for all kinds, which are none here.
     @raise ValueError: if one is empty.
     """
+    return parseNames("kinds", text, "kinds of requests", "put+get")
+
+
+def parseNames(name: str, text: str | None, what: str, example: str) -> Collection[str]:
+    """
+    Read names with plus signs between them.
+
+    @param text: L{None} for none.
+    @raise ValueError: if one is empty.
+    """
     if text is None:
         return ()
-    kinds = frozenset(kind.strip() for kind in text.split("+"))
-    if "" in kinds:
-        raise ValueError(f"kinds={text}: write kinds of requests with + between them, as in kinds=put+get")
-    return kinds
+    names = frozenset(each.strip() for each in text.split("+"))
+    if "" in names:
+        raise ValueError(f"{name}={text}: write {what} with + between them, as in {name}={example}")
+    return names
 
 
 def parseYes(name: str, text: str) -> bool:

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         Traits as Traits,
         Usage as Usage,
     )
+    from .listening.services import wrapPorts as wrapPorts, wrapServices as wrapServices
     from .memorylimit import memoryLimitBytes as memoryLimitBytes
     from .metrics.rate import SampledTotal as SampledTotal
     from .metrics.registry import SensorRegistry as SensorRegistry

@@ -32,6 +32,7 @@ from .connection.admitted import AdmittedProtocol
 from .connection.debts import Debts
 from .connection.factory import AdmittedFactory, ConnectionLimits, Observer, addConnectionSensors
 from .connection.hangup import HangUpWatch
+from .connection.trustedproxies import TrustedProxies
 from .connection.unitofwork import UnitOfWork
 from .connection.wrapping import NameOf, WrappedFactory
 from .control import SWEEP_SECONDS, AdmissionControl
@@ -56,7 +57,6 @@ from .interfaces import (
     Traits,
 )
 from .memorylimit import memoryLimitBytes
-from .metrics.reactorlag import ReactorLag
 from .metrics.registry import SensorRegistry
 from .names import IDENTITY_KEY_BYTES, IdentityNumbers
 from .plugins import PolicyError, buildPolicy, parseDescription
@@ -106,6 +106,7 @@ class Admission:
     @ivar purgatory: where requests may wait, see L{waitFor <admission.operations.waitFor>}.
     @ivar sensors: what can be measured.
     @ivar limits: on the connections of each factory.
+    @ivar trustedProxies: those that say who their clients are.
     @ivar debts: the clients that were told to wait.
     @ivar places: the requests that wait for a place.
     @ivar workNumbers: what tells requests apart, in recordings, that belong to no connection.
@@ -122,6 +123,7 @@ class Admission:
         limits: ConnectionLimits | None = None,
         export: str | IMetricsExporter | Sequence[str | IMetricsExporter] = (),
         identityKey: str | None = None,
+        trustedProxies: str | Sequence[str] | None = None,
         reactor: Any = None,
         clock: IReactorTime | None = None,
     ) -> None:
@@ -136,10 +138,14 @@ class Admission:
         @param export: where to record what happens, such as C{"spark:DIRECTORY"}: descriptions or exporters.
         @param identityKey: a file with the key by which identities of bytes become numbers; made if it is not there.
             Recordings of several runs can then be compared.  Without it each process has a key of its own.
+        @param trustedProxies: the networks of the proxies that all clients, or some, come through, such as
+            C{"10.0.0.0/8"}; C{"unix"} for UNIX sockets.  Connections from there begin with a header of the PROXY
+            protocol, or carry requests of HTTP that say whose they are, and everything goes by the client that these
+            name.  Nobody else is believed.
         @param reactor: the one that runs, unless given.
         @param clock: for timers; the reactor on monotonic time, unless given.
         @raise PolicyError: for a description that means nothing.
-        @raise ValueError: if C{identityKey} cannot be read or made.
+        @raise ValueError: if C{identityKey} cannot be read or made, or a network is none.
         @raise TypeError: for a pool, a policy, an order, limits or an exporter that is none.
         """
         if limits is not None and not isinstance(limits, ConnectionLimits):
@@ -149,6 +155,10 @@ class Admission:
         self.reactor = reactor
         self.clock: IReactorTime = MonotonicClock(reactor) if clock is None else clock
         self.limits = ConnectionLimits() if limits is None else limits
+        try:
+            self.trustedProxies = None if trustedProxies is None else TrustedProxies(trustedProxies)
+        except ValueError as error:
+            raise ValueError(f"trustedProxies: {error}") from error
         self.identityNumbers = IdentityNumbers(None if identityKey is None else _storedKey(identityKey))
         self._gateSeed = SystemRandom().getrandbits(63)
         context = PolicyContext(self.clock, wallSeconds)
@@ -183,7 +193,6 @@ class Admission:
         self.control.whenConfigured += [self._configured, self.debts.configured]
         self.hangUpWatch = HangUpWatch(reactor)
         self.sensors = SensorRegistry(self.clock.seconds)
-        self._lag = ReactorLag(self.clock)
         self._factories: list[AdmittedFactory] = []
         self._atWork: set[AdmittedFactory] = set()
         self._underWay: set[object] = set()
@@ -459,14 +468,12 @@ class Admission:
     def addSensors(self, registry: SensorRegistry) -> None:
         """
         Publish what the gate and the policies know, connections, and how late the reactor is; see
-        L{addConnectionSensors <admission.connection.factory.addConnectionSensors>} and L{ReactorLag
-        <admission.metrics.reactorlag.ReactorLag>}.
+        L{addConnectionSensors <admission.connection.factory.addConnectionSensors>}.
 
         @raise ValueError: if there are sensors of these names.
         """
         self.gate.addSensors(registry)
         self.control.addSensors(registry)
-        self._lag.addSensors(registry)
         addConnectionSensors(registry, self._factories)
 
     # What happens
@@ -474,13 +481,17 @@ class Admission:
     def _served(self, factory: _F) -> _F:
         factory.whenServing, factory.whenResting = self._begun, self._over
         factory.places = self.places
+        if self.trustedProxies is not None:
+            # Requests that are told apart inside may say whose they are themselves.
+            isSite = isinstance(factory, WrappedFactory) and not factory.countsBytes
+            factory.believe(self.trustedProxies, isHeaderOptional=isSite)
         self._factories.append(factory)
         return factory
 
     def _begun(self, factory: AdmittedFactory) -> None:
         self._atWork.add(factory)
         self._serve()
-        self._lag.start()
+        self.gate.lag.start()
 
     def _serve(self) -> None:
         if self in _serving:
@@ -503,7 +514,6 @@ class Admission:
         if self._atWork:
             return
         _serving.discard(self)
-        self._lag.stop()
         self.gate.close()
         self.places.close()
         self.hangUpWatch.close()
@@ -565,6 +575,7 @@ def wrapFactory(
     limits: ConnectionLimits | None = None,
     nameOf: NameOf | None = None,
     maxUnsentBytes: int | None = None,
+    trustedProxies: str | Sequence[str] | None = None,
     reactor: Any = None,
     clock: IReactorTime | None = None,
 ) -> WrappedFactory:
@@ -589,7 +600,15 @@ def wrapFactory(
     @raise TypeError: for a factory, a pool, a policy, an order, limits or a
         function that is none.
     """
-    admission = Admission(pool=pool, quota=quota, order=order, limits=limits, reactor=reactor, clock=clock)
+    admission = Admission(
+        pool=pool,
+        quota=quota,
+        order=order,
+        limits=limits,
+        trustedProxies=trustedProxies,
+        reactor=reactor,
+        clock=clock,
+    )
     wrapped = admission.wrap(factory, nameOf=nameOf, maxUnsentBytes=maxUnsentBytes)
     if admission.idlePolicies:
         raise ValueError(

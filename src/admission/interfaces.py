@@ -566,6 +566,9 @@ class Request(NamedTuple):
     @ivar sizeBytes: the request's size on the wire, without its length prefix.
     @ivar identities: other identities that it carries, such as producer ids.
     @ivar traits: what its kind means.
+    @ivar lagSeconds: how late it is, in whole microseconds: how long it waited for its turn, and by how much the
+        reactor was late, and had been for half a second.
+    @ivar poolFreeShare: which part of the memory pool was free when it came, from 0 to 1; negative if it was overdrawn.
     """
 
     kind: str
@@ -575,6 +578,8 @@ class Request(NamedTuple):
     sizeBytes: int
     identities: Sequence[int] = ()
     traits: Traits = ORDINARY
+    lagSeconds: float = 0.0
+    poolFreeShare: float = 1.0
 
 
 CONNECTION = "connection"

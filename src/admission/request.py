@@ -33,6 +33,7 @@ class ServerRequest:
     @ivar granted: when it was granted.
     @ivar complete: when the whole request was there.
     @ivar begun: when the work on it began; later if it was postponed.
+    @ivar admitted: when the policies that had admitted it were told that the work on it begins.
     @ivar released: when its memory was given back.
     @ivar parked: when it began to wait for an event.
     @ivar resumed: when that wait ended, and the work went on.
@@ -53,6 +54,7 @@ class ServerRequest:
     @ivar charge: the delay that each policy asked for, L{None} if none was asked.
     @ivar policy: the policy that refused it or throttles its client.
     @ivar decided: the time that was passed to the policies, the last time.
+    @ivar lagSeconds: how late it was when policies were asked about it, see L{Request}; L{None} if they never were.
     @ivar isCounted: whether they counted its usage; L{None} if they were not
         told.
     @ivar isKnown: whether its first identity was known before; L{None} if
@@ -72,6 +74,7 @@ class ServerRequest:
     # moments costs the smallest Produce, pipelined, two microseconds of thirty (benchmarks.broker), and others nothing
     # that can be told from noise; for that nothing that serves asks whether it is recorded.
     __slots__ = (
+        "admitted",
         "answered",
         "arrived",
         "asked",
@@ -93,6 +96,7 @@ class ServerRequest:
         "isKnown",
         "isWorkedOn",
         "kind",
+        "lagSeconds",
         "lease",
         "parked",
         "policy",
@@ -126,6 +130,7 @@ class ServerRequest:
         self.granted: float | None = None
         self.complete: float | None = None
         self.begun: float | None = None
+        self.admitted: float | None = None
         self.released: float | None = None
         self.parked: float | None = None
         self.resumed: float | None = None
@@ -144,6 +149,7 @@ class ServerRequest:
         self.charge: tuple[float, ...] | None = None
         self.policy: str | None = None
         self.decided: float | None = None
+        self.lagSeconds: float | None = None
         self.isCounted: bool | None = None
         self.isKnown: bool | None = None
         self.begunPolicies: Any = ()

@@ -1,4 +1,4 @@
-"""A client library whose connections a load balancer passes on, by Twisted's C{haproxy:}."""
+"""A client library whose connections a load balancer passes on."""
 
 from __future__ import annotations
 
@@ -19,11 +19,21 @@ CLIENT = "192.0.2.7"
 class BalancedTests(SynchronousTestCase):
     """The broker goes by the client's address, and tells clients the one that they have reached."""
 
-    def test_client(self) -> None:
+    def test_believed(self) -> None:
+        """By Twisted's C{haproxy:}, where everybody is believed."""
+        port = freePort()
+        self.behaves(port, "--listen", f"haproxy:{endpoint(port)}")
+
+    def test_trusted(self) -> None:
+        """By C{trusted.proxies}, where the balancer is."""
+        port = freePort()
+        self.behaves(port, "--listen", endpoint(port), "--set", "trusted.proxies=127.0.0.0/8")
+
+    def behaves(self, port: int, *options: str) -> None:
         """A client produces and consumes; more connections of its address than allowed are refused in its name."""
-        port, statusPort = freePort(), freePort()
+        statusPort = freePort()
         broker = BrokerProcess(
-            *("--listen", f"haproxy:{endpoint(port)}", "--status", endpoint(statusPort)),
+            *(*options, "--status", endpoint(statusPort)),
             *("--quota", "client-bytes:produce=100M", "--set", "max.connections.per.ip=8"),
             *("--set", "group.initial.rebalance.delay.ms=0"),
         ).startedFor(self)

@@ -127,7 +127,7 @@ class WebServer:
         self.pages = Pages()
         self.site = Site(self.pages, reactor=self.clock)
         reactor = SimpleNamespace(getThreadPool=lambda: None)
-        own = {name: settings.pop(name) for name in ("limits", "export", "order") if name in settings}
+        own = {name: settings.pop(name) for name in ("limits", "export", "order", "trustedProxies") if name in settings}
         self.admission = Admission(pool=pool, quota=quota, clock=self.clock, reactor=reactor, **own)
         self.writes: list[Callable[[], None]] | None = None
         requestSite = settings.pop("site", self.site)

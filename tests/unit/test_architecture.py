@@ -26,6 +26,7 @@ from admission.kafka.broker.brokersettings import loadSettings
 from admission.kafka.wire.codec import encodeResponse
 from admission.kafka.wire.versions import BY_KEY
 from admission.recording import REQUESTS, RequestEvent
+from admission.recording.tables import RECORDED_REQUESTS
 
 assert SERVED[BY_KEY[41].name].serve(None, None) == {"tokens": ()}
 assert encodeResponse(41, 3, {"tokens": ()})
@@ -40,6 +41,7 @@ gate.addSensors(registry)
 assert dict(registry)["RequestsWaitingForTurn"] == 0
 assert main(["policies"]) == 0
 assert RequestEvent(1, 0.0, isTLS=1).isTLS and REQUESTS.columns[-1].name == "is_tls"
+assert len(RECORDED_REQUESTS) == 2, "there is no room for it"
 """
 
 

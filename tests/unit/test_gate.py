@@ -922,6 +922,21 @@ class TurnTests(GateTestCase):
         self.clock.advance(0)
         self.assertEqual(waiter.turns + newcomer.turns, 1)
 
+    def test_waited(self) -> None:
+        """It says how long a request waited for its turn that begins; those that begin at once did not wait."""
+        turns = self.gate.turns
+        for _ in range(3):
+            turns.tryBegin(RecordingWaiter())
+        turns.tryBegin(RecordingWaiter())
+        self.clock.advance(0.5)
+        self.assertEqual(turns.waitedSeconds, 0.0)
+        turns.end()
+        self.clock.advance(0.25)
+        self.assertEqual(turns.waitedSeconds, 0.75)
+        turns.end()
+        turns.tryBegin(RecordingWaiter())
+        self.assertEqual(turns.waitedSeconds, 0.0)
+
     def test_forgotten(self) -> None:
         """Who has gone gets no turn."""
         for _ in range(3):
@@ -1371,6 +1386,7 @@ class OtherTests(GateTestCase):
                 "RunningRequests": 1,
                 "MemoryPoolAvgDepletedPercent": 0.5,
                 "MemoryPoolDepletedMicroseconds": 15_000_000,
+                "ReactorLagSeconds": 0.0,
             },
         )
         lease.release()

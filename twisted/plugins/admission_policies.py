@@ -242,6 +242,32 @@ requests = PolicyFactory(
     implementation="admission_plugins.requestrate.buildRequestRate",
 )
 
+shed = PolicyFactory(
+    IQuotaPolicyFactory,
+    name="shed",
+    format=(
+        "shed:kinds=KIND+KIND...|clients=NAME+NAME...[:lag=100ms][:free=20%][:target=TIME[:max=1000]][:shadow=yes|no]"
+    ),
+    help="""
+        Refuses first what can wait, while the server has too much to do.  All
+        other requests go on.
+
+        kinds are the kinds of requests that can wait, and clients the users and
+        client ids whose requests can, whatever they are.
+
+        They are refused if they come later than lag, since they had to wait for
+        their turn or the reactor has been late for half a second; while less than
+        free of the memory pool is free; or while more requests are in progress
+        than take no longer than target: that number is found out, as by
+        concurrency:adaptive, and is max at most.  If none of the three is given,
+        lag and free hold.  A recording has lag and free memory of each request, so
+        that a replay decides the same.
+
+        With shadow=yes it only counts.
+    """,
+    implementation="admission_plugins.shed.buildShedding",
+)
+
 producerIds = PolicyFactory(
     IQuotaPolicyFactory,
     name="producer-ids",

@@ -19,6 +19,7 @@ from ..gate.placequeue import AwaitedPlace, PlaceQueue
 from ..interfaces import ADMITTED, CONNECTION, CONNECTION_TRAITS, NOTHING, Decision, Places, Refusal, Request, Usage
 from ..request import HUNG_UP, ServerRequest
 from .debts import Debts
+from .trustedproxies import TrustedProxies
 
 FAILED = "its request could not be answered"
 
@@ -35,6 +36,9 @@ class DrivenFactory(Protocol):
 
     @property
     def places(self) -> PlaceQueue | None: ...
+
+    @property
+    def trustedProxies(self) -> TrustedProxies | None: ...
 
     @property
     def observers(self) -> Sequence[Any]: ...
@@ -113,6 +117,7 @@ class RequestDriver:
         "_control",
         "_debts",
         "_factory",
+        "_gate",
         "_lastAdmitted",
         "_pool",
         "_throttleCall",
@@ -129,6 +134,7 @@ class RequestDriver:
         self._control = factory.control
         self._debts = factory.debts
         self._clock = factory.clock
+        self._gate = factory.gate
         self._pool = factory.gate.pool
         self.openRequests = 0
         self.throttledUntilSeconds = 0.0
@@ -144,8 +150,9 @@ class RequestDriver:
         """
         Ask the policies about the connection itself.  It may be throttled from the beginning, or closed.
         """
-        control = self._control
-        if not control.wants.decision:
+        control, proxies = self._control, self._factory.trustedProxies
+        if not control.wants.decision or (proxies is not None and self._connection.host in proxies):
+            # A proxy is no client.
             return
         connection = self._connection
         opening = self.arrived(0)
@@ -200,6 +207,9 @@ class RequestDriver:
 
     def _ask(self, request: ServerRequest, refusal: Refusal, hasRoom: Callable[[Places], bool] | None) -> Decision:
         assert request.kind is not None
+        lagSeconds = request.lagSeconds
+        if lagSeconds is None:
+            lagSeconds = request.lagSeconds = round(self._gate.turns.waitedSeconds + self._gate.lag.standingSeconds, 6)
         request.view = Request(
             request.kind,
             request.principal or "",
@@ -208,6 +218,8 @@ class RequestDriver:
             request.sizeBytes,
             request.identities,
             request.traits,
+            lagSeconds,
+            request.poolAvailableBytes / self._pool.sizeBytes,
         )
         now = wholeMicroseconds(self._clock.seconds())
         decision = self._control.admitRequest(request, now, refusal, hasRoom)
@@ -258,7 +270,8 @@ class RequestDriver:
         The work on a request begins, which the policies have admitted.
         """
         if request.view is not None:
-            self._control.beginRequest(request, wholeMicroseconds(self._clock.seconds()))
+            request.admitted = now = wholeMicroseconds(self._clock.seconds())
+            self._control.beginRequest(request, now)
 
     def usageOf(self, request: ServerRequest, responseBytes: int, now: float) -> Usage:
         """

@@ -30,7 +30,9 @@ from .deadline import Deadline
 from .debts import Debts
 from .hangup import HangUpWatch
 from .heaptrim import heapTrimOf
+from .proxyheader import HeaderFactory
 from .refusallog import RefusalLog
+from .trustedproxies import TrustedProxies
 
 TLS_CONNECTION_BYTES = 48 << 10
 """What an open connection with TLS is charged for: objects, and TLS state with an incomplete record."""
@@ -267,6 +269,7 @@ class AdmittedFactory(protocol.ServerFactory):
     @ivar cutOffs: how many connections were closed for what they did.
     @ivar fullSeconds: when one was last refused because there were too many in all, by the clock.
     @ivar debts: the clients that were told to wait.
+    @ivar trustedProxies: those that say who their clients are, see L{believe}.
     @ivar identityNumbers: what is kept of identities that requests carry.
     @ivar places: where requests wait for a place, if they may.
     @ivar whenServing: called with the factory when its first port listens.
@@ -312,6 +315,10 @@ class AdmittedFactory(protocol.ServerFactory):
             self.control.whenConfigured.append(self.debts.configured)
         self.whenServing: Callable[[Any], object] = lambda factory: None
         self.whenResting: Callable[[Any], object] = lambda factory: None
+        self.trustedProxies: TrustedProxies | None = None
+        self._isHeaderOptional = False
+        # What reads headers, unless ports do.
+        self._headers: HeaderFactory | None = None
         self._isServing = False
         self.requestCount = 0
         self.requestBytes = 0
@@ -387,6 +394,9 @@ class AdmittedFactory(protocol.ServerFactory):
         """
         if isinstance(port, tcp.Port):
             _acceptFew(port)
+            if self.trustedProxies is not None:
+                front: Any = self._headersFor(port.factory)
+                port.factory, self._headers = front, None
         self._ports.append(port)
 
     def closeAll(self) -> Deferred[None]:
@@ -423,13 +433,45 @@ class AdmittedFactory(protocol.ServerFactory):
         """
         reason = self._refusal(hostOf(addr))
         if reason is not None:
-            self.refusedConnections += 1
-            self._refusalLog.refused(hostOf(addr), "an unknown peer" if addr is None else peerName(addr), reason)
+            self._refusedAt(addr, reason)
             return RefusedProtocol()
-        connection: Any = self._makeProtocol()
+        connection = self.makeConnectionFor(addr)
         connection.factory = self
+        if self._headers is not None and self.isTrusted(addr):
+            return self._headers.reading(connection)
         built: protocol.Protocol = connection
         return built
+
+    def makeConnectionFor(self, addr: IAddress | None) -> Any:
+        """
+        A connection that was accepted from C{addr}.
+        """
+        return self._makeProtocol()
+
+    def believe(self, proxies: TrustedProxies, isHeaderOptional: bool = False) -> None:
+        """
+        Take the peers of connections from these proxies for those that their headers name (PROXY protocol), and do not
+        count such a proxy as a client.  On ports that L{addPort} is told of, the header is in front of TLS; on others,
+        within.
+
+        @param isHeaderOptional: whether they may send none.
+        """
+        self.trustedProxies = proxies
+        self._isHeaderOptional = isHeaderOptional
+        self._headers = self._headersFor(self)
+
+    def isTrusted(self, addr: IAddress | None) -> bool:
+        """
+        Whether a proxy at C{addr} says who its clients are.
+        """
+        return self.trustedProxies is not None and hostOf(addr) in self.trustedProxies
+
+    def _headersFor(self, factory: Any) -> HeaderFactory:
+        return HeaderFactory(factory, self.isTrusted, self._isHeaderOptional, self._refusedAt)
+
+    def _refusedAt(self, addr: IAddress | None, reason: str) -> None:
+        self.refusedConnections += 1
+        self._refusalLog.refused(hostOf(addr), "an unknown peer" if addr is None else peerName(addr), reason)
 
     def clientIdAt(self, host: str) -> str:
         """
@@ -553,6 +595,8 @@ class AdmittedFactory(protocol.ServerFactory):
 
     def _tooManyFrom(self, host: str) -> str | None:
         limits = self.limits
+        if self.trustedProxies is not None and host in self.trustedProxies:
+            return None
         if host and self._perAddress.get(host, 0) >= limits.maxConnectionsPerAddress:
             return (
                 f"there are {limits.maxConnectionsPerAddress} connections from its address already "

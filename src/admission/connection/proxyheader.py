@@ -8,7 +8,133 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from twisted.protocols.policies import ProtocolWrapper
+from twisted.internet.address import IPv4Address, IPv6Address
+from twisted.internet.interfaces import IAddress
+from twisted.protocols.haproxy._exceptions import InvalidProxyHeader
+from twisted.protocols.haproxy._v1parser import V1Parser
+from twisted.protocols.haproxy._v2parser import V2Parser
+from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
+
+from ..names import canonicalAddress
+
+LONGEST_HEADER_BYTES = 4096
+"""Addresses take 232 at most; the rest is for what a balancer may add."""
+
+_BEGINNINGS = (V1Parser.PROXYSTR + b" ", V2Parser.PREFIX)
+
+
+class HeaderFactory(WrappingFactory["HeaderReader"]):
+    """
+    Reads the headers of trusted proxies in front of all else, TLS too.
+    """
+
+    def __init__(
+        self,
+        wrappedFactory: Any,
+        isTrusted: Callable[[IAddress | None], bool],
+        isOptional: bool,
+        refused: HeaderRefused,
+    ) -> None:
+        """
+        @param isTrusted: whether a header of this peer is read, and believed.
+        @param isOptional: whether a trusted proxy may send none, since it has other ways to say who its clients are.
+        """
+        super().__init__(wrappedFactory)  # type: ignore[no-untyped-call]
+        self._isTrusted = isTrusted
+        self.isOptional = isOptional
+        self.refused = refused
+
+    def buildProtocol(self, addr: IAddress | None) -> Any:
+        built: Any = self.wrappedFactory.buildProtocol(addr)
+        return self.reading(built) if self._isTrusted(addr) else built
+
+    def reading(self, protocol: Any) -> HeaderReader:
+        """
+        C{protocol}, which is told of nothing until the header has come.
+        """
+        return HeaderReader(self, protocol)
+
+
+HeaderRefused = Callable[[IAddress, str], None]
+"""Told the address of a trusted proxy, and why what it sent is no header."""
+
+
+class HeaderReader(ProtocolWrapper):
+    """
+    Reads a header, of version 1 or 2, and is what its protocol has for a transport.
+    """
+
+    factory: HeaderFactory
+    transport: Any
+    wrappedProtocol: Any
+
+    def __init__(self, factory: HeaderFactory, wrappedProtocol: Any) -> None:
+        super().__init__(factory, wrappedProtocol)
+        self._buffer: bytes | None = b""
+        self._source: IAddress | None = None
+        self._destination: IAddress | None = None
+
+    def dataReceived(self, data: bytes) -> None:
+        if self._buffer is None:
+            self.wrappedProtocol.dataReceived(data)
+            return
+        self._buffer += data
+        try:
+            rest = self._read(self._buffer)
+        except (InvalidProxyHeader, ValueError, LookupError) as error:
+            self._refuse(f"its PROXY header makes no sense ({str(error) or type(error).__name__})")
+            return
+        if rest is not None:
+            self._buffer = None
+            if rest:
+                self.wrappedProtocol.dataReceived(rest)
+
+    def getPeer(self) -> IAddress:
+        """
+        The client, once that is known.
+        """
+        return self._source or self.transport.getPeer()
+
+    def getHost(self) -> IAddress:
+        return self._destination or self.transport.getHost()
+
+    def _read(self, data: bytes) -> bytes | None:
+        """
+        @return: what comes behind the header; L{None} if it is not whole.
+        """
+        if not any(data.startswith(each[: len(data)]) for each in _BEGINNINGS):
+            if self.factory.isOptional:
+                return data
+            self._refuse("it sent no PROXY header, as a trusted proxy has to")
+            return None
+        if len(data) < len(V2Parser.PREFIX) + 4:
+            return None
+        parser = V2Parser() if data.startswith(V2Parser.PREFIX) else V1Parser()
+        info, rest = parser.feed(data)
+        if info is None:
+            if len(data) > LONGEST_HEADER_BYTES:
+                raise InvalidProxyHeader("it is too long")
+            return None
+        self._source, self._destination = _checked(info.source), _checked(info.destination)
+        return rest
+
+    def _refuse(self, reason: str) -> None:
+        self._buffer = b""
+        self.factory.refused(self.transport.getPeer(), reason)
+        self.transport.abortConnection()
+
+
+def _checked(address: Any) -> IAddress | None:
+    """
+    An address of a header, as it is usually written; that of a UNIX socket says nothing.
+
+    @raise ValueError: if it is none.
+    """
+    host = getattr(address, "host", None)
+    if host is None:
+        return None
+    written = canonicalAddress(host)
+    return (IPv6Address if ":" in written else IPv4Address)("TCP", written, address.port)
 
 
 def readerOfHeader(transport: Any) -> Any:

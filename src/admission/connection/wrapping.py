@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 from twisted.internet.interfaces import IAddress, IProtocolNegotiationFactory, IReactorTime
-from twisted.internet.protocol import Protocol
 from zope.interface import alsoProvides
 
 from ..control import AdmissionControl
@@ -86,13 +85,10 @@ class WrappedFactory(AdmittedFactory):
         wrapped = getattr(self.wrappedFactory, "logPrefix", lambda: type(self.wrappedFactory).__name__)
         return f"{wrapped()} (admitted)"
 
-    def buildProtocol(self, addr: IAddress | None) -> Protocol:
+    def makeConnectionFor(self, addr: IAddress | None) -> Any:
         """
-        A connection, for which the wrapped factory makes a protocol once it is admitted; or a protocol that closes it,
-        if there are too many.
+        A connection, for which the wrapped factory makes a protocol once it is admitted.
         """
-        built: Any = super().buildProtocol(addr)
-        if isinstance(built, WrappedConnection):
-            built.builtFor = addr
-        protocol: Protocol = built
-        return protocol
+        connection = super().makeConnectionFor(addr)
+        connection.builtFor = addr
+        return connection

@@ -8,6 +8,7 @@ from __future__ import annotations
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from ..interfaces import IMemoryPool, IWaiter, IWaitOrder, IWaitOrderFactory, PolicyContext
+from ..metrics.reactorlag import ReactorLag
 from ..metrics.registry import SensorRegistry
 from ..plugins import buildPolicy
 from .answerroom import AnswerRoom
@@ -41,6 +42,7 @@ class Gate:
     @ivar readers: the connections whose peers do not take their responses.
     @ivar pressure: whether memory is short.
     @ivar ledger: where the memory is.
+    @ivar lag: how late the reactor is, once it is told to look.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Gate:
         self._serving: IDelayedCall | None = None
         self.pressure = Pressure()
         self.ledger = Ledger(pool)
+        self.lag = ReactorLag(clock)
         readers = self.readers = StalledReaders(pool, clock, self._isAwaited, self._readersLookedAt)
         reserve = Reserve(pool, self._isClaimed, readers.isStalling, lambda: readers.isFarOverdrawn)
         self.memory = MemoryQueue(pool, StallersLast(memoryOrder, readers.isStalling), reserve, self._memoryAwaited)
@@ -104,6 +107,7 @@ class Gate:
             lambda now: (((purpose,), held) for purpose, held in self.ledger.usedBytes.items()),
         )
         self.pool.addSensors(registry, "MemoryPool")
+        self.lag.addSensors(registry)
 
     def forget(self, waiter: IWaiter) -> None:
         """
@@ -119,6 +123,7 @@ class Gate:
         if self._serving is not None:
             self._serving.cancel()
             self._serving = None
+        self.lag.stop()
         self.turns.close()
         self.bodies.close()
         self.readers.close()

@@ -30,6 +30,7 @@ class Turns:
 
     @ivar runningRequests: how many requests are being worked on; at most C{maxRequests}.  Requests that are parked do
         not count.
+    @ivar waitedSeconds: how long the request that began last had waited for its turn.
     """
 
     _log: ClassVar[Logger] = Logger()
@@ -49,8 +50,9 @@ class Turns:
         self._clock = clock
         self._order = order
         self._grantLater = grantLater
-        # The same as in the order: nearly always nobody, and each request looks.
-        self._waiters: set[IWaiter] = set()
+        # The same as in the order, and since when: nearly always nobody, and each request looks.
+        self._waiters: dict[IWaiter, float] = {}
+        self.waitedSeconds = 0.0
         # The requests of this turn of the reactor, and when it has had enough of them.
         self._begunRequests = 0
         self._endsSeconds = 0.0
@@ -82,9 +84,10 @@ class Turns:
             self._begunRequests += 1
             if self._begunRequests < _UNTIMED_REQUESTS or self._hasTime():
                 self.runningRequests += 1
+                self.waitedSeconds = 0.0
                 return True
             self._grantLater(0)
-        self._waiters.add(waiter)
+        self._waiters.setdefault(waiter, self._clock.seconds())
         self._order.add(waiter)
         return False
 
@@ -108,8 +111,7 @@ class Turns:
         """
         C{waiter} is gone, and waits for no turn any more.
         """
-        if waiter in self._waiters:
-            self._waiters.discard(waiter)
+        if self._waiters.pop(waiter, None) is not None:
             self._order.discard(waiter)
 
     def grant(self) -> bool:
@@ -128,7 +130,7 @@ class Turns:
             # There may be no request that is going to be over.
             self._grantLater(RETRY_SECONDS)
             return False
-        self._waiters.discard(waiter)
+        self.waitedSeconds = self._clock.seconds() - self._waiters.pop(waiter)
         self._order.discard(waiter)
         self.runningRequests += 1
         try:

@@ -103,7 +103,7 @@ NAMINGS = (
     Naming("ResponseBytesSent", "admission_response_bytes_total", "Bytes of the responses sent."),
     Naming(
         "ReactorLagSeconds",
-        "admission_reactor_lag_seconds",
+        "admission_lag_seconds",
         "How much later than it was due something was called, at most, within the last ten seconds.",
     ),
     Naming(

@@ -17,15 +17,22 @@ INTERVAL_SECONDS: Final = 0.1
 
 KEPT_SECONDS: Final = 10.0
 
+STANDING_LOOKS: Final = 5
+"""How often in a row something has to be late to be so for more than a moment."""
+
 
 class ReactorLag:
     """
     How much later than it was due something is called, which every client waits for besides all else: because of work
     that takes long in one turn, or of a machine that has others to serve.
+
+    @ivar standingSeconds: the shortest of the last L{STANDING_LOOKS}: what stays when a burst, or one long piece of
+        work, is over, as in CoDel (RFC 8289, section 3); zero until there are as many.
     """
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
+        self.standingSeconds = 0.0
         self._late: deque[float] = deque(maxlen=round(KEPT_SECONDS / INTERVAL_SECONDS))
         self._dueSeconds = 0.0
         self._timer: IDelayedCall | None = None
@@ -60,6 +67,7 @@ class ReactorLag:
             self._timer.cancel()
             self._timer = None
         self._late.clear()
+        self.standingSeconds = 0.0
 
     def _lookLater(self) -> None:
         self._dueSeconds = self._clock.seconds() + INTERVAL_SECONDS
@@ -67,4 +75,6 @@ class ReactorLag:
 
     def _look(self) -> None:
         self._late.append(max(self._clock.seconds() - self._dueSeconds, 0.0))
+        if len(self._late) >= STANDING_LOOKS:
+            self.standingSeconds = min(self._late[-each] for each in range(1, STANDING_LOOKS + 1))
         self._lookLater()

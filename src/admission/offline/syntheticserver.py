@@ -281,7 +281,7 @@ class SyntheticServer:
 
     recorder: EventRecorder
 
-    places = None
+    places = trustedProxies = None
 
     def __init__(
         self,

@@ -20,6 +20,7 @@ WORKER_MODULES = (
     "admission_plugins.orders",
     "admission_plugins.producerids",
     "admission_plugins.requestrate",
+    "admission_plugins.shed",
     "pyspark_admission.segmentreading",
     "pyspark_admission.stream",
 )

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from ..request import ServerRequest
-from .events import EXPIRE, MUTE, REJECT, THROTTLE, RequestEvent
+from .events import EXPIRE, MAX_COUNT, MUTE, REJECT, THROTTLE, RequestEvent
 
 NO_MEMORY = "it waited for memory"
 OVER_QUOTA = "over its quota"
@@ -51,7 +51,7 @@ def eventOf(request: ServerRequest, makeEvent: Callable[[int, float], _Event]) -
         event.traits = request.traits.code
     event.requestBytes = request.sizeBytes
     event.responseBytes = request.responseBytes
-    event.inFlight = request.inFlight
+    event.inFlight = min(request.inFlight, MAX_COUNT)
     event.poolAvailableBytes = request.poolAvailableBytes
     event.poolUsedBytes = connection.factory.gate.pool.sizeBytes - request.poolAvailableBytes
     granted, complete, begun = request.granted, request.complete, request.begun
@@ -70,6 +70,11 @@ def eventOf(request: ServerRequest, makeEvent: Callable[[int, float], _Event]) -
     event.identities = request.identities
     if request.decided is not None:
         event.decidedSeconds = request.decided
+    if request.admitted is not None:
+        # Of what is recorded of its arrival, or the sum would not be that moment.
+        event.begunSeconds = request.admitted - round(request.arrived, 6)
+    if request.lagSeconds is not None:
+        event.lagSeconds = request.lagSeconds
     if request.isCounted is not None:
         event.isCounted = request.isCounted
     if request.isKnown is not None:

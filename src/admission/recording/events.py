@@ -45,6 +45,9 @@ UNKNOWN_SECONDS = float("nan")
 UNKNOWN = -1
 """The same for an identity or a flag."""
 
+MAX_COUNT = 2**16 - 1
+"""What is recorded of a count of that many or more."""
+
 
 @frozen
 class Origin:
@@ -92,7 +95,8 @@ class RequestEvent:
     @ivar kind: the kind of request, as text: C{"Produce"}.
     @ivar requestBytes: its size, without the length prefix.
     @ivar responseBytes: the size of its response; 0 without one.
-    @ivar inFlight: how many requests of its connection were in flight, including this one.
+    @ivar inFlight: how many requests of its connection were in flight, including this one; L{MAX_COUNT} or more are
+        one number.
     @ivar decision: its outcome: L{ADMIT}, L{THROTTLE}, L{REJECT}, L{MUTE} or L{EXPIRE}.
     @ivar reason: why, as text, unless it was admitted; keep to a few texts, since there is room for a few thousand.
     @ivar policy: the policy that decided this.
@@ -111,6 +115,9 @@ class RequestEvent:
         connection is the client's think time.
     @ivar poolUsedBytes: how much of the pool was allocated when it arrived.
     @ivar poolAvailableBytes: how much was available; may be negative.
+    @ivar lagSeconds: how late it was when policies were asked about it, see L{admission.interfaces.Request}.
+    @ivar begunSeconds: how long after it had arrived the policies that admitted it were told that the work on it
+        begins.
     @ivar identities: other identities that it carries, such as producer ids. The first four are recorded, and their
         number.
     @ivar isKnown: whether the first of them was known already.
@@ -146,6 +153,8 @@ class RequestEvent:
     sentSeconds: float = UNKNOWN_SECONDS
     poolUsedBytes: int = 0
     poolAvailableBytes: int = 0
+    lagSeconds: float = UNKNOWN_SECONDS
+    begunSeconds: float = UNKNOWN_SECONDS
     identities: Sequence[int] = ()
     isKnown: int = UNKNOWN
     refusal: str | None = None
@@ -158,7 +167,7 @@ class RequestEvent:
 
     @property
     def identityCount(self) -> int:
-        return len(self.identities)
+        return min(len(self.identities), MAX_COUNT)
 
 
 @define(eq=False)

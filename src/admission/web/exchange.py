@@ -10,6 +10,7 @@ from io import BytesIO
 from typing import Any
 from weakref import ref
 
+from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
@@ -25,6 +26,7 @@ from ..recording.events import UNKNOWN
 from ..request import ServerRequest
 from .body import LeasedBody, SpooledBody
 from .channels import HTTP2, Channel
+from .forwarded import ClientHeader
 from .refusalanswers import TOO_LARGE, TOO_MANY, UNAVAILABLE
 from .requestkinds import METHODS, OTHER
 from .servedsite import ServedSite
@@ -303,6 +305,8 @@ class Exchange:
         web.method, web.uri, web.clientproto = method, uri, version
         self._method = method.decode() if method in METHODS else OTHER
         web.path = uri.partition(b"?")[0]
+        if served.clientHeader is not None:
+            self._behindProxy(served.clientHeader)
         self._refusal = served.refusalOf(web)
         driver = self._driver = RequestDriver(self)
         request = self.request = driver.arrived(sizeBytes)
@@ -318,6 +322,15 @@ class Exchange:
             self.holder = self.principal
         # Only now: what the site says of it may have raised.
         self._isAnnounced = True
+
+    def _behindProxy(self, header: ClientHeader) -> None:
+        """
+        Go by the client's address, as the site does then.
+        """
+        host = header.clientOf(self._web.requestHeaders, self.host)
+        if host != self.host:
+            self.host = self.holder = host
+            self._web.client = (IPv6Address if ":" in host else IPv4Address)("TCP", host, 0)
 
     def _wantMemory(self, mostBytes: int) -> None:
         served, gate = self._served, self.factory.gate

@@ -17,9 +17,11 @@ from twisted.web.http import HTTPFactory
 from zope.interface import implementer
 
 from ..admission import Admission
+from ..connection.trustedproxies import TrustedProxies
 from ..connection.wrapping import WrappedFactory
 from ..units import formatBytes
 from .admittedrequest import admittedFactory
+from .forwarded import ClientHeader
 from .refusalanswers import Refusals
 from .requestkinds import methodOf
 from .servedsite import MAX_BODY_BYTES, Budget, KindOf, NameOf, RefusalOf, ServedSite
@@ -67,6 +69,7 @@ def protectSite(
     maxFormFields: int = FORM_FIELDS,
     namesPolicies: bool = False,
     corsOrigins: Collection[str] = (),
+    clientHeader: str = "x-forwarded-for",
     random: Random | None = None,
     inThread: Callable[[Callable[[], None]], Deferred[None]] | None = None,
 ) -> WrappedFactory:
@@ -93,6 +96,8 @@ def protectSite(
     @param namesPolicies: whether a client is told which policy refuses it, and why.
     @param corsOrigins: the origins whose scripts may read refusals, or C{"*"}.  Where it is empty, a browser tells a
         script of another origin of a network error.
+    @param clientHeader: the header in which the C{trustedProxies} of the admission name the client, if there are any:
+        C{"x-forwarded-for"}, or C{"forwarded"} where they set that one.
     @param random: what spreads the times when to come again.
     @param inThread: how files are written; by the reactor's threads, unless given.
     @raise TypeError: for a site or a function that is none.
@@ -117,6 +122,8 @@ def protectSite(
         raise ValueError(f"maxFormFields={maxFormFields!r}: write a number, 1 or more")
     if isinstance(corsOrigins, str):
         raise TypeError(f"corsOrigins={corsOrigins!r}: give a list, as in [{corsOrigins!r}]")
+    proxies = admission.trustedProxies
+    header = ClientHeader(clientHeader, TrustedProxies("127.0.0.1") if proxies is None else proxies)
     if inThread is None:
         inThread = partial(deferToThreadPool, admission.reactor, admission.reactor.getThreadPool())
     served = ServedSite(
@@ -129,6 +136,7 @@ def protectSite(
         Budget(maxSpooledBytes),
         maxFormFields,
         Refusals(Random() if random is None else random, namesPolicies, corsOrigins),
+        None if proxies is None else header,
         inThread,
     )
     return admission.wrap(_AdmittedChannels(site, served), countsBytes=False)

@@ -16,6 +16,7 @@ from twisted.logger import Logger
 from ..admission import Admission
 from ..interfaces import Refusal
 from .abandoned import AbandonedRequests
+from .forwarded import ClientHeader
 from .refusalanswers import Refusals
 from .requestkinds import OTHER
 
@@ -82,6 +83,7 @@ class ServedSite:
         spool: Budget,
         maxFormFields: int,
         refusals: Refusals,
+        clientHeader: ClientHeader | None,
         inThread: Callable[[Callable[[], None]], Deferred[None]],
     ) -> None:
         self.admission = admission
@@ -92,6 +94,7 @@ class ServedSite:
         self.spool = spool
         self.maxFormFields = maxFormFields
         self.refusals = refusals
+        self.clientHeader = clientHeader
         self.inThread = inThread
         self.abandoned = AbandonedRequests(admission.clock)
         self._responses = _RESPONSES.get(admission)

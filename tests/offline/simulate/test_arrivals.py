@@ -95,6 +95,8 @@ class ArrivalsTests(OffersTestCase):
                 "is_barred": False,
                 "is_known": False,
                 "refusal": 0,
+                "lag_us": 0,
+                "pool_free_share": 1.0,
                 "retained_us": 9000,
                 "longest_us": 2**62,
                 "arrived_us": 1000,
@@ -102,6 +104,11 @@ class ArrivalsTests(OffersTestCase):
                 "released_us": 10_500,
             },
         )
+
+    def test_pressure(self) -> None:
+        """It sees how late the server was, and which part of the pool was free."""
+        row = self.arrival(TWO, lag_us=250_000, pool_used_bytes=750, pool_available_bytes=250)
+        self.assertEqual((row["lag_us"], row["pool_free_share"]), (250_000, 0.25))
 
     def test_noDecision(self) -> None:
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from random import Random
 from typing import Any
 
@@ -28,8 +29,12 @@ def finish(request: Any) -> None:
 class SiteTests(SynchronousTestCase):
     """Each replay of the policies in force says what the site said."""
 
-    def serve(self, policies: list[str], visitors: int, seed: int) -> tuple[Any, list[int]]:
-        """Serve visitors for a while, and replay that; what is said of each policy, and what was answered."""
+    def serve(self, policies: list[str], visitors: int, seed: int, isPressed: bool = False) -> tuple[Any, list[int]]:
+        """
+        Serve visitors for a while, and replay that; what is said of each policy, and what was answered.
+
+        @param isPressed: whether the reactor is late now and then, and little memory free.
+        """
         kept, random = Kept(), Random(seed)
         server = WebServer(
             self,
@@ -39,14 +44,25 @@ class SiteTests(SynchronousTestCase):
             nameOf=byHeader("x-key", isSecret=False),
         )
         clock: Any = server.clock
-        # A recording tells which of two began first only by the time.
-        server.turnSeconds = 20e-6
+
+        def ticking() -> float:
+            # A recording tells which of two began first only by the time.
+            clock.rightNow += 1e-6
+            return float(clock.rightNow)
+
+        clock.seconds = ticking
         server.factory.doStart()
         connected: dict[int, Visitor] = {}
         statuses: list[int] = []
+        taken = ExitStack()
         for step in range(int(SECONDS * 20)):
             advanceTo(clock, step / 20)
             clock.rightNow += random.uniform(1e-4, 1e-2)
+            taken.close()
+            if isPressed and step // 20 % 3 == 1:
+                clock.rightNow += random.uniform(0.05, 0.1)
+            elif isPressed and step // 20 % 3 == 2:
+                taken.callback(server.pool.charge(15 << 20, "elsewhere").release)
             number = random.randrange(visitors)
             visitor = connected.get(number)
             if visitor is None or visitor.transport.isLost or visitor.isWaiting:
@@ -60,6 +76,7 @@ class SiteTests(SynchronousTestCase):
                 finish(server.pages.requests.pop(0))
                 server.settle()
             statuses += [answer.status for answer in visitor.answers()]
+        taken.close()
         for visitor in connected.values():
             visitor.transport.abortConnection()
         server.pages.requests.clear()
@@ -77,20 +94,32 @@ class SiteTests(SynchronousTestCase):
         writeRecording(directory, kept.events, kept.origin)
         return gate(readRecording(directory)), statuses
 
-    @settings(max_examples=10, deadline=None)
+    @settings(max_examples=20, deadline=None)
     @given(
         st.sampled_from(
             [
                 ["requests:rate=3:burst=6"],
                 ["client-bytes:received=5k:algorithm=bucket"],
+                ["concurrency:limit=2:queue=5:wait=1s"],
+                ["concurrency:limit=2:queue=5:wait=1s", "requests:rate=3:burst=6"],
+                ["concurrency:limit=1", "requests:rate=3:burst=6", "client-bytes:received=5k:algorithm=bucket"],
             ]
         ),
         st.integers(1, 6),
         st.integers(0, 1000),
     )
     def test_any(self, policies: list[str], visitors: int, seed: int) -> None:
-        """So it is for rates and for bytes, whoever leaves."""
+        """So it is for rates, for bytes and for places, alone and together, whoever waits and leaves."""
         judged, _ = self.serve(policies, visitors, seed)
+        assertAsRecorded(self, judged)
+
+    @settings(max_examples=10, deadline=None)
+    @given(st.integers(1, 6), st.integers(0, 1000))
+    def test_shed(self, visitors: int, seed: int) -> None:
+        """So it is for what is refused since the reactor is late, or memory short."""
+        policies = ["shed:kinds=GET /later:clients=2:lag=20ms:free=10%"]
+        judged, statuses = self.serve(policies, visitors, seed, isPressed=True)
+        self.assertIn(503, statuses)
         assertAsRecorded(self, judged)
 
     def test_refused(self) -> None:

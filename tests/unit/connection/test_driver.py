@@ -84,11 +84,15 @@ class Server:
         self.policy = Played()
         self.control = AdmissionControl([("played", self.policy), *others], 100.0)
         self.debts = Debts()
-        self.gate: Any = SimpleNamespace(pool=SimpleNamespace(availableBytes=1000))
+        self.gate: Any = SimpleNamespace(
+            pool=SimpleNamespace(availableBytes=250, sizeBytes=1000),
+            turns=SimpleNamespace(waitedSeconds=0.25),
+            lag=SimpleNamespace(standingSeconds=0.125),
+        )
         self.over: list[ServerRequest] = []
         self.observers = (SimpleNamespace(requestOver=self.over.append),)
         self.clientIdAt = str
-        self.places = None
+        self.places = self.trustedProxies = None
 
 
 class Connection:
@@ -172,6 +176,15 @@ class WayTests(DriverTestCase):
             driver.answered(requests[index], self.clock.seconds())
         self.assertEqual((self.policy.running, driver.openRequests), ([], 0))
         self.assertEqual([each.kind for each in self.server.over], ["c", "a", "b"])
+
+    def test_pressure(self) -> None:
+        """The policies see how late a request is, which stays as they are asked again, and which part was free."""
+        request = Connection(self.server).request("a")
+        assert request.view is not None
+        self.assertEqual((request.view.lagSeconds, request.view.poolFreeShare), (0.375, 0.25))
+        self.server.gate.turns.waitedSeconds = 9.0
+        request.connection.driver.admit(request, Refusal.ERROR)
+        self.assertEqual((request.view.lagSeconds, request.lagSeconds), (0.375, 0.375))
 
     def test_openingRefused(self) -> None:
         """A connection that the policies refuse is closed, and its opening is over as a request is."""

@@ -3,7 +3,7 @@
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.metrics.reactorlag import INTERVAL_SECONDS, KEPT_SECONDS, ReactorLag
+from admission.metrics.reactorlag import INTERVAL_SECONDS, KEPT_SECONDS, STANDING_LOOKS, ReactorLag
 from admission.metrics.registry import SensorRegistry
 
 
@@ -27,6 +27,23 @@ class ReactorLagTests(SynchronousTestCase):
         self.assertAlmostEqual(self.registry["ReactorLagSeconds"], 0.75)
         self.clock.advance(INTERVAL_SECONDS)
         self.assertAlmostEqual(self.registry["ReactorLagSeconds"], 0.25)
+
+    def test_standing(self) -> None:
+        """One long turn is nothing that stays; what is late at every look is, until one is not."""
+        self.lag.start()
+        late = INTERVAL_SECONDS + 0.25
+        for pauses, standingSeconds in (
+            ([INTERVAL_SECONDS] * STANDING_LOOKS, 0.0),
+            ([late] * (STANDING_LOOKS - 1), 0.0),
+            ([late + 0.5], 0.25),
+            ([INTERVAL_SECONDS + 0.125], 0.125),
+            ([INTERVAL_SECONDS], 0.0),
+            ([late] * STANDING_LOOKS, 0.25),
+        ):
+            self.clock.pump(pauses)
+            self.assertAlmostEqual(self.lag.standingSeconds, standingSeconds)
+        self.lag.stop()
+        self.assertEqual(self.lag.standingSeconds, 0.0)
 
     def test_stop(self) -> None:
         """It leaves no timer behind, and nothing that was."""

@@ -233,6 +233,8 @@ class RecordTests(SynchronousTestCase):
                 "node_id",
                 "upstream_us",
                 "upstream_throttle_ms",
+                "lag_us",
+                "begun_us",
                 "traits",
             },
         )

@@ -283,6 +283,7 @@ class OlderTests(SynchronousTestCase):
         before = json.loads(DATA.joinpath("version1.json").read_text("utf-8"))
         for table in TABLES:
             new = ("refusal", "node_id", "upstream_us", "upstream_throttle_ms", "traits", "method", "status")
+            new += ("lag_us", "begun_us")
             added = dict.fromkeys(new) if table.name == "requests" else {}
             self.assertEqual([*segment.rows(table)], [{**row, **added} for row in before[table.name]])
 

@@ -30,11 +30,11 @@ from admission._version import isCompiled
 from admission.clock import MonotonicClock, useMonotonicTimers, wallSeconds
 from admission.connection.factory import AdmittedFactory, ConnectionLimits
 from admission.connection.hangup import HangUpWatch
+from admission.connection.trustedproxies import TrustedProxies
 from admission.control import SWEEP_SECONDS, AdmissionControl
 from admission.garbage import GarbageCollection
 from admission.gate.gate import Gate
 from admission.interfaces import QuotaEntity
-from admission.metrics.reactorlag import ReactorLag
 from admission.metrics.registry import SensorRegistry
 from admission.profiling.objectgroups import Group
 from admission.profiling.profiler import Profiler
@@ -408,8 +408,6 @@ class KafkaService(Service):
         pool = buildPool(settings, config.pool, clock)
         gate = Gate(pool, clock, memoryOrder, turnOrder, answerOrder, decodingOrder, settings.queuedMaxRequests)
         gate.addSensors(self.sensors)
-        lag = ReactorLag(clock)
-        lag.addSensors(self.sensors)
         gate.pressure.subscribe(self._pressed)
         started.callback(gate.close)
 
@@ -423,6 +421,8 @@ class KafkaService(Service):
         self.factory = SessionFactory(
             self.makeSession, gate, clock, hangUpWatch, limits, control, debts=self.server.debts
         )
+        if settings.trustedProxies:
+            self.factory.believe(TrustedProxies(settings.trustedProxies))
         if recorder.isRecording:
             self.factory.observers = (RequestRecording(recorder, kafkaEventOf, principalAtFirst),)
 
@@ -436,8 +436,7 @@ class KafkaService(Service):
         garbage = GarbageCollection(clock, goneConnections=lambda: self.factory.goneConnections)
         garbage.start()
         started.callback(garbage.stop)
-        lag.start()
-        started.callback(lag.stop)
+        gate.lag.start()
 
         if config.memoryProfile is not None and profiler is not None:
             self._startReports(config.memoryProfile, profiler)

@@ -199,6 +199,8 @@ class ServerOptions(ListenOptions, PolicyOptionsMixin):
             Listener(description, endpointOf("listen", description), address)
             for description, address in zip(descriptions, advertised, strict=True)
         ]
+        if self["settings"].trustedProxies and any(each.startswith("haproxy:") for each in descriptions):
+            raise UsageError("--listen haproxy: believes everybody, and trusted.proxies a few; keep one of them")
         status: str | None = self["status"]
         self["statusListener"] = None if status is None else Listener(status, endpointOf("status", status), None)
         profile: str | None = self["profile-memory"]

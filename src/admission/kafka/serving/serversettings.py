@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from attrs import Factory, field, frozen
 
+from admission.connection.trustedproxies import TrustedProxies
 from admission.memorylimit import memoryLimitBytes
 from admission.units import formatBytes
 
@@ -28,7 +29,9 @@ from ..property import (
     SECONDS,
     SIZE,
     SIZE_OR_OFF,
+    WORDS,
     Given,
+    Kind,
     SettingsError,
     formatSettings,
     parseAssignments,
@@ -51,6 +54,16 @@ and a reserve.
 """
 
 _INT32_MAX = str(2**31 - 1)
+
+
+def _parseNetworks(text: str) -> tuple[str, ...]:
+    networks = WORDS.parse(text)
+    if networks:
+        TrustedProxies(networks)
+    return tuple(networks)
+
+
+_NETWORKS = Kind("", _parseNetworks, ",".join)
 
 
 def _quarterOfMemory() -> int:
@@ -109,6 +122,13 @@ class ServerSettings:
         "Connections from one address.",
         minimum="1",
         isReloaded=True,
+    )
+    trustedProxies: tuple[str, ...] = setting(
+        "trusted.proxies",
+        _NETWORKS,
+        "",
+        "Networks of load balancers whose connections begin with a header of the PROXY protocol, which says who the "
+        "client is.",
     )
     connectionsMaxIdleSeconds: float | None = setting(
         "connections.max.idle.ms",

@@ -29,6 +29,7 @@ _ASSUMPTIONS = (
     "but none before its connection is read again. Requests that were refused and sent once more still are.",
     "The server takes as long for each request as it was recorded to. A server with less to do would be faster, and "
     "one with more to do slower.",
+    "How late each request was when the policies were asked, and how much memory was free, stays as recorded.",
     "Nobody sends more than was recorded. A connection that is done early might have gone on; with more than "
     f"{share(MAX_EXHAUSTED_SHARE)} of the connections done early there is no point estimate.",
     "A candidate takes the place of the recorded policies of its kind. All other policies keep the delays and "

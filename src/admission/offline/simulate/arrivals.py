@@ -48,6 +48,10 @@ COLUMNS: Sequence[str] = (
     "service_us",
     "sent_mono_us",
     "refusal",
+    "pool_used_bytes",
+    "pool_available_bytes",
+    "lag_us",
+    "begun_us",
 )
 """The columns of the requests table that a replay needs."""
 
@@ -77,6 +81,9 @@ ARRIVALS = pa.schema(
         ("is_known", pa.bool_()),
         ("is_counted", pa.bool_()),
         ("refusal", pa.int8()),
+        # How the server was when it arrived: of older recordings, on time.
+        ("lag_us", pa.int64()),
+        ("pool_free_share", pa.float64()),
         ("is_asked", pa.bool_()),
         # The delays and refusals of the retained policies.
         ("is_barred", pa.bool_()),
@@ -189,6 +196,8 @@ class _Requests:
             "is_known": batch.column("bloom_seen").fill_null(False),
             "is_counted": batch.column("is_counted").fill_null(True),
             "refusal": self._refusals,
+            "lag_us": batch.column("lag_us").fill_null(0),
+            "pool_free_share": self._poolFreeShares(),
             "is_asked": isAsked,
             "is_barred": isBarred,
             "retained_us": np.where(isAsked, retainedUs, heldUs),
@@ -270,15 +279,24 @@ class _Requests:
 
     def _begunUs(self) -> Any:
         """
-        When the work on each request began: its decision less its service time, and less the time it was parked before
-        it.  A refused one was decided at once, and worked on only to be answered.
+        When the work on each request began.  A refused one was decided at once, and worked on only to be answered.  If
+        it was not recorded: its decision less its service time, and less the time it was parked before it.
         """
         serviceUs, parkedUs = (numbersOf(self._batch.column(name)) for name in ("service_us", PARKED_COLUMN))
         # It is parked once: before the decision, unless there was time for all of it afterwards, give or take what is
         # rounded.
         parkedBeforeUs = np.where(parkedUs > self._sentUs - self._atUs + 1, parkedUs, 0)
         begunUs = np.maximum(self._atUs - serviceUs - parkedBeforeUs, self._arrivedUs)
+        afterUs = self._batch.column("begun_us")
+        begunUs = np.where(afterUs.is_valid(), self._arrivedUs + numbersOf(afterUs), begunUs)
         return np.where(self._isRefused, self._atUs, begunUs)
+
+    def _poolFreeShares(self) -> Any:
+        usedBytes, availableBytes = (
+            numbersOf(self._batch.column(name)) for name in ("pool_used_bytes", "pool_available_bytes")
+        )
+        sizeBytes = usedBytes + availableBytes
+        return np.where(sizeBytes > 0, availableBytes / np.maximum(sizeBytes, 1), 1.0)
 
     def _keys(self, finder: KeyFinder, atUs: Any) -> pa.Array:
         eras = finder.eras(atUs)

@@ -78,6 +78,8 @@ PACKED = np.dtype(
         ("requestBytes", "i8"),
         ("responseBytes", "i8"),
         ("serviceUs", "i8"),
+        ("lagUs", "i8"),
+        ("freeShare", "f8"),
         ("requester", "i4"),
         ("replayKey", "i4"),
         ("flags", "u1"),
@@ -154,6 +156,8 @@ class Packer:
         rows["requestBytes"] = number["request_bytes"]
         rows["responseBytes"] = number["response_bytes"]
         rows["serviceUs"] = number["service_us"]
+        rows["lagUs"] = number["lag_us"]
+        rows["freeShare"] = number["pool_free_share"]
         rows["refusal"] = number["refusal"]
         requesters, places = distinctRows([batch.column(name) for name in REQUESTER])
         rows["requester"] = self._texts.codesOf(requesters, self._texts.requesters)[places]
@@ -183,6 +187,8 @@ _NUMBERS = (
     "request_bytes",
     "response_bytes",
     "service_us",
+    "lag_us",
+    "pool_free_share",
     "is_asked",
     "is_barred",
     "is_counted",
@@ -454,6 +460,8 @@ class _Replay:
                 requestBytes,
                 responseBytes,
                 serviceUs,
+                lagUs,
+                freeShare,
                 requester,
                 key,
                 flags,
@@ -479,7 +487,9 @@ class _Replay:
                 usage = NOTHING
                 if flags & COUNTED:
                     usage = newUsage((requestBytes, responseBytes, serviceUs / 1e6, int(traits.isConnection)))
-                request = newRequest((kind, principal, clientId, peer, requestBytes, identities, traits))
+                request = newRequest(
+                    (kind, principal, clientId, peer, requestBytes, identities, traits, lagUs / 1e6, freeShare)
+                )
                 delayUs, isRefused = live.answer(
                     atUs, seq, request, usage, refusal, bool(flags & KNOWN), serviceUs, answerUs
                 )

@@ -154,7 +154,7 @@ class LivePolicy:
         """
         policy = self.policy
         *names, traits = requester
-        request = newRequest((*names, 0, (), traitsOf(traits)))
+        request = newRequest((*names, 0, (), traitsOf(traits), 0.0, 1.0))
         return policy.replayKey(request) if IReplayable.providedBy(policy) else EVERYTHING
 
     def advance(self, atUs: int, seq: int = LAST) -> None:

@@ -86,7 +86,9 @@ def _told(batch: pa.RecordBatch, isFollowed: bool) -> list[list[Any]]:
     sizes = requestBytes.tolist()
     traits = list(map(traitsOf, numbersOf(batch.column("traits")).tolist()))
     identities = listsOf(batch.column("producer_ids"))
-    named = zip(kinds, principals, clientIds, peers, sizes, identities, traits, strict=True)
+    lags = (numbersOf(batch.column("lag_us")) / 1e6).tolist()
+    free = numbersOf(batch.column("pool_free_share")).tolist()
+    named = zip(kinds, principals, clientIds, peers, sizes, identities, traits, lags, free, strict=True)
     used = zip(
         sizes,
         responseBytes.tolist(),
