@@ -61,7 +61,7 @@ def main(*names: str) -> None:
         try:
             for row in rows(name):
                 print(f"| {row} |", flush=True)
-        except (AssertionError, OSError, subprocess.CalledProcessError) as error:
+        except (AssertionError, OSError, subprocess.SubprocessError) as error:
             print(f"| {name} | | | {type(error).__name__}: {str(error)[-300:]!r} | | | | | |", flush=True)
 
 

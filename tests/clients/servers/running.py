@@ -31,7 +31,7 @@ BEYOND_BYTES = 64 * MIB
 """How much may be in memory beside the pool and the largest write."""
 PROMISED_SECONDS = 0.1
 
-_PREFIX = f"admission:tcp:$port:interface=127.0.0.1:pool=bounded\\:{POOL_BYTES}"
+_PREFIX = f"admission:tcp:$port:interface=127.0.0.1:name=all:pool=bounded\\:{POOL_BYTES}"
 _EVERY_SECONDS = 0.01
 _BEFORE_REQUESTS = 20
 

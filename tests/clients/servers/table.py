@@ -111,6 +111,7 @@ CACHE_QUERY_PORT = $port
 LINE_RECEIVER_PORT = $port2
 PICKLE_RECEIVER_PORT = $port3
 MAX_UPDATES_PER_SECOND = 10
+MAX_UPDATES_PER_SECOND_ON_SHUTDOWN = 100000
 """
 
 
@@ -146,18 +147,10 @@ time.sleep(1000)
 """
 
 
-# For ports that services open by number, or as sockets of their own.
+# For ports that services open while they start, by number or as sockets of their own.
 _EVERY_PORT = """
-from functools import cache
-from twisted.internet.posixbase import PosixReactorBase
-@cache
-def admission():
-    from admission import Admission
-    return Admission(pool="bounded:64MiB", quota=[QUOTA])
-def protecting(listen, at):
-    return lambda self, *args, **kw: listen(self, *args[:at], admission().wrap(args[at]), *args[at + 1 :], **kw)
-PosixReactorBase.listenTCP = protecting(PosixReactorBase.listenTCP, 1)
-PosixReactorBase.adoptStreamPort = protecting(PosixReactorBase.adoptStreamPort, 2)
+from admission import Admission, wrapPorts
+wrapPorts(lambda: Admission(pool="bounded:64MiB", quota=[QUOTA]))
 """
 
 _SYNAPSE = """
@@ -272,7 +265,9 @@ SERVERS: Mapping[str, Server] = {
     ),
     "wormhole relay": Server(
         packages=["magic-wormhole-transit-relay"],
-        command="$bin/twistd -n --pidfile= transitrelay --port $listen --websocket $listen2",
+        command="$bin/twistd -n --pidfile= transitrelay --port $listen --websocket $listen2"
+        # It looks for the port in its endpoint otherwise, which a prefix has not.
+        " --websocket-url ws://127.0.0.1:$port2/",
         ports=2,
         asks=asksRelay,
         uses=usesRelay,
@@ -314,8 +309,8 @@ SERVERS: Mapping[str, Server] = {
         files={"scrapyd.conf": "[scrapyd]\nhttp_port = $port\n"},
         protecting={
             "protected.tac": (
-                "from scrapyd import get_application\nfrom admission import wrapServices\n"
-                'application = wrapServices(get_application(), pool="bounded:64MiB")\n'
+                "from scrapyd import get_application\nfrom admission import Admission, wrapServices\n"
+                'application = wrapServices(get_application(), Admission(pool="bounded:64MiB"))\n'
             )
         },
         protectedCommand="$bin/twistd -n --pidfile= -y protected.tac",

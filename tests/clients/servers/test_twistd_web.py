@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from twisted.internet.interfaces import IStreamServerEndpointStringParser
-from twisted.plugin import getPlugins
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.clients.servers.__main__ import run
@@ -13,9 +11,6 @@ _SILENT = "60 silent readers of 16 MiB"
 
 class TwistdWebTests(SynchronousTestCase):
     """Its own command line, with a prefix before the description of its port."""
-
-    if not any(each.prefix == "admission" for each in getPlugins(IStreamServerEndpointStringParser)):
-        skip = "there is no endpoint prefix yet"
 
     def test_promises(self) -> None:
         """Its users see the same, and of readers that are silent it keeps no more than is promised."""
