@@ -36,6 +36,7 @@ from tests.clients.servers.conversations import (
 )
 from tests.clients.servers.running import Overload, Server, prepared
 from tests.kit.attack import MIB
+from tests.kit.brokerprocess import DYING_WITH_US
 
 _BYTES = "application/octet-stream"
 _ECHO_BYTES = 100_000
@@ -216,7 +217,7 @@ class _Ssh:
 
     def run(self, port: int, tlsPort: int = 0) -> str:
         """Run it to its end."""
-        command = [prepared("conch", _CONCH) / "python", "-c", _LOGIN + self.program, str(port)]
+        command = [*DYING_WITH_US, prepared("conch", _CONCH) / "python", "-c", _LOGIN + self.program, str(port)]
         return subprocess.run(command, capture_output=True, check=True, text=True).stdout
 
 
