@@ -19,7 +19,7 @@ PYTHONS ?= python3.11 python3.12 python3.13 python3.14
 ARROW := admission/(offline/|recording/arrow)|admission_plugins/sealing|pyspark_admission/
 CHECKED := src plugins twisted tests examples benchmarks setup.py .ci
 
-.PHONY: help run wheel hooks test test-compiled test-fast test-pythons test-long test-attacks test-faults what-works simulate fuzz soak lint types parity mutants demo-offline demo-gateway follow-docs release clean
+.PHONY: help run wheel hooks test test-compiled test-fast test-pythons test-long test-attacks test-faults what-works other-servers simulate fuzz soak lint types parity mutants demo-offline demo-gateway follow-docs release clean
 .DELETE_ON_ERROR:
 
 help:
@@ -34,6 +34,7 @@ help:
 	@echo "make test-attacks  attack a broker and show what that costs it; LONG=1 attacks harder"
 	@echo "make test-faults  kill a broker, fill its disk and so on, and show what clients notice; LONG=1 more often"
 	@echo "make what-works  run other people's software against a broker, and write docs/what-works.md anew"
+	@echo "make other-servers  run other people's servers, plain and protected, and attack both; NAMES='daphne carbon' only these"
 	@echo "make simulate  let simulated brokers live through what seeds say; SEEDS=1000, or SEED=17 again"
 	@echo "make fuzz    fuzz everything that parses, for MINUTES=10 or SECONDS"
 	@echo "make soak    a broker under everything at once for MINUTES=$(MINUTES), and whether anything of it grows"
@@ -84,6 +85,10 @@ test-faults: $(VENV)/test.stamp
 what-works: $(VENV)/test.stamp
 	ADMISSION_LONG=yes RECORD=yes $(BIN)/python -m pytest -q -rs tests/clients/suites -k "not PageTests"
 	$(BIN)/python -m tests.clients.suites.results
+
+# Each server has an environment of its own in build/servers, made from the registry the first time.
+other-servers: $(VENV)/test.stamp
+	ADMISSION_LONG=yes $(BIN)/python -m tests.clients.servers $(NAMES)
 
 simulate: $(VENV)/test.stamp
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000))
