@@ -106,17 +106,18 @@ def protectedEndpoint(reactor: Any, arguments: tuple[str, ...], keywords: Mappin
     """
     if not arguments:
         raise WrongDescription(f"{PREFIX}: say what to listen on, as in {PREFIX}:tcp:8080:pool=bounded\\:64MiB")
-    own = {name: text for name, text in keywords.items() if name in _SETTINGS}
-    others = {name: text for name, text in keywords.items() if name not in _SETTINGS}
+    # A socket of systemd has a name, too.
+    settings = set(_SETTINGS) - ({"name"} if arguments[0] == "systemd" else set())
+    own = {name: text for name, text in keywords.items() if name in settings}
+    others = {name: text for name, text in keywords.items() if name not in settings}
     parts = [_quoted(each) for each in arguments]
     parts += [f"{name}={_quoted(text)}" for name, text in others.items()]
     inner = ":".join(parts)
     try:
         endpoint = _endpointOf(reactor, inner)
     except Exception as error:
-        settings = ", ".join(_SETTINGS)
         raise WrongDescription(
-            f"{PREFIX}: {inner!r} is no endpoint of Twisted ({error}); settings of {PREFIX} are {settings}"
+            f"{PREFIX}: {inner!r} is no endpoint of Twisted ({error}); settings of {PREFIX} are {', '.join(_SETTINGS)}"
         ) from error
     if "trustedProxies" in own and arguments[0] == "haproxy":
         raise WrongDescription(f"{PREFIX}: haproxy: reads the header itself, from anybody: write trustedProxies alone")
@@ -163,6 +164,14 @@ class ProtectedEndpoint:
         listened: Deferred[IListeningPort] = self._endpoint.listen(protected)
         return listened.addCallback(listening).addCallback(self._showStatus)
 
+    def __getattr__(self, name: str) -> Any:
+        """
+        What else somebody asks of an endpoint, such as a server that tells others its port.
+        """
+        if name == "_endpoint":
+            raise AttributeError(name)
+        return getattr(self._endpoint, name)
+
     def _showStatus(self, port: IListeningPort) -> Any:
         """
         Have the page listen, too, once.
@@ -207,7 +216,8 @@ def _shared(reactor: Any, own: Mapping[str, str]) -> _Shared:
     try:
         admission = Admission(limits=ConnectionLimits(**limits), reactor=reactor, **given)
     except (PolicyError, TypeError, ValueError) as error:
-        raise WrongDescription(f"{PREFIX}: {error}") from error
+        colon = " (a colon in a setting is written \\:)" if isinstance(error, PolicyError) else ""
+        raise WrongDescription(f"{PREFIX}: {error}{colon}") from error
     shared = _Shared(admission, settings, status)
     if name is not None:
         named[name] = shared

@@ -105,6 +105,7 @@ class EndpointTests(SynchronousTestCase):
             ("admission:pool=unbounded", "say what to listen on"),
             ("admission:nowhere:8080", "'nowhere:8080' is no endpoint of Twisted"),
             ("admission:tcp:8080:pol=unbounded", "settings of admission are name, status, pool"),
+            ("admission:tcp:8080:pool=bounded:64MiB", r"a colon in one is written \:"),
             (r"admission:tcp:8080:pool=bundled", "pool: no memory pool is called 'bundled'"),
             (r"admission:tcp:8080:quota=client-bytes\:recieved=1M", "client-bytes has no argument 'recieved'"),
             ("admission:tcp:8080:maxConnections=few", "maxConnections=few: few is not a whole number"),
@@ -127,6 +128,15 @@ class EndpointTests(SynchronousTestCase):
             description = f"admission:tcp:2:name=all:{setting}"
             error = self.assertRaises(WrongDescription, serverFromString, self.reactor, description)
             self.assertIn(words, str(error))
+
+    def test_likeTheInner(self) -> None:
+        """What is asked of the endpoint that it protects is answered; a name of systemd's is systemd's."""
+        endpoint = serverFromString(self.reactor, "admission:tcp:8080")  # type: ignore[no-untyped-call]
+        self.assertEqual(endpoint._port, 8080)
+        self.assertFalse(hasattr(endpoint, "nothing"))
+        description = "admission:systemd:domain=INET:name=web"
+        error = self.assertRaises(WrongDescription, serverFromString, self.reactor, description)
+        self.assertIn("systemd:domain=INET:name=web", str(error))
 
     def test_protectedAlready(self) -> None:
         """A server that is protected has settings of its own, and others would have no effect."""
