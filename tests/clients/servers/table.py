@@ -267,9 +267,7 @@ SERVERS: Mapping[str, Server] = {
     ),
     "wormhole relay": Server(
         packages=["magic-wormhole-transit-relay"],
-        command="$bin/twistd -n --pidfile= transitrelay --port $listen --websocket $listen2"
-        # It looks for the port in its endpoint otherwise, which a prefix has not.
-        " --websocket-url ws://127.0.0.1:$port2/",
+        command="$bin/twistd -n --pidfile= transitrelay --port $listen --websocket $listen2",
         ports=2,
         asks=asksRelay,
         uses=usesRelay,

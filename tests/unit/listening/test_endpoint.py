@@ -105,7 +105,7 @@ class EndpointTests(SynchronousTestCase):
             ("admission:pool=unbounded", "say what to listen on"),
             ("admission:nowhere:8080", "'nowhere:8080' is no endpoint of Twisted"),
             ("admission:tcp:8080:pol=unbounded", "settings of admission are name, status, pool"),
-            ("admission:tcp:8080:pool=bounded:64MiB", r"a colon in one is written \:"),
+            ("admission:tcp:8080:pool=bounded:64MiB", r"a colon in a setting is written \:"),
             (r"admission:tcp:8080:pool=bundled", "pool: no memory pool is called 'bundled'"),
             (r"admission:tcp:8080:quota=client-bytes\:recieved=1M", "client-bytes has no argument 'recieved'"),
             ("admission:tcp:8080:maxConnections=few", "maxConnections=few: few is not a whole number"),
