@@ -27,6 +27,7 @@ class AdmittedRequest:
     """
     Comes before the class of a site's own requests, and tells an L{Exchange} what happens to one.
 
+    @ivar headBytes: about what its head takes in memory; zero where the connection is charged for that.
     @cvar takeBody: has the request take some of its body.
     @cvar begin: has the site work on it.
     """
@@ -36,6 +37,7 @@ class AdmittedRequest:
     begin: Any
     _exchange: Exchange | None = None
     _announcedBytes: Any = _NOT_YET
+    headBytes = 0
 
     # Of twisted.web.
     channel: Any
@@ -44,11 +46,14 @@ class AdmittedRequest:
     _disconnected: Any
 
     def gotLength(self, length: int | None) -> None:
-        if length == 0:
+        isMultiplexed = self._isMultiplexed
+        if not isMultiplexed:
+            self.headBytes = HTTP1.headBytes(self.channel)
+        if length == 0 and not (isMultiplexed and self.channel._conn.isUnended):
             super().gotLength(length)  # type: ignore[misc]
-        elif self._isMultiplexed:
-            # Other headers follow.
-            self._announcedBytes = length
+        elif isMultiplexed:
+            # Other headers follow.  What is not over with its head may have a body, whatever its method.
+            self._announcedBytes = length or None
         else:
             self._announce(length)
 

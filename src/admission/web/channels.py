@@ -24,6 +24,9 @@ from ..connection.pauses import Pause
 from ..connection.wrapped import WrappedConnection
 from .http2 import HeldStream, StreamAnswers, waitForWindows
 
+_HEADER_BYTES = 200
+"""What a header takes in memory beside what it says."""
+
 _GOAWAY = b"\0\0\x08\x07" + bytes(5)
 """The head of the frame; the last stream that is answered follows, and an error."""
 
@@ -129,6 +132,12 @@ class _Http1:
     def __init__(self) -> None:
         # Of connections that are not lost: one after another, since each has a timer that is costly to make.
         self._watches: dict[WrappedConnection, BodyWatch] = {}
+
+    def headBytes(self, channel: Any) -> int:
+        """
+        About what the head takes in memory that has just come.
+        """
+        return int(channel._receivedHeaderSize + channel._receivedHeaderCount * _HEADER_BYTES)
 
     def began(self, connection: WrappedConnection, web: Any) -> None:
         pass
@@ -294,7 +303,7 @@ def _watchOf(connection: WrappedConnection, tooSlow: Callable[[str], None]) -> B
     return BodyWatch(factory.gate.bodies, factory.clock, factory.limits, connection.link, tooSlow)
 
 
-HTTP1: Channel = _Http1()
+HTTP1 = _Http1()
 HTTP2: Channel = _Http2()
 
 

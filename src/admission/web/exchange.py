@@ -20,7 +20,7 @@ from ..connection.deadline import Deadline
 from ..connection.driver import FAILED, RequestDriver
 from ..connection.unitofwork import admitWork
 from ..connection.wrapped import WrappedConnection
-from ..interfaces import Decision, ILease, IWaiter, Refusal
+from ..interfaces import CONNECTIONS, Decision, ILease, IWaiter, Refusal
 from ..names import nameIn
 from ..policyfailure import FAILURES, raiseInterrupt
 from ..recording.events import UNKNOWN
@@ -32,6 +32,9 @@ from .refusalanswers import TOO_LARGE, TOO_MANY, UNAVAILABLE
 from .requestkinds import METHODS, OTHER
 from .servedsite import ServedSite
 from .webcolumns import WebRequestEvent
+
+UNCHARGED_HEAD_BYTES = 8 << 10
+"""A head that takes more is charged while its request is in progress; others are part of what a connection costs."""
 
 SMALL_UNREAD_BYTES = 64 << 10
 """The rest of a refused body is read and dropped if it is no longer than this, and the connection goes on."""
@@ -79,6 +82,7 @@ class Exchange:
     _spoolBytes = 0
     _spooledBytes = 0
     _lease: ILease | None = None
+    _head: ILease | None = None
     _body: SpooledBody | None = None
     _watch: BodyWatch | None = None
     _refused: tuple[int, Decision] | None = None
@@ -306,6 +310,8 @@ class Exchange:
         web.method, web.uri, web.clientproto = method, uri, version
         self._method = method.decode() if method in METHODS else OTHER
         web.path = uri.partition(b"?")[0]
+        if web.headBytes > UNCHARGED_HEAD_BYTES:
+            self._head = self.factory.gate.pool.charge(web.headBytes, CONNECTIONS)
         if served.clientHeader is not None:
             self._behindProxy(served.clientHeader)
         self._refusal = served.refusalOf(web)
@@ -614,6 +620,8 @@ class Exchange:
         if self._isOver:
             return
         self._isOver = True
+        if self._head is not None:
+            self._head.release()
         if self._isWaitingForTurn:
             self.factory.gate.turns.forget(self)
         if self._unread is not None:

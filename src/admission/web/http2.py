@@ -21,12 +21,6 @@ from ..interfaces import CONNECTIONS, RESPONSES, ILease
 MEASURE_SECONDS = 1.0
 """How often what streams hold is counted while their peer does not take it."""
 
-STREAM_BYTES = 6 << 10
-"""What a stream takes whose answer waits, beside that: the request, and what Twisted keeps of the stream."""
-
-_HEADER_BYTES = 200
-"""What each of its headers takes beyond a few."""
-
 _MEASURED_BYTES = 64 << 10
 _UNMEASURED_BYTES = 1 << 20
 """
@@ -132,8 +126,6 @@ class StreamAnswers:
         self._factory = connection.factory
         self._charge: ILease | None = None
         self._heldBytes = 0
-        # How much of that are answers.
-        self._answerBytes = 0
         self._writtenBytes = 0
         self._largestBytes = 0
         self._takenSeconds = inf
@@ -178,17 +170,12 @@ class StreamAnswers:
         self._connection.cutOff(reason)
 
     def _measure(self) -> None:
-        channel = self._channel
-        waiting = [stream for stream, queue in channel._outboundStreamQueues.items() if queue]
+        queues = self._channel._outboundStreamQueues.values()
         # What ends a stream is no bytes.
-        answerBytes = sum(
-            len(chunk) for each in waiting for chunk in channel._outboundStreamQueues[each] if isinstance(chunk, bytes)
-        )
-        heldBytes = answerBytes + sum(_streamBytes(channel.streams[each]) for each in waiting)
+        heldBytes = sum(len(chunk) for queue in queues for chunk in queue if isinstance(chunk, bytes))
         now = self._factory.clock.seconds()
-        if answerBytes < self._answerBytes + self._writtenBytes or not self._answerBytes:
+        if heldBytes < self._heldBytes + self._writtenBytes or not self._heldBytes:
             self._takenSeconds = now
-        self._answerBytes = answerBytes
         self._writtenBytes = 0
         hasGrown = heldBytes > self._heldBytes
         self._hold(heldBytes)
@@ -198,7 +185,7 @@ class StreamAnswers:
         limits = self._factory.limits
         if now - self._takenSeconds >= limits.sendSeconds:
             words = f"for {limits.sendSeconds:g} s it has opened no window for them ({limits.settingOf('sendSeconds')})"
-            self._connection.cutOff(f"{answerBytes} bytes of answers wait in its streams, and {words}")
+            self._connection.cutOff(f"{heldBytes} bytes of answers wait in its streams, and {words}")
             return
         self._expect()
         if hasGrown and self._factory.gate.pool.isOutOfMemory():
@@ -220,8 +207,3 @@ class StreamAnswers:
         if before is not None:
             before.release()
         self._factory.gate.readers.note(self, heldBytes > 0)
-
-
-def _streamBytes(stream: Any) -> int:
-    headers = stream._request.requestHeaders._rawHeaders
-    return STREAM_BYTES + _HEADER_BYTES * sum(map(len, headers.values()))

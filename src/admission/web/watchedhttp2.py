@@ -12,6 +12,7 @@ from h2.settings import SettingCodes
 from priority.priority import PriorityError  # type: ignore[import-untyped]
 from twisted.python.failure import Failure
 
+from ..interfaces import CONNECTIONS, ILease
 from ..units import formatBytes
 from .channels import connectionOf
 
@@ -22,14 +23,33 @@ keeps a MiB, and no connection is charged for that.
 """
 
 
+STREAM_BYTES = 6 << 10
+"""What a stream takes beside its body and its answer: the request, and what Twisted keeps of the stream."""
+
+HEADER_BYTES = 200
+"""What each of its headers takes beside what it says."""
+
+SPARED_BYTES = 64 << 10
+"""While memory is short, streams are refused of connections whose streams take more than that already."""
+
+_REFUSED_STREAM = 7
+
+
 class WatchedHttp2:
     """
     Comes before Twisted's class.
+
+    @ivar isUnended: whether the stream that has just come is not over with its head.
     """
 
     conn: Any
     transport: Any
+    streams: Any
+    isUnended = False
     _stillProducing: bool
+    _streamBytes: dict[int, int]
+    _charge: ILease | None = None
+    _chargedBytes = 0
 
     def boundHeads(self) -> None:
         """
@@ -37,8 +57,40 @@ class WatchedHttp2:
         """
         self.conn.update_settings({SettingCodes.MAX_HEADER_LIST_SIZE: MAX_HEAD_BYTES})
         self.conn.decoder.max_header_list_size = MAX_HEAD_BYTES
+        self._streamBytes = {}
+        self._connection.whenLost.append(self._release)
 
     # Of twisted.web
+
+    def _requestReceived(self, event: Any) -> None:
+        connection, stream = self._connection, event.stream_id
+        if self._chargedBytes > SPARED_BYTES and connection.factory.gate.pool.isOutOfMemory():
+            words = f"a stream is refused: memory is short, and those that there are take {self._chargedBytes} bytes"
+            connection.factory.refused(connection, f"HTTP/2: {words}")
+            self.conn.reset_stream(stream, _REFUSED_STREAM)
+            return
+        headers = event.headers
+        headBytes = STREAM_BYTES + HEADER_BYTES * len(headers) + sum(len(name) + len(text) for name, text in headers)
+        self._streamBytes[stream] = headBytes
+        self._hold(self._chargedBytes + headBytes)
+        self.isUnended = event.stream_ended is None
+        super()._requestReceived(event)  # type: ignore[misc]
+
+    def _requestDataReceived(self, event: Any) -> None:
+        if event.stream_id in self.streams:
+            super()._requestDataReceived(event)  # type: ignore[misc]
+
+    def _requestEnded(self, event: Any) -> None:
+        if event.stream_id in self.streams:
+            super()._requestEnded(event)  # type: ignore[misc]
+
+    def _requestAborted(self, event: Any) -> None:
+        if event.stream_id in self.streams:
+            super()._requestAborted(event)  # type: ignore[misc]
+
+    def _requestDone(self, streamID: int) -> None:
+        super()._requestDone(streamID)  # type: ignore[misc]
+        self._hold(self._chargedBytes - self._streamBytes.pop(streamID, 0))
 
     def dataReceived(self, data: bytes) -> None:
         try:
@@ -73,6 +125,19 @@ class WatchedHttp2:
         if not (isAlive or wasClosing):
             connection.factory.refused(connection, "HTTP/2: too many control frame bytes buffered, and it takes none")
         return isAlive
+
+    def _hold(self, sizeBytes: int) -> None:
+        before, self._chargedBytes = self._charge, sizeBytes
+        self._charge = self._connection.factory.gate.pool.charge(sizeBytes, CONNECTIONS) if sizeBytes else None
+        if before is not None:
+            before.release()
+
+    def _release(self) -> None:
+        self._streamBytes.clear()
+        charge, self._charge = self._charge, None
+        self._chargedBytes = 0
+        if charge is not None:
+            charge.release()
 
     @property
     def _connection(self) -> Any:

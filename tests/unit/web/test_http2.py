@@ -13,8 +13,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from twisted.web.server import NOT_DONE_YET
 
 from admission.connection.factory import ConnectionLimits
-from admission.interfaces import RESPONSES
-from admission.web.http2 import STREAM_BYTES
+from admission.interfaces import CONNECTIONS, RESPONSES
+from admission.web.watchedhttp2 import STREAM_BYTES
 from tests.kit.website import Visitor, WebServer
 
 KIB = 1 << 10
@@ -275,20 +275,55 @@ class StreamTests(SynchronousTestCase):
         client.begin("GET", "/later")
         server.pages.requests[0].write(b"x" * 500 * KIB)
         client.flush()
-        self.assertGreater(server.pool.usedBytesByPurpose[RESPONSES], 500 * KIB + STREAM_BYTES)
+        self.assertGreaterEqual(server.pool.usedBytesByPurpose[RESPONSES], 500 * KIB)
         server.pass_(10)
         self.assertTrue(client.transport.isLost)
 
     def test_smallAnswers(self) -> None:
-        """What streams hold beside their answers counts, too."""
+        """What streams take beside their answers is charged, too, as long as they are there."""
         server = self.serve(limits=ConnectionLimits(sendSeconds=5))
         client = Streams(server, opensWindows=False, windowBytes=0)
-        for _ in range(50):
-            client.begin("GET", "/")
-        server.pass_(2)
-        self.assertGreater(server.pool.usedBytesByPurpose[RESPONSES], 50 * STREAM_BYTES)
-        server.pass_(5)
+        before = server.pool.usedBytesByPurpose[CONNECTIONS]
+        asked = [client.begin("GET", "/") for _ in range(50)]
+        self.assertGreater(server.pool.usedBytesByPurpose[CONNECTIONS], before + 50 * STREAM_BYTES)
+        for stream in asked[1:]:
+            client.conn.reset_stream(stream)
+        client.flush()
+        self.assertLess(server.pool.usedBytesByPurpose[CONNECTIONS], before + 2 * STREAM_BYTES)
+        server.pass_(7)
         self.assertTrue(client.transport.isLost)
+
+    def test_manyStreams(self) -> None:
+        """While memory is short, a connection whose streams take much has no more of them; what it has goes on."""
+        server = self.serve(pool="bounded:1MiB")
+        client, other = Streams(server), Streams(server)
+        later = [client.begin("GET", "/later", *[(f"x-{number}", "y" * 100) for number in range(90)]) for _ in range(5)]
+        taken = server.pool.charge(1 << 20, "elsewhere")
+        refused = [client.begin("GET", "/"), client.begin("PUT", "/", isWhole=False)]
+        self.assertEqual(client.resets, dict.fromkeys(refused, 7))
+        self.assertEqual(other.status(other.begin("GET", "/")), 200)
+        taken.release()
+        self.assertEqual(client.status(client.begin("GET", "/")), 200)
+        for request in server.pages.requests:
+            if request.path == b"/later":
+                request.finish()
+        client.flush()
+        self.assertTrue(client.ended.issuperset(later))
+
+    def test_notEnded(self) -> None:
+        """What is not over with its head may have a body, whatever its method: it has memory for it, and is bounded."""
+        server = self.serve(pool="bounded:1MiB", maxBodyBytes=100 * KIB, limits=ConnectionLimits(receiveSeconds=5))
+        client = Streams(server)
+        get = client.begin("GET", "/", isWhole=False)
+        self.assertGreaterEqual(server.requestBytes, 100 * KIB)
+        client.send(get, b"body", isLast=True)
+        self.assertEqual(client.bodies[get], b"GET 4 body []")
+        large, idle = client.begin("GET", "/", isWhole=False), client.begin("GET", "/", isWhole=False)
+        client.send(large, b"x" * 101 * KIB)
+        self.assertEqual(client.status(large), 413)
+        server.pass_(6)
+        client.flush()
+        self.assertIn(idle, client.ended)
 
     def test_turns(self) -> None:
         """Streams that come together do not all begin in one turn of the reactor, if they take long."""

@@ -12,7 +12,7 @@ from twisted.web.server import Request, Site
 
 from admission import Admission
 from admission.connection.factory import ConnectionLimits
-from admission.interfaces import Refusal
+from admission.interfaces import CONNECTIONS, Refusal
 from admission.web import byHeader, byRoutes, digestOf, protectSite
 from tests.kit.website import Pages, WebServer
 
@@ -557,6 +557,17 @@ class RefusalTests(SynchronousTestCase):
         server.connect().ask("GET /")
         family = server.admission.sensors.families["Responses"]
         self.assertEqual(dict(family.read(0.0)), {("GET", "2xx"): 1, ("GET", "429"): 1})
+
+    def test_largeHeads(self) -> None:
+        """A head that takes much memory is charged as long as its request is in progress."""
+        server = WebServer(self)
+        visitor = server.connect()
+        before = server.pool.usedBytesByPurpose[CONNECTIONS]
+        visitor.send("GET /later", *[f"X-{number}: y" for number in range(400)])
+        self.assertGreater(server.pool.usedBytesByPurpose[CONNECTIONS], before + 80_000)
+        server.pages.requests[0].finish()
+        server.settle()
+        self.assertEqual(server.pool.usedBytesByPurpose[CONNECTIONS], before)
 
     def test_refusedCounted(self) -> None:
         """A refusal is counted by its status, though its client leaves before all of its body has come."""
