@@ -397,6 +397,25 @@ def largeHeads(client: _Http2Client) -> None:
         client.read()
 
 
+def openStreams(client: _Http2Client) -> None:
+    """Large heads of requests whose bodies never come."""
+    headers = [(f"x-{each}", "y") for each in range(700)]
+    for each in range(90):
+        client.ask("POST" if each % 2 else "GET", "/", *headers, isWhole=False)
+        client.flush()
+    while True:
+        client.read()
+
+
+def smallAnswers(client: _Http2Client) -> None:
+    """Small answers, none of which is taken."""
+    for _ in range(90):
+        client.ask("GET", "/")
+    client.flush()
+    while True:
+        client.read()
+
+
 @frozen
 class Http2Attack:
     """
@@ -439,6 +458,7 @@ _UNREAD = ("memory is short, and the peer does not take its responses",)
 _REFUSED = ("4xx",)
 _NOT_STOPPED = ("although it is not read",)
 _CONTROL = ("control frame bytes buffered",)
+_SHORT = ("5xx",)
 _RESETS = ("Too many stream resets",)
 
 ATTACKS: dict[str, Attack | Http2Attack] = {
@@ -473,12 +493,16 @@ ATTACKS: dict[str, Attack | Http2Attack] = {
     "HTTP/2, windows of zero": Http2Attack(shutWindows, 2, explained=_UNREAD),
     "HTTP/2, asked and reset": Http2Attack(rapidReset, 3, explained=_UNREAD + _RESETS),
     "HTTP/2, asked and reset at once": Http2Attack(resetAtOnce, 3, explained=_RESETS),
-    "HTTP/2, announced": Http2Attack(announcedStreams, 3, explained=_SLOW),
+    "HTTP/2, announced": Http2Attack(announcedStreams, 3, explained=_SHORT + _SLOW),
     "HTTP/2, large heads": Http2Attack(largeHeads, 3, 65_535),
     # Not so often that it is a flood of handshakes.
     "HTTP/2, heads without end": Http2Attack(
         headWithoutEnd, sized(80, 200), explained=("have come without its end",), anewSeconds=4.0
     ),
+    "HTTP/2, streams of large heads": Http2Attack(
+        openStreams, sized(20, 60), explained=_SHORT + _SLOW, anewSeconds=4.0
+    ),
+    "HTTP/2, small answers, windows of zero": Http2Attack(smallAnswers, sized(20, 60), anewSeconds=4.0),
     "HTTP/2, continuations": Http2Attack(continuations, 8, explained=("Too many continuation frames",)),
     "HTTP/2, pings": Http2Attack(pings, 8, explained=_CONTROL),
     "HTTP/2, pings, read": Http2Attack(readPings, 8, explained=_CONTROL),

@@ -95,7 +95,8 @@ class SitesTests(SynchronousTestCase):
         """
         counted: Counter[str] = Counter()
         for name, status, number in _COUNTER.findall(metrics):
-            counted[status or name] += int(float(number))
+            # Refusals are counted by their own status.
+            counted[f"{status[0]}xx" if status else name] += int(float(number))
         log = Path(self._log).read_text()
         refusals = sum(counted[each] for each in ("4xx", "5xx", "cut_off", "refused"))
         print(f"seen {seen}, counted {dict(counted)}, {sorted(set(_REASON.findall(log)))}")

@@ -52,7 +52,7 @@ class _AdmittedChannels:
         channel: Any = self._site.buildProtocol(addr)
         if channel is not None:
             channel.requestFactory = self._admitted(channel.requestFactory)
-            watch(channel)
+            watch(channel, self.served)
         return channel
 
     def logPrefix(self) -> str:

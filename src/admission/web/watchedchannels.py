@@ -10,9 +10,10 @@ from typing import Any
 from weakref import ref
 
 from .channels import connectionOf
+from .servedsite import ServedSite
 
 
-def watch(channel: Any) -> None:
+def watch(channel: Any, served: ServedSite) -> None:
     """
     Have what Twisted refuses by itself counted and logged like what we refuse, and have heads of HTTP/2 bounded.
 
@@ -22,7 +23,7 @@ def watch(channel: Any) -> None:
     http1.__class__ = _watched(_WatchedHttp1, http1.__class__)
     if http1 is not channel:
         # No cycle: it may be that nothing is ever received.
-        channel.dataReceived = partial(_begin, ref(channel))
+        channel.dataReceived = partial(_begin, ref(channel), served)
 
 
 class _WatchedHttp1:
@@ -36,7 +37,7 @@ class _WatchedHttp1:
         super()._respondToBadRequestAndDisconnect()  # type: ignore[misc]
 
 
-def _begin(reference: ref[Any], data: bytes) -> None:
+def _begin(reference: ref[Any], served: ServedSite, data: bytes) -> None:
     channel = reference()
     assert channel is not None
     del channel.dataReceived
@@ -47,7 +48,7 @@ def _begin(reference: ref[Any], data: bytes) -> None:
         channel.dataReceived(b"")
         http2 = channel._channel
         http2.__class__ = _watched(WatchedHttp2, http2.__class__)
-        http2.boundHeads()
+        http2.boundHeads(served)
     channel.dataReceived(data)
 
 

@@ -15,6 +15,9 @@ from twisted.python.failure import Failure
 from ..interfaces import CONNECTIONS, ILease
 from ..units import formatBytes
 from .channels import connectionOf
+from .refusalanswers import UNAVAILABLE
+from .requestkinds import OTHER
+from .servedsite import ServedSite
 
 MAX_HEAD_BYTES = 32 << 10
 """
@@ -47,16 +50,18 @@ class WatchedHttp2:
     streams: Any
     isUnended = False
     _stillProducing: bool
+    _served: ServedSite
     _streamBytes: dict[int, int]
     _charge: ILease | None = None
     _chargedBytes = 0
 
-    def boundHeads(self) -> None:
+    def boundHeads(self, served: ServedSite) -> None:
         """
         Tell the peer, and do not wait until it has heard of it.
         """
         self.conn.update_settings({SettingCodes.MAX_HEADER_LIST_SIZE: MAX_HEAD_BYTES})
         self.conn.decoder.max_header_list_size = MAX_HEAD_BYTES
+        self._served = served
         self._streamBytes = {}
         self._connection.whenLost.append(self._release)
 
@@ -65,8 +70,7 @@ class WatchedHttp2:
     def _requestReceived(self, event: Any) -> None:
         connection, stream = self._connection, event.stream_id
         if self._chargedBytes > SPARED_BYTES and connection.factory.gate.pool.isOutOfMemory():
-            words = f"a stream is refused: memory is short, and those that there are take {self._chargedBytes} bytes"
-            connection.factory.refused(connection, f"HTTP/2: {words}")
+            self._served.answered(OTHER, UNAVAILABLE)
             self.conn.reset_stream(stream, _REFUSED_STREAM)
             return
         headers = event.headers
