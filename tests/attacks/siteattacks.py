@@ -489,7 +489,7 @@ ATTACKS: dict[str, Attack | Http2Attack] = {
         lambda: again(get("/large") * 20), 8, isReading=False, explained=(*_UNREAD, "and more is written")
     ),
     "large heads": Attack(lambda: again(with_(get("/"), 450)), 8),
-    "large heads, announced": Attack(lambda: iter([with_(post(1000), 450)]), sized(300, 900), 30),
+    "large heads, announced": Attack(lambda: iter([with_(post(1000), 450)]), sized(300, 900), 30, explained=_SLOW),
     "HTTP/2, windows of zero": Http2Attack(shutWindows, 2, explained=_UNREAD),
     "HTTP/2, asked and reset": Http2Attack(rapidReset, 3, explained=_UNREAD + _RESETS),
     "HTTP/2, asked and reset at once": Http2Attack(resetAtOnce, 3, explained=_RESETS),
@@ -500,7 +500,7 @@ ATTACKS: dict[str, Attack | Http2Attack] = {
         headWithoutEnd, sized(80, 200), explained=("have come without its end",), anewSeconds=4.0
     ),
     "HTTP/2, streams of large heads": Http2Attack(
-        openStreams, sized(20, 60), explained=_SHORT + _SLOW, anewSeconds=4.0
+        openStreams, sized(20, 60), explained=_SHORT + _SLOW + _UNREAD, anewSeconds=4.0
     ),
     "HTTP/2, small answers, windows of zero": Http2Attack(smallAnswers, sized(20, 60), anewSeconds=4.0),
     "HTTP/2, continuations": Http2Attack(continuations, 8, explained=("Too many continuation frames",)),

@@ -74,7 +74,8 @@ said = {}
 for kind in ("MemoryPool", "WaitOrder", "Purgatory", "QuotaPolicy", "MetricsExporter"):
     interface = getattr(interfaces, f"I{kind}Factory")
     for each in listFactories(interface):
-        argument = {"bounded": ":1MiB", "fair": ":1MiB", "spark": ":recording"}.get(each.name, "")
+        examples = {"bounded": ":1MiB", "fair": ":1MiB", "spark": ":recording", "shed": ":kinds=report"}
+        argument = examples.get(each.name, "")
         try:
             buildPolicy(interface, each.name + argument, PolicyContext(clock=Clock(), wallSeconds=lambda: 0.0))
         except ValueError as error:

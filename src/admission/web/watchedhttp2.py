@@ -6,8 +6,10 @@ installs.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
+from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes
 from priority.priority import PriorityError  # type: ignore[import-untyped]
 from twisted.python.failure import Failure
@@ -71,7 +73,9 @@ class WatchedHttp2:
         connection, stream = self._connection, event.stream_id
         if self._chargedBytes > SPARED_BYTES and connection.factory.gate.pool.isOutOfMemory():
             self._served.answered(OTHER, UNAVAILABLE)
-            self.conn.reset_stream(stream, _REFUSED_STREAM)
+            # It may have been reset by what came with it.
+            with suppress(ProtocolError):
+                self.conn.reset_stream(stream, _REFUSED_STREAM)
             return
         headers = event.headers
         headBytes = STREAM_BYTES + HEADER_BYTES * len(headers) + sum(len(name) + len(text) for name, text in headers)

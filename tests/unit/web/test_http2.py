@@ -301,6 +301,9 @@ class StreamTests(SynchronousTestCase):
         taken = server.pool.charge(1 << 20, "elsewhere")
         refused = [client.begin("GET", "/"), client.begin("PUT", "/", isWhole=False)]
         self.assertEqual(client.resets, dict.fromkeys(refused, 7))
+        client.conn.reset_stream(client.ask("GET", "/"))
+        client.flush()
+        self.assertFalse(client.transport.isLost)
         self.assertEqual(other.status(other.begin("GET", "/")), 200)
         taken.release()
         self.assertEqual(client.status(client.begin("GET", "/")), 200)
