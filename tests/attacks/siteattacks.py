@@ -34,6 +34,13 @@ _FRAME_BYTES = 16 << 10
 _PATIENCE_SECONDS = 5.0
 """For how long a connection of HTTP/2 tries to send something before it gives up."""
 
+PROMISED_SECONDS = 0.1
+_OF_LARGE_HEADS_SECONDS = 0.2
+"""
+For how long a client of good manners may wait, in one of a hundred answers.  Twisted takes two milliseconds for a head
+of hundreds of headers, whoever reads it, and those that hold memory with such heads are cut off and come again at once.
+"""
+
 _ANEW_SECONDS = 0.1
 """After which time at the earliest the same client connects anew."""
 
@@ -133,6 +140,7 @@ class Attack:
     @ivar explained: by what the refusals of the site are explained: some of each sentence in its log, or a class of
         status that it counts.
     @ivar quota: the policies of the site.
+    @ivar promisedSeconds: for how long a client of good manners may wait.
     """
 
     sends: Callable[[], Bytes]
@@ -141,6 +149,7 @@ class Attack:
     isReading: bool = True
     explained: Sequence[str] = ()
     quota: Collection[str] = ()
+    promisedSeconds: float = PROMISED_SECONDS
 
     def run(self, port: int, tlsPort: int) -> None:
         """Do it."""
@@ -427,6 +436,7 @@ class Http2Attack:
     @ivar explained: see L{Attack}.
     @ivar quota: see L{Attack}.
     @ivar anewSeconds: after which time the same client connects anew.
+    @ivar promisedSeconds: see L{Attack}.
     """
 
     does: Callable[[_Http2Client], None]
@@ -435,6 +445,7 @@ class Http2Attack:
     explained: Sequence[str] = ()
     quota: Collection[str] = ()
     anewSeconds: float = _ANEW_SECONDS
+    promisedSeconds: float = PROMISED_SECONDS
 
     def run(self, port: int, tlsPort: int) -> None:
         """Do it."""
@@ -489,7 +500,13 @@ ATTACKS: dict[str, Attack | Http2Attack] = {
         lambda: again(get("/large") * 20), 8, isReading=False, explained=(*_UNREAD, "and more is written")
     ),
     "large heads": Attack(lambda: again(with_(get("/"), 450)), 8),
-    "large heads, announced": Attack(lambda: iter([with_(post(1000), 450)]), sized(300, 900), 30, explained=_SLOW),
+    "large heads, announced": Attack(
+        lambda: iter([with_(post(1000), 450)]),
+        sized(300, 900),
+        30,
+        explained=_SLOW,
+        promisedSeconds=_OF_LARGE_HEADS_SECONDS,
+    ),
     "HTTP/2, windows of zero": Http2Attack(shutWindows, 2, explained=_UNREAD),
     "HTTP/2, asked and reset": Http2Attack(rapidReset, 3, explained=_UNREAD + _RESETS),
     "HTTP/2, asked and reset at once": Http2Attack(resetAtOnce, 3, explained=_RESETS),
@@ -500,7 +517,11 @@ ATTACKS: dict[str, Attack | Http2Attack] = {
         headWithoutEnd, sized(80, 200), explained=("have come without its end",), anewSeconds=4.0
     ),
     "HTTP/2, streams of large heads": Http2Attack(
-        openStreams, sized(20, 60), explained=_SHORT + _SLOW + _UNREAD, anewSeconds=4.0
+        openStreams,
+        sized(20, 60),
+        explained=_SHORT + _SLOW + _UNREAD,
+        anewSeconds=4.0,
+        promisedSeconds=_OF_LARGE_HEADS_SECONDS,
     ),
     "HTTP/2, small answers, windows of zero": Http2Attack(smallAnswers, sized(20, 60), anewSeconds=4.0),
     "HTTP/2, continuations": Http2Attack(continuations, 8, explained=("Too many continuation frames",)),
