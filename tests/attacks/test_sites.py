@@ -52,7 +52,7 @@ class SitesTests(SynchronousTestCase):
         @param name: of the attack.
         """
         server, ports = self.start("attackedsite", self.how, str(POOL_BYTES), *ATTACKS[name].quota)
-        good = _Good(server.pid, int(ports.split()[0]))
+        good = Good(server.pid, int(ports.split()[0]))
         for _ in range(_BEFORE_REQUESTS):
             good.ask()
         before = peak = anonymousBytes(server.pid)
@@ -133,7 +133,13 @@ class SitesTests(SynchronousTestCase):
         return process, process.stdout.readline()
 
 
-class _Good:
+class Good:
+    """
+    A client of good manners.
+
+    @ivar latencies: how long it waited for each answer, in seconds.
+    """
+
     def __init__(self, pid: int, port: int) -> None:
         self._pid, self._port = pid, port
         self._socket: socket.socket | None = None

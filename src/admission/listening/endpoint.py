@@ -83,13 +83,15 @@ class _Shared:
     What ports of one name have together.
 
     @ivar settings: as they were written for the first of them.
-    @ivar statusPort: the port of its page, while it listens.
+    @ivar statusPort: the port of its page, once it listens.
+    @ivar page: what listens there.
     """
 
     admission: Admission
     settings: Mapping[str, str]
     status: str = ""
     statusPort: Deferred[IListeningPort] | None = field(default=None, init=False)
+    page: Any = field(default=None, init=False)
 
 
 # Those with names, by reactor.
@@ -180,7 +182,8 @@ class ProtectedEndpoint:
         if not shared.status or shared.statusPort is not None:
             return port
         admission = shared.admission
-        shared.statusPort = _statusEndpoint(admission.reactor, shared.status).listen(admission.statusSite())
+        shared.page = shared.page or admission.statusSite()
+        shared.statusPort = _statusEndpoint(admission.reactor, shared.status).listen(shared.page)
 
         def failed(failure: Any) -> Any:
             shared.statusPort = None

@@ -97,6 +97,8 @@ class EndpointTests(SynchronousTestCase):
         endpoint = serverFromString(self.reactor, "admission:tcp:1:status=9090")  # type: ignore[no-untyped-call]
         failure = self.failureResultOf(endpoint.listen(self.echo), CannotListenError)
         self.assertEqual((failure.value.port, stopped), (9090, [1]))
+        self.reactor.listenTCP = listen
+        self.successResultOf(endpoint.listen(self.site))
 
     def test_mistakes(self) -> None:
         """Each mistake is one sentence, with which a program ends that has not prepared for it."""
