@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import select
 import shutil
 import signal
 import socket
@@ -101,6 +102,15 @@ def freePort(host: str = "127.0.0.1", count: int = 1) -> int:
                 continue
             atexit.register(reserved.pop_all().close)
         return port
+
+
+def isReadable(file: Any, seconds: float = 0.0) -> bool:
+    """
+    Whether there is something to read within so many seconds, of any descriptor: ports that are reserved are many.
+    """
+    poll = select.poll()
+    poll.register(file, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
 
 
 def endpoint(port: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import socket
 import struct
 from itertools import product
@@ -16,6 +15,7 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 from zope.interface.verify import verifyObject
 
 from admission.connection.hangup import HangUpWatch, filenoOf, unreadBytes
+from tests.kit.brokerprocess import isReadable
 
 RESET = struct.pack("ii", 1, 0)
 """SO_LINGER so that closing resets the connection."""
@@ -69,13 +69,12 @@ class HangUpWatchTests(SynchronousTestCase):
 
     def look(self) -> None:
         """Be the reactor: read the watch once its descriptor is readable."""
-        readable, _, _ = select.select([self.watch.fileno()], [], [], 10)
-        self.assertEqual(readable, [self.watch.fileno()])
+        self.assertTrue(isReadable(self.watch.fileno(), 10.0))
         self.watch.doRead()
 
     def assertSilent(self) -> None:
         """Nothing has happened."""
-        self.assertEqual(select.select([self.watch.fileno()], [], [], 0)[0], [])
+        self.assertFalse(isReadable(self.watch.fileno()))
         self.watch.doRead()
         self.assertEqual(self.hungUp, [])
 

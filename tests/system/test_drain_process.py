@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import time
 from typing import Any
@@ -14,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.clients.test_confluent import settingsOf
 from tests.kit.brokerfixture import batchOf
-from tests.kit.brokerprocess import PATIENCE_SECONDS, BrokerProcess, until
+from tests.kit.brokerprocess import PATIENCE_SECONDS, BrokerProcess, isReadable, until
 from tests.kit.costlyrequests import joining
 from tests.kit.eagerproducer import EagerProducer
 from tests.kit.faults import Busy, copiesIn
@@ -146,7 +145,7 @@ class LastAnswersTests(StoppingTestCase):
             batch = batchOf(bytes(16 * MIB))
             client.produce("events", batch)
             client.send(fetchRequest("events", 0))
-            select.select([client.socket], [], [], PATIENCE_SECONDS)
+            isReadable(client.socket, PATIENCE_SECONDS)
             os.kill(broker.process.pid, signal.SIGTERM)
             broker.waitForLog("stopping: 1 connections")
             pipelined = fetchRequest("events", 0)
@@ -174,7 +173,7 @@ class LastAnswersTests(StoppingTestCase):
             client.createTopic("events")
             client.produce("events", batchOf(bytes(16 * MIB)))
             client.send(fetchRequest("events", 0))
-            select.select([client.socket], [], [], PATIENCE_SECONDS)
+            isReadable(client.socket, PATIENCE_SECONDS)
             os.kill(broker.process.pid, signal.SIGTERM)
             broker.waitForLog("stopping: 1 connections end after their last response, within 1h")
             self.assertTrue(broker.isRunning())
