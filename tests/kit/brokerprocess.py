@@ -105,9 +105,7 @@ def freePort(host: str = "127.0.0.1", count: int = 1) -> int:
 
 
 def isReadable(file: Any, seconds: float = 0.0) -> bool:
-    """
-    Whether there is something to read within so many seconds, of any descriptor: ports that are reserved are many.
-    """
+    """Whether there is something to read within so many seconds; for any descriptor, as reserved ports are many."""
     poll = select.poll()
     poll.register(file, select.POLLIN)
     return bool(poll.poll(seconds * 1000))
