@@ -80,7 +80,7 @@ def main(path: str) -> None:
         waits.set(ylabel="ms until an answer", yscale="log", xlabel="seconds of the attack")
         for axes in (memory, waits):
             axes.grid(alpha=0.3)
-            axes.legend(loc="upper left")
+            axes.legend(loc="center right")
     figure.savefig(path, dpi=110, metadata={"Software": None})
 
 
