@@ -24,13 +24,13 @@ from ..connection.pauses import Pause
 from ..connection.wrapped import WrappedConnection
 from .http2 import HeldStream, StreamAnswers, waitForWindows
 
-_HEADER_BYTES = 200
+HEADER_BYTES = 200
 """What a header takes in memory beside what it says."""
 
 _GOAWAY = b"\0\0\x08\x07" + bytes(5)
 """The head of the frame; the last stream that is answered follows, and an error."""
 
-_NO_ERROR, _REFUSED_STREAM = 0, 7
+NO_ERROR, REFUSED_STREAM = 0, 7
 
 
 def connectionOf(transport: Any) -> WrappedConnection:
@@ -137,7 +137,7 @@ class _Http1:
         """
         About what the head takes in memory that has just come.
         """
-        return int(channel._receivedHeaderSize + channel._receivedHeaderCount * _HEADER_BYTES)
+        return int(channel._receivedHeaderSize + channel._receivedHeaderCount * HEADER_BYTES)
 
     def began(self, connection: WrappedConnection, web: Any) -> None:
         pass
@@ -252,14 +252,14 @@ class _Http2:
         stream = web.channel.streamID
         isLate = bool(stream > self._lastStreams.get(web.channel._conn, stream))
         if isLate:
-            self._reset(connection, web, _REFUSED_STREAM)
+            self._reset(connection, web, REFUSED_STREAM)
         return isLate
 
     def drain(self, connection: WrappedConnection, channel: Any) -> None:
         transport = channel.transport
         last = self._lastStreams.setdefault(channel, channel.conn.highest_inbound_stream_id)
         # Not by h2, for which nothing comes after it.
-        transport.write(_GOAWAY + last.to_bytes(4, "big") + _NO_ERROR.to_bytes(4, "big"))
+        transport.write(_GOAWAY + last.to_bytes(4, "big") + NO_ERROR.to_bytes(4, "big"))
 
         for stream in list(channel.streams.values()):
             stream._request.waitNoMore()
@@ -272,7 +272,7 @@ class _Http2:
         gatherResults(list(channel._streamCleanupCallbacks.values())).addCallback(over)
 
     def hangUp(self, connection: WrappedConnection, web: Any) -> None:
-        self._reset(connection, web, _NO_ERROR)
+        self._reset(connection, web, NO_ERROR)
 
     def cutOff(self, connection: WrappedConnection, web: Any, reason: str) -> None:
         connection.factory.refused(connection, reason)

@@ -16,7 +16,7 @@ from twisted.python.failure import Failure
 
 from ..interfaces import CONNECTIONS, ILease
 from ..units import formatBytes
-from .channels import connectionOf
+from .channels import HEADER_BYTES, REFUSED_STREAM, connectionOf
 from .refusalanswers import UNAVAILABLE
 from .requestkinds import OTHER
 from .servedsite import ServedSite
@@ -27,17 +27,11 @@ How large a head may be, twice as much as by HTTP/1.1, and what may have come of
 keeps a MiB, and no connection is charged for that.
 """
 
-
 STREAM_BYTES = 6 << 10
 """What a stream takes beside its body and its answer: the request, and what Twisted keeps of the stream."""
 
-HEADER_BYTES = 200
-"""What each of its headers takes beside what it says."""
-
 SPARED_BYTES = 64 << 10
 """While memory is short, streams are refused of connections whose streams take more than that already."""
-
-_REFUSED_STREAM = 7
 
 
 class WatchedHttp2:
@@ -75,7 +69,7 @@ class WatchedHttp2:
             self._served.answered(OTHER, UNAVAILABLE)
             # It may have been reset by what came with it.
             with suppress(ProtocolError):
-                self.conn.reset_stream(stream, _REFUSED_STREAM)
+                self.conn.reset_stream(stream, REFUSED_STREAM)
             return
         headers = event.headers
         headBytes = STREAM_BYTES + HEADER_BYTES * len(headers) + sum(len(name) + len(text) for name, text in headers)
@@ -87,6 +81,9 @@ class WatchedHttp2:
     def _requestDataReceived(self, event: Any) -> None:
         if event.stream_id in self.streams:
             super()._requestDataReceived(event)  # type: ignore[misc]
+        elif event.flow_controlled_length:
+            # Of one that was refused: its peer may send as much for others.
+            self.conn.increment_flow_control_window(event.flow_controlled_length)
 
     def _requestEnded(self, event: Any) -> None:
         if event.stream_id in self.streams:

@@ -304,6 +304,11 @@ class StreamTests(SynchronousTestCase):
         client.conn.reset_stream(client.ask("GET", "/"))
         client.flush()
         self.assertFalse(client.transport.isLost)
+        windowBytes = client.conn.outbound_flow_control_window
+        for _ in range(3):
+            client.conn.send_data(client.ask("PUT", "/", isWhole=False), b"x" * 10_000)
+            client.flush()
+        self.assertEqual(client.conn.outbound_flow_control_window, windowBytes)
         self.assertEqual(other.status(other.begin("GET", "/")), 200)
         taken.release()
         self.assertEqual(client.status(client.begin("GET", "/")), 200)
