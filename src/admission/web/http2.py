@@ -14,9 +14,10 @@ from weakref import ref
 
 from twisted.internet.interfaces import IDelayedCall
 
+from ..connection.heldcharge import HeldCharge
 from ..connection.link import LinkState
 from ..connection.wrapped import WrappedConnection
-from ..interfaces import CONNECTIONS, RESPONSES, ILease
+from ..interfaces import CONNECTIONS, RESPONSES
 
 MEASURE_SECONDS = 1.0
 """How often what streams hold is counted while their peer does not take it."""
@@ -69,12 +70,10 @@ class HeldStream:
         """
         @param stream: the channel of the request, whose C{receiveDataChunk} this becomes.
         """
-        self._pool = connection.factory.gate.pool
         self._stream = stream
         self._held: list[bytes] = []
-        self._heldBytes = 0
         self._windowBytes = 0
-        self._charge: ILease | None = None
+        self._charge = HeldCharge(connection.factory.gate.pool, CONNECTIONS)
         stream.receiveDataChunk = self._received
 
     def release(self) -> None:
@@ -85,7 +84,7 @@ class HeldStream:
         if stream.__dict__.pop("receiveDataChunk", None) is None:
             return
         held, self._held = self._held, []
-        self._charged(0)
+        self._charge.hold(0)
         request, connection = stream._request, stream._conn
         for data in held:
             request.handleContentChunk(data)
@@ -96,18 +95,11 @@ class HeldStream:
     def _received(self, data: bytes, flowControlledLength: int) -> None:
         self._held.append(data)
         self._windowBytes += flowControlledLength
-        self._charged(self._heldBytes + len(data))
+        self._charge.hold(self._charge.sizeBytes + len(data))
         if flowControlledLength:
             connection = self._stream._conn
             connection.conn.increment_flow_control_window(flowControlledLength)
             connection._tryToWriteControlData()
-
-    def _charged(self, sizeBytes: int) -> None:
-        self._heldBytes = sizeBytes
-        before = self._charge
-        self._charge = self._pool.charge(sizeBytes, CONNECTIONS) if sizeBytes else None
-        if before is not None:
-            before.release()
 
 
 class StreamAnswers:
@@ -124,8 +116,7 @@ class StreamAnswers:
         self._connection = connection
         self._channel = channel
         self._factory = connection.factory
-        self._charge: ILease | None = None
-        self._heldBytes = 0
+        self._charge = HeldCharge(self._factory.gate.pool, RESPONSES)
         self._writtenBytes = 0
         self._largestBytes = 0
         self._takenSeconds = inf
@@ -137,7 +128,7 @@ class StreamAnswers:
         """
         self._writtenBytes += sizeBytes
         self._largestBytes = max(self._largestBytes, sizeBytes)
-        if self._writtenBytes >= max(_MEASURED_BYTES, min(self._heldBytes // 4, _UNMEASURED_BYTES)):
+        if self._writtenBytes >= max(_MEASURED_BYTES, min(self._charge.sizeBytes // 4, _UNMEASURED_BYTES)):
             self._measure()
         self._expect()
 
@@ -157,7 +148,7 @@ class StreamAnswers:
         return self._connection.holder
 
     def unsentBytes(self) -> int:
-        return self._heldBytes
+        return self._charge.sizeBytes
 
     def largestWriteBytes(self) -> int:
         return self._largestBytes
@@ -174,10 +165,10 @@ class StreamAnswers:
         # What ends a stream is no bytes.
         heldBytes = sum(len(chunk) for queue in queues for chunk in queue if isinstance(chunk, bytes))
         now = self._factory.clock.seconds()
-        if heldBytes < self._heldBytes + self._writtenBytes or not self._heldBytes:
+        if heldBytes < self._charge.sizeBytes + self._writtenBytes or not self._charge.sizeBytes:
             self._takenSeconds = now
         self._writtenBytes = 0
-        hasGrown = heldBytes > self._heldBytes
+        hasGrown = heldBytes > self._charge.sizeBytes
         self._hold(heldBytes)
         if not heldBytes:
             self._largestBytes = 0
@@ -200,10 +191,6 @@ class StreamAnswers:
         self._measure()
 
     def _hold(self, heldBytes: int) -> None:
-        if heldBytes == self._heldBytes:
-            return
-        before, self._heldBytes = self._charge, heldBytes
-        self._charge = self._factory.gate.pool.charge(heldBytes, RESPONSES) if heldBytes else None
-        if before is not None:
-            before.release()
-        self._factory.gate.readers.note(self, heldBytes > 0)
+        if heldBytes != self._charge.sizeBytes:
+            self._charge.hold(heldBytes)
+            self._factory.gate.readers.note(self, heldBytes > 0)

@@ -14,7 +14,8 @@ from h2.settings import SettingCodes
 from priority.priority import PriorityError  # type: ignore[import-untyped]
 from twisted.python.failure import Failure
 
-from ..interfaces import CONNECTIONS, ILease
+from ..connection.heldcharge import HeldCharge
+from ..interfaces import CONNECTIONS
 from ..units import formatBytes
 from .channels import HEADER_BYTES, REFUSED_STREAM, connectionOf
 from .refusalanswers import UNAVAILABLE
@@ -48,8 +49,7 @@ class WatchedHttp2:
     _stillProducing: bool
     _served: ServedSite
     _streamBytes: dict[int, int]
-    _charge: ILease | None = None
-    _chargedBytes = 0
+    _charge: HeldCharge
 
     def boundHeads(self, served: ServedSite) -> None:
         """
@@ -59,13 +59,15 @@ class WatchedHttp2:
         self.conn.decoder.max_header_list_size = MAX_HEAD_BYTES
         self._served = served
         self._streamBytes = {}
+        self._charge = HeldCharge(self._connection.factory.gate.pool, CONNECTIONS)
         self._connection.whenLost.append(self._release)
 
     # Of twisted.web
 
     def _requestReceived(self, event: Any) -> None:
         connection, stream = self._connection, event.stream_id
-        if self._chargedBytes > SPARED_BYTES and connection.factory.gate.pool.isOutOfMemory():
+        charge = self._charge
+        if charge.sizeBytes > SPARED_BYTES and connection.factory.gate.pool.isOutOfMemory():
             self._served.answered(OTHER, UNAVAILABLE)
             # It may have been reset by what came with it.
             with suppress(ProtocolError):
@@ -74,7 +76,7 @@ class WatchedHttp2:
         headers = event.headers
         headBytes = STREAM_BYTES + HEADER_BYTES * len(headers) + sum(len(name) + len(text) for name, text in headers)
         self._streamBytes[stream] = headBytes
-        self._hold(self._chargedBytes + headBytes)
+        charge.hold(charge.sizeBytes + headBytes)
         self.isUnended = event.stream_ended is None
         super()._requestReceived(event)  # type: ignore[misc]
 
@@ -95,7 +97,7 @@ class WatchedHttp2:
 
     def _requestDone(self, streamID: int) -> None:
         super()._requestDone(streamID)  # type: ignore[misc]
-        self._hold(self._chargedBytes - self._streamBytes.pop(streamID, 0))
+        self._charge.hold(self._charge.sizeBytes - self._streamBytes.pop(streamID, 0))
 
     def dataReceived(self, data: bytes) -> None:
         try:
@@ -131,18 +133,9 @@ class WatchedHttp2:
             connection.factory.refused(connection, "HTTP/2: too many control frame bytes buffered, and it takes none")
         return isAlive
 
-    def _hold(self, sizeBytes: int) -> None:
-        before, self._chargedBytes = self._charge, sizeBytes
-        self._charge = self._connection.factory.gate.pool.charge(sizeBytes, CONNECTIONS) if sizeBytes else None
-        if before is not None:
-            before.release()
-
     def _release(self) -> None:
         self._streamBytes.clear()
-        charge, self._charge = self._charge, None
-        self._chargedBytes = 0
-        if charge is not None:
-            charge.release()
+        self._charge.hold(0)
 
     @property
     def _connection(self) -> Any:
