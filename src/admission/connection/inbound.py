@@ -106,6 +106,18 @@ class InboundBuffer:
         link.isServing = False
         link.chargeHeld()
 
+    def putBack(self, data: bytes) -> None:
+        """
+        Of what was just handed over, C{data} at its end is to come again, when there is no more reason not to read.
+        """
+        if data and self._link.state < CLOSING:
+            # Before what is left of the piece that it is from.
+            if self._takenBytes:
+                self._takenBytes -= len(data)
+            else:
+                self._held.appendleft(data)
+            self.heldBytes += len(data)
+
     def close(self) -> None:
         """
         Drop what is held, and hand over nothing any more.  Somebody else is let

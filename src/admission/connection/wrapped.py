@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 from operator import attrgetter
-from typing import Any
+from typing import Any, Protocol as TypingProtocol
 
 from twisted.internet.interfaces import IAddress, IHalfCloseableProtocol, IHandshakeListener, ISSLTransport
 from twisted.internet.protocol import connectionDone
@@ -40,6 +40,24 @@ from .wrappedproducer import WrappedProducer
 
 MAX_HELD_BYTES = 1 << 20
 """What a transport may deliver that was told to stop; Twisted's TLS delivers 80 KiB at most."""
+
+
+class Messages(TypingProtocol):
+    """
+    Has the messages admitted that a connection receives.
+    """
+
+    def received(self, data: bytes) -> int:
+        """
+        Hand over what has come, by L{WrappedConnection.pass_}, as far as it is admitted.
+
+        @return: how much of it need not come again, which is all if nothing follows.
+        """
+
+    def close(self) -> None:
+        """
+        Nothing is read any more.  May be called twice.
+        """
 
 
 @implementer(IHandshakeListener)
@@ -74,14 +92,27 @@ class WrappedConnection(Linked, ProtocolWrapper):
     _isIntroduced = False
     _isNaming = False
     _knownName: tuple[str, str] | None = None
+    _messages: Messages | None = None
 
     def __init__(self, factory: AdmittedFactory) -> None:
         """
         @param factory: who then sets C{builtFor}.
         """
         super().__init__(factory, None)  # type: ignore[arg-type]
-        self._countsBytes: bool = factory.countsBytes  # type: ignore[attr-defined]
+        self._countsReceived: bool = factory.countsBytes  # type: ignore[attr-defined]
+        self._countsSent = self._countsReceived
         self.whenLost: list[Callable[[], object]] = []
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """
+        On TLS also Twisted's own class of that: Autobahn and others look for it, to bind a login to the channel.
+        """
+        if not ISSLTransport.providedBy(self.transport):
+            return type(self)
+        from twisted.protocols.tls import TLSMemoryBIOProtocol
+
+        return TLSMemoryBIOProtocol
 
     requestBytes = 0
     """Nobody can tell requests apart."""
@@ -120,6 +151,13 @@ class WrappedConnection(Linked, ProtocolWrapper):
         return self._incoming.holder or self.host
 
     @property
+    def hasMessages(self) -> bool:
+        """
+        Whether what it receives are messages that are told apart.
+        """
+        return self._messages is not None
+
+    @property
     def throttledUntilSeconds(self) -> float:
         """
         When the last delay of its peer ends or ended.
@@ -156,6 +194,8 @@ class WrappedConnection(Linked, ProtocolWrapper):
         )
         self._incoming = InboundBuffer(link, factory.gate, clock, self._deliver, self._received.askAgain, self._holder)
         self._driver = RequestDriver(self)
+        if factory.messagesOf is not None:
+            self.tellApart(factory.messagesOf(self))
         isKnown = link.proxyHeader is None
         factory.connected(self, isStranger=link.handshake is not None or not isKnown)
         if not isKnown or self._mayOpen():
@@ -216,6 +256,8 @@ class WrappedConnection(Linked, ProtocolWrapper):
         if self._isIntroduced and not wasClosing:
             self._incoming.handOver()
         self._incoming.close()
+        if self._messages is not None:
+            self._messages.close()
         self._producer.stop()
         wrapped, self.wrappedProtocol = self.wrappedProtocol, None
         try:
@@ -256,7 +298,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
         if not self._producer.isStreaming:
             self._producer.wrote()
         factory.responseBytes += sizeBytes
-        if self._countsBytes:
+        if self._countsSent:
             self._sent.count(sizeBytes, Usage(responseBytes=sizeBytes))
             self._noteDebt()
 
@@ -393,6 +435,8 @@ class WrappedConnection(Linked, ProtocolWrapper):
     def closing(self) -> None:
         self.disconnecting = 1
         self._incoming.close()
+        if self._messages is not None:
+            self._messages.close()
 
     # What the factory calls
 
@@ -429,8 +473,30 @@ class WrappedConnection(Linked, ProtocolWrapper):
         @param name: the principal and the client id.
         """
         self._knownName = name
-        self._countsBytes = True
+        self._countsReceived = self._countsSent = True
         self._askQuotas()
+
+    def tellApart(self, messages: Messages, name: tuple[str, str] | None = None) -> None:
+        """
+        What it receives from now on are messages, which are charged for; what is sent counts by its bytes.
+
+        @param name: whose they are, if that is known: the principal and the client id.
+        """
+        self._knownName = name
+        self._messages = messages
+        self._countsReceived, self._countsSent = False, True
+        self._sent.ask()
+
+    # What its messages tell it
+
+    def pass_(self, data: bytes) -> None:
+        """
+        Hand C{data} over to the protocol.
+        """
+        try:
+            self.wrappedProtocol.dataReceived(data)
+        except FAILURES:
+            self._failed()
 
     # What its driver tells it
 
@@ -484,7 +550,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
         self._driver.opened()
         if self.isClosing:
             return False
-        if self._countsBytes:
+        if self._countsReceived:
             self._askQuotas()
         return True
 
@@ -532,15 +598,18 @@ class WrappedConnection(Linked, ProtocolWrapper):
         return name
 
     def _deliver(self, data: bytes) -> None:
+        messages = self._messages
         self._responses.gather()
-        try:
-            self.wrappedProtocol.dataReceived(data)
-        except FAILURES:
-            self._failed()
+        if messages is None:
+            self.pass_(data)
+        else:
+            takenBytes = messages.received(data)
+            self._incoming.putBack(data[takenBytes:])
+            data = data[:takenBytes]
         self._responses.flush()
         # Only now: it may have told who it is from.
         self.factory.requestBytes += len(data)
-        if self._countsBytes:
+        if self._countsReceived:
             self._received.count(len(data), Usage(requestBytes=len(data)))
             self._noteDebt()
 
@@ -595,7 +664,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
 
     def _provide(self) -> None:
         interfaces = [IHalfCloseableProtocol] if self._isHalfCloseable else []
-        directlyProvides(self, providedBy(self.transport), *interfaces)
+        directlyProvides(self, providedBy(self.transport), IHandshakeListener, *interfaces)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.link!r}>"

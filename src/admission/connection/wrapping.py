@@ -17,7 +17,7 @@ from ..gate.gate import Gate
 from .debts import Debts
 from .factory import AdmittedFactory, ConnectionLimits
 from .hangup import HangUpWatch
-from .wrapped import WrappedConnection
+from .wrapped import Messages, WrappedConnection
 
 NameOf = Callable[[Any], tuple[str, str] | None]
 """
@@ -38,6 +38,7 @@ class WrappedFactory(AdmittedFactory):
     @ivar nameOf: who is at the other end, see L{NameOf}.
     @ivar countsBytes: whether its bytes are charged to clients; otherwise requests are told apart, and charged.
     @ivar drainConnection: has a connection end once all that it works on is over; L{None} if nobody can tell when.
+    @ivar messagesOf: makes what admits the messages of a connection; L{None} if there are none, or only later.
     @ivar maxUnsentBytes: who has so much unsent, besides the largest write, may not write more.
     """
 
@@ -59,6 +60,7 @@ class WrappedFactory(AdmittedFactory):
         self.nameOf = nameOf
         self.countsBytes = countsBytes
         self.drainConnection: Callable[[WrappedConnection], None] | None = None
+        self.messagesOf: Callable[[WrappedConnection], Messages] | None = None
         self.maxUnsentBytes = gate.pool.sizeBytes if maxUnsentBytes is None else maxUnsentBytes
         if IProtocolNegotiationFactory.providedBy(wrappedFactory):
             alsoProvides(self, IProtocolNegotiationFactory)

@@ -19,7 +19,7 @@ from ..admission import Admission
 from ..connection.factory import LIMIT_NAMES, AdmittedFactory, ConnectionLimits
 from ..plugins import PolicyError
 from ..units import parseBytes, parseSeconds
-from .services import isSite, protect
+from .services import isSite, isWebSocketServer, protect
 
 PREFIX = "admission"
 
@@ -72,6 +72,7 @@ _OF_SITES: Mapping[str, _Read] = {
     "namesPolicies": _yes,
     "corsOrigins": _list,
     "clientHeader": str,
+    "maxMessageBytes": parseBytes,
 }
 
 _SETTINGS = ("name", "status", *_OF_ALL, *_OF_CONNECTIONS, *_OF_SITES)
@@ -145,10 +146,12 @@ class ProtectedEndpoint:
         admission, settings = self._shared.admission, self._siteSettings
         if isinstance(factory, AdmittedFactory):
             raise WrongDescription(f"{PREFIX}: this server is protected already, by options of its own: leave it out")
-        if settings and not isSite(factory):
-            names, kind = ", ".join(settings), type(factory).__name__
+        isWeb, hasMessages = isSite(factory), isWebSocketServer(factory)
+        others = [] if isWeb else [each for each in settings if not (hasMessages and each == "maxMessageBytes")]
+        if others:
+            names, kind = ", ".join(others), type(factory).__name__
             raise WrongDescription(f"{PREFIX}: {names}: only a site has that, and {kind} is none")
-        if admission.idlePolicies and not isSite(factory):
+        if admission.idlePolicies and not (isWeb or hasMessages):
             names = " and ".join(admission.idlePolicies)
             raise WrongDescription(
                 f"{PREFIX}: quota: {names} would limit nobody, since the requests of {type(factory).__name__} are not "

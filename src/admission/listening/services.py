@@ -31,10 +31,20 @@ def isSite(factory: Any) -> bool:
     )
 
 
+def isWebSocketServer(factory: Any) -> bool:
+    """
+    Whether a factory speaks websocket by Autobahn, and nothing else.
+    """
+    return any(
+        (each.__module__, each.__name__) == ("autobahn.twisted.websocket", "WebSocketServerFactory")
+        for each in type(factory).__mro__
+    )
+
+
 def protect(admission: Admission, factory: Any, **siteSettings: Any) -> Any:
     """
-    What is to listen in place of C{factory}: if it is a site, one whose requests are admitted, and else what bounds its
-    bytes.  What is protected already stays as it is.
+    What is to listen in place of C{factory}: if it is a site, one whose requests are admitted, if it is a server of
+    websockets, one whose messages are, and else what bounds its bytes.  What is protected already stays as it is.
 
     @param siteSettings: as L{protectSite <admission.web.protectedsite.protectSite>} takes them.
     """
@@ -44,6 +54,11 @@ def protect(admission: Admission, factory: Any, **siteSettings: Any) -> Any:
         from ..web.protectedsite import protectSite
 
         return protectSite(admission, factory, **siteSettings)
+    if isWebSocketServer(factory):
+        from ..web.protectedwebsockets import protectWebSockets
+
+        ofMessages = {name: value for name, value in siteSettings.items() if name == "maxMessageBytes"}
+        return protectWebSockets(admission, factory, **ofMessages)
     return admission.wrap(factory)
 
 

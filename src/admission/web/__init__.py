@@ -8,6 +8,7 @@ from ..lazynames import lazyNames
 
 if TYPE_CHECKING:
     from .protectedsite import protectSite as protectSite
+    from .protectedwebsockets import protectWebSockets as protectWebSockets
     from .requestkinds import (
         byHeader as byHeader,
         byKleinRoutes as byKleinRoutes,

@@ -23,6 +23,7 @@ from ..connection.link import LinkState
 from ..connection.pauses import Pause
 from ..connection.wrapped import WrappedConnection
 from .http2 import HeldStream, StreamAnswers, waitForWindows
+from .websocketmessages import goAway
 
 HEADER_BYTES = 200
 """What a header takes in memory beside what it says."""
@@ -314,7 +315,10 @@ def drain(connection: WrappedConnection) -> None:
     """
     channel = _channelOf(connection)
     if isUpgraded(connection):
-        connection.loseConnection()
+        if connection.hasMessages:
+            goAway(connection)
+        else:
+            connection.loseConnection()
     else:
         (HTTP2 if hasattr(channel, "streams") else HTTP1).drain(connection, channel)
 
@@ -326,6 +330,21 @@ def isUpgraded(connection: WrappedConnection) -> bool:
     """
     channel = _channelOf(connection)
     return not hasattr(channel, "requestFactory") or "connectionLost" in vars(channel)
+
+
+def asksForWebSocket(web: Any) -> bool:
+    """
+    Whether a request asks for a websocket.
+    """
+    words = web.requestHeaders.getRawHeaders(b"Upgrade", [])
+    return any(each.strip().lower() == b"websocket" for each in words)
+
+
+def hasMore(web: Any) -> bool:
+    """
+    Whether something that came after a request, by HTTP/1.1, was read and not parsed.
+    """
+    return bool(web.channel._buffer or web.channel._dataBuffer)
 
 
 def _channelOf(connection: WrappedConnection) -> Any:

@@ -26,12 +26,13 @@ from ..policyfailure import FAILURES, raiseInterrupt
 from ..recording.events import UNKNOWN
 from ..request import ServerRequest
 from .body import LeasedBody, SpooledBody
-from .channels import HTTP2, Channel, isUpgraded
+from .channels import HTTP2, Channel, asksForWebSocket, hasMore, isUpgraded
 from .forwarded import ClientHeader
 from .refusalanswers import TOO_LARGE, TOO_MANY, UNAVAILABLE
 from .requestkinds import METHODS, OTHER
 from .servedsite import ServedSite
 from .webcolumns import WebRequestEvent
+from .websocketmessages import WebSocketMessages
 
 UNCHARGED_HEAD_BYTES = 8 << 10
 """A head that takes more is charged while its request is in progress; others are part of what a connection costs."""
@@ -479,7 +480,15 @@ class Exchange:
         """
         connection = self._connection
         if connection.wrappedProtocol is not None and isUpgraded(connection):
-            connection.countBytesOf((self.principal or "", self.request.clientId or self.host))
+            name = (self.principal or "", self.request.clientId or self.host)
+            if not asksForWebSocket(self._web):
+                connection.countBytesOf(name)
+            elif hasMore(self._web):
+                # What is in the middle of a message would be taken for its beginning.
+                connection.cutOff("something came by websocket before the server had agreed to have one")
+            else:
+                served = self._served
+                connection.tellApart(WebSocketMessages(served.admission, connection, served.maxMessageBytes), name)
             self._over(SWITCHING)
         else:
             connection.whenLost.append(self._connectionLost)

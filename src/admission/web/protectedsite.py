@@ -27,6 +27,7 @@ from .refusalanswers import Refusals
 from .requestkinds import methodOf
 from .servedsite import MAX_BODY_BYTES, Budget, KindOf, NameOf, RefusalOf, ServedSite
 from .watchedchannels import watch
+from .websocketmessages import MAX_MESSAGE_BYTES, checkMessageBytes
 
 SPOOL_BYTES = 1 << 20
 SPOOLED_BYTES = 1 << 30
@@ -73,6 +74,7 @@ def protectSite(
     namesPolicies: bool = False,
     corsOrigins: Collection[str] = (),
     clientHeader: str = "x-forwarded-for",
+    maxMessageBytes: int = MAX_MESSAGE_BYTES,
     random: Random | None = None,
     inThread: Callable[[Callable[[], None]], Deferred[None]] | None = None,
 ) -> WrappedFactory:
@@ -101,6 +103,8 @@ def protectSite(
         script of another origin of a network error.
     @param clientHeader: the header in which the C{trustedProxies} of the admission name the client, if there are any:
         C{"x-forwarded-for"}, or C{"forwarded"} where they set that one.
+    @param maxMessageBytes: the largest message that a client may send once its request has become a websocket; a longer
+        one closes the connection.
     @param random: what spreads the times when to come again.
     @param inThread: how files are written; by the reactor's threads, unless given.
     @raise TypeError: for a site or a function that is none.
@@ -123,6 +127,7 @@ def protectSite(
         raise ValueError(f"maxSpooledBytes={maxSpooledBytes!r}: write a number of bytes")
     if not (isinstance(maxFormFields, int) and maxFormFields >= 1):
         raise ValueError(f"maxFormFields={maxFormFields!r}: write a number, 1 or more")
+    checkMessageBytes(maxMessageBytes)
     if isinstance(corsOrigins, str):
         raise TypeError(f"corsOrigins={corsOrigins!r}: give a list, as in [{corsOrigins!r}]")
     proxies = admission.trustedProxies
@@ -141,6 +146,7 @@ def protectSite(
         Refusals(Random() if random is None else random, namesPolicies, corsOrigins),
         None if proxies is None else header,
         inThread,
+        maxMessageBytes,
     )
     factory = admission.wrap(_AdmittedChannels(site, served), countsBytes=False)
     factory.drainConnection = drain

@@ -85,6 +85,7 @@ class ServedSite:
         refusals: Refusals,
         clientHeader: ClientHeader | None,
         inThread: Callable[[Callable[[], None]], Deferred[None]],
+        maxMessageBytes: int,
     ) -> None:
         self.admission = admission
         self.kindOf = kindOf
@@ -96,6 +97,7 @@ class ServedSite:
         self.refusals = refusals
         self.clientHeader = clientHeader
         self.inThread = inThread
+        self.maxMessageBytes = maxMessageBytes
         self.abandoned = AbandonedRequests(admission.clock)
         self._responses = _RESPONSES.get(admission)
         if self._responses is None:

@@ -10,8 +10,9 @@ import subprocess
 import sys
 from collections.abc import Collection, Iterator
 
-from tests.clients.servers.running import Figures, Running, version
+from tests.clients.servers.running import Figures, Running, prepared, version
 from tests.clients.servers.table import SERVERS
+from tests.clients.web import suites
 from tests.kit.attack import sized
 
 SECONDS = sized(2.0, 10.0)
@@ -53,8 +54,23 @@ def rows(name: str) -> Iterator[str]:
         start = [""] * len(start)
 
 
+def ownTests(name: str) -> Iterator[str]:
+    """What became of the tests that a server brings, plain and with every port protected, and where that differs."""
+    server = SERVERS[name]
+    binaries = prepared(f"{name} tested", [*server.packages, *server.tested])
+    runs = [suites.run(server.suite, each, binaries, binaries / "python") for each in (False, True)]
+    yield f"{server.suite}: {runs[0]}; protected: {runs[1]}"
+    yield from suites.differences(*runs)
+
+
 def main(*names: str) -> None:
-    """Print the table; a server that cannot be had, or does not do what it should, is named."""
+    """
+    Print the table, and what became of tests that servers bring; a server that cannot be had, or does not do what it
+    should, is named.
+    """
+    unknown = set(names) - SERVERS.keys()
+    if unknown:
+        sys.exit(f"there is no server {' or '.join(map(repr, unknown))}; there are {', '.join(SERVERS)}")
     print("| server | version | lines | its users see | stops in s | attack | plain | protected | promises |")
     print("|---" * 9 + "|")
     for name in names or SERVERS:
@@ -63,6 +79,9 @@ def main(*names: str) -> None:
                 print(f"| {row} |", flush=True)
         except (AssertionError, OSError, subprocess.SubprocessError) as error:
             print(f"| {name} | | | {type(error).__name__}: {str(error)[-300:]!r} | | | | | |", flush=True)
+    for name in names or SERVERS:
+        if SERVERS[name].suite:
+            print("\n".join(["", *ownTests(name)]), flush=True)
 
 
 if __name__ == "__main__":

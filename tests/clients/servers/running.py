@@ -74,6 +74,8 @@ class Server:
     @ivar files: what its users write.
     @ivar protecting: what they write besides, or in place of it, to have it protected.
     @ivar protectedCommand: what starts it then, if it is something else.
+    @ivar suite: its own tests, if they are in its packages.
+    @ivar tested: packages that these need besides.
     """
 
     packages: Sequence[str] = ()
@@ -87,6 +89,8 @@ class Server:
     files: Mapping[str, str] = {}
     protecting: Mapping[str, str] = {}
     protectedCommand: str = ""
+    suite: str = ""
+    tested: Sequence[str] = ()
 
     @property
     def lines(self) -> int:

@@ -264,6 +264,8 @@ SERVERS: Mapping[str, Server] = {
         asks=asksMailbox,
         uses=usesMailbox,
         attacks={"10 listeners that do not read, one talks": Overload(_Mailbox(), _ECHO_BYTES)},
+        suite="wormhole_mailbox_server.test",
+        tested=["treq", "mock"],
     ),
     "wormhole relay": Server(
         packages=["magic-wormhole-transit-relay"],
@@ -272,6 +274,8 @@ SERVERS: Mapping[str, Server] = {
         asks=asksRelay,
         uses=usesRelay,
         attacks={"20 pairs whose receiver stalls": Overload(_pairs(), 64 << 10)},
+        suite="wormhole_transit_relay.test",
+        tested=["mock"],
     ),
     "buildbot": Server(
         packages=["buildbot", "buildbot-www", "buildbot-worker"],

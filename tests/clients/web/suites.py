@@ -33,7 +33,7 @@ PATIENCE_SECONDS = 300.0
 _PROTECTED = Path(__file__).parent / "protected"
 
 _OUTCOME = re.compile(r"\[(FAIL|ERROR|SKIPPED|TODO)\]$")
-_TEST = re.compile(r"[a-z]\w*(\.\w+){3,}$")
+_TEST = re.compile(r"[a-z]\w*(\.\w+){2,}$")
 _COUNT = re.compile(r"Ran (\d+) tests")
 
 
@@ -69,11 +69,12 @@ def installed() -> Iterator[Path]:
         yield Path(directory)
 
 
-def run(suite: str, isProtected: bool, packages: Path) -> Run:
+def run(suite: str, isProtected: bool, packages: Path, python: str | Path = sys.executable) -> Run:
     """
     Run the tests of a package.
 
     @param packages: see L{installed}.
+    @param python: that of the environment where the package is.
     @raise AssertionError: if they do not come to an end.
     """
     with tempfile.TemporaryDirectory() as directory:
@@ -81,8 +82,14 @@ def run(suite: str, isProtected: bool, packages: Path) -> Run:
         ports.touch()
         paths = [str(_PROTECTED)] * isProtected + [str(ROOT), os.environ.get("PYTHONPATH", ""), str(packages)]
         ended = subprocess.run(
-            [sys.executable, "-m", "twisted.trial", f"--temp-directory={directory}/trial", suite],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "PROTECTED_PORTS": str(ports)},
+            [python, "-m", "twisted.trial", f"--temp-directory={directory}/trial", suite],
+            env={
+                **os.environ,
+                # Where they find the commands of its environment.
+                "PATH": os.pathsep.join([str(Path(python).parent), os.environ["PATH"]]),
+                "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+                "PROTECTED_PORTS": str(ports),
+            },
             cwd=directory,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -52,11 +52,17 @@ class SecretiveThing(Thing, metaclass=Refusing):
 
 
 class Abstract(ABC):  # noqa: B024
-    """A class that has code for who is its subclass."""
+    """
+    A class that has code for who is its subclass.
+
+    @cvar isAsked: whether a test looks at it: others ask all abstract classes there are, when they register one.
+    """
+
+    isAsked = False
 
     @classmethod
     def __subclasshook__(cls, other: type) -> Any:
-        return refuse()
+        return refuse() if cls.isAsked else NotImplemented
 
 
 class GroupsTests(SynchronousTestCase):
@@ -127,6 +133,7 @@ class HostileClassTests(SynchronousTestCase):
 
     def test_groups(self) -> None:
         """It is sorted into groups all the same."""
+        self.patch(Abstract, "isAsked", True)
         grouping = Grouping(
             [Group("things", implementing(IThing)), Group("abstract", subclassOf(Abstract, SecretiveThing))],
             subclassOf(Secretive),

@@ -15,7 +15,7 @@ from twisted.web.http import HTTPFactory
 
 from admission import Admission
 from admission.connection.wrapping import WrappedFactory
-from admission.web import protectSite
+from admission.listening.services import protect
 
 PORTS = os.environ["PROTECTED_PORTS"]
 """The file that has a line for each port that was protected."""
@@ -35,7 +35,7 @@ def protected(factory: Any) -> Any:
     isSite = isinstance(factory, HTTPFactory)
     with open(PORTS, "a", encoding="utf-8") as file:
         file.write("site\n" if isSite else "other\n")
-    return protectSite(admission(), factory) if isSite else admission().wrap(factory)
+    return protect(admission(), factory)
 
 
 def patch(name: str) -> None:
