@@ -346,7 +346,15 @@ SERVERS: Mapping[str, Server] = {
         files={"server.py": _AUTOBAHN},
         asks=asksEcho,
         uses=usesEcho,
-        attacks={"12 websockets that do not read": Overload(_much(frame(b"much")), _ECHO_BYTES)},
+        attacks={
+            "12 websockets that do not read": Overload(_much(frame(b"much")), _ECHO_BYTES),
+            "200 halves of messages of 1 MiB": Overload(
+                Attack(lambda: itertools.chain([upgrade(80)], _LATER, [frame(bytes(MIB))[: MIB // 2]]), 200)
+            ),
+            "messages without end, 8 connections": Overload(
+                Attack(lambda: itertools.chain([upgrade(80)], _LATER, again(frame(b"x" * 10) * 200)), 8)
+            ),
+        },
     ),
     "synapse": Server(
         packages=["matrix-synapse"],
