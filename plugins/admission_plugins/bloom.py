@@ -230,6 +230,15 @@ class LayeredBloom:
             self._expire(now)
         return self._layers
 
+    def isFresh(self, member: int, now: float) -> bool:
+        """
+        Whether to L{track} it would change nothing, because it was seen only just now.
+        """
+        if now >= self._changeSeconds:
+            self._change(now)
+        keyed = member + self.key
+        return hash(keyed * keyed) in self._newest
+
     def track(self, member: int, now: float) -> bool:
         """
         Add C{member}.

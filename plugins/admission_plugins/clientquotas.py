@@ -9,21 +9,31 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable
 from typing import Any
 
-from zope.interface import implementer
+from zope.interface import alsoProvides, implementer
 
 from admission.interfaces import (
     DEFAULT,
     IAliasedLimits,
     ICountsRequests,
     ISensorRegistry,
+    IShared,
     PolicyContext,
     QuotaEntity,
     Request,
     Usage,
 )
 from admission.quotas.limits import ADDRESS_KINDS, LimitTable
-from admission.quotas.metering import MAX_METERS, Algorithm, Buckets, Meters, Windows, byAddress
+from admission.quotas.metering import (
+    MAX_METERS,
+    Algorithm,
+    Buckets,
+    Meters,
+    SharedBuckets,
+    Windows,
+    byAddress,
+)
 from admission.quotas.policy import MeteredPolicy
+from admission.quotas.sharedmeters import SharedMeters
 from admission.units import parseRate, parseSeconds
 
 SENSOR_NAMES = ("Received", "Sent")
@@ -62,6 +72,10 @@ class ClientBytes(MeteredPolicy):
         self._received: Meters[Any] = Meters(limits, RECEIVED_BYTE_RATE, algorithm.build, maxMeters)
         self._sent: Meters[Any] = Meters(limits, SENT_BYTE_RATE, algorithm.build, maxMeters)
         super().__init__(limits, (self._received, self._sent), algorithm.horizonSeconds, isShadow)
+        if isinstance(algorithm, SharedBuckets):
+            shared = SharedMeters(algorithm, (self._received, self._sent))
+            self.taken, self.takenElsewhere, self.share = shared.taken, shared.takenElsewhere, shared.share
+            alsoProvides(self, IShared)
 
     def record(self, request: Request, usage: Usage, now: float) -> float:
         traits = request.traits
@@ -257,7 +271,7 @@ def buildClientBytes(
     context: PolicyContext,
     received: str | None = None,
     sent: str | None = None,
-    algorithm: str = "window",
+    algorithm: str | None = None,
     burst: str | None = None,
     windows: str | None = None,
     window: str | None = None,
@@ -265,13 +279,14 @@ def buildClientBytes(
     shadow: str = "no",
     produce: str | None = None,
     fetch: str | None = None,
+    shared: str = "no",
 ) -> ClientBytes:
     """
     C{client-bytes[:received=RATE][:sent=RATE][:algorithm=window|bucket][:burst=TIME][:windows=NUMBER][:window=TIME]
-    [:meters=NUMBER][:shadow=yes]}; C{produce} and C{fetch} are other names of the two rates.
+    [:meters=NUMBER][:shadow=yes][:shared=yes]}; C{produce} and C{fetch} are other names of the two rates.
     """
     policy = ClientBytes(
-        _algorithm(context, algorithm, burst, windows, window),
+        _algorithm(context, algorithm, burst, windows, window, parseYes("shared", shared)),
         parseMeters(meters),
         parseYes("shadow", shadow),
         SENSOR_NAMES if set(ClientBytes.limitAliases).isdisjoint(context.shownAliases) else ALIASED_SENSOR_NAMES,
@@ -289,9 +304,21 @@ def buildClientBytes(
 
 
 def _algorithm(
-    context: PolicyContext, algorithm: str, burst: str | None, windows: str | None, window: str | None
+    context: PolicyContext,
+    algorithm: str | None,
+    burst: str | None,
+    windows: str | None,
+    window: str | None,
+    isShared: bool,
 ) -> Algorithm:
+    if algorithm is None:
+        algorithm = "bucket" if isShared else "window"
     if algorithm == "window":
+        if isShared:
+            raise ValueError(
+                "algorithm=window forgets what was taken too early for a limit that is shared; leave it out, or write "
+                "algorithm=bucket"
+            )
         if burst is not None:
             raise ValueError(f"burst={burst} goes with algorithm=bucket only")
         return Windows(
@@ -301,7 +328,7 @@ def _algorithm(
     if algorithm == "bucket":
         if windows is not None or window is not None:
             raise ValueError("windows and window go with algorithm=window only")
-        return Buckets(1.0 if burst is None else parseDuration("burst", burst))
+        return (SharedBuckets if isShared else Buckets)(1.0 if burst is None else parseDuration("burst", burst))
     raise ValueError(f"algorithm={algorithm}: say window or bucket")
 
 

@@ -8,12 +8,12 @@ are seen again are free; ids that were not seen within the window take a token e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from math import ceil, inf
 from secrets import randbits
 
 from attrs import define, field
-from zope.interface import implementer
+from zope.interface import alsoProvides, implementer
 
 from admission.interfaces import (
     ADMITTED,
@@ -25,10 +25,12 @@ from admission.interfaces import (
     IReplayable,
     IRestorable,
     ISensorRegistry,
+    IShared,
     PolicyContext,
     QuotaEntity,
     QuotaStatus,
     Request,
+    Taken,
     Usage,
 )
 from admission.metrics.bucket import NEGLIGIBLE_SECONDS, TokenBucket
@@ -49,6 +51,9 @@ NEW_IDENTITY_RATE = "new_identity_rate"
 
 UNLIMITED = 2147483647.0
 """The value that means no limit, for a user that is exempt from the default."""
+
+TOLD_AT_ONCE = 1000
+"""How many ids other servers are told in one piece."""
 
 MAX_BYTES = 64 << 20
 """How much memory the filters of all users take together, by default."""
@@ -174,6 +179,7 @@ class ProducerIds(QuotaPolicy):
         cleanupSeconds: float = 10.0,
         maxMeters: int = MAX_METERS,
         key: int | None = None,
+        isShared: bool = False,
     ) -> None:
         """
         @param windowSeconds: the window of the limit, and how long an id stays known.
@@ -184,6 +190,8 @@ class ProducerIds(QuotaPolicy):
         @param maxMeters: how many users have meters of their own, besides users with limits of their own; the others
             share tokens and filter.
         @param key: the key of the filters, see L{LayeredBloom}; random unless given.
+        @param isShared: whether it is an L{IShared}: ids that were let in here are known to other servers, and have
+            taken their tokens there, too.
         @raise ValueError: if an argument is out of range.
         """
         if maxBytes < MIN_MAX_BYTES:
@@ -204,6 +212,11 @@ class ProducerIds(QuotaPolicy):
         self._limits = LimitTable(self.limitNames, [EntityKind.USER], UNLIMITED)
         self.limits = self._limits.limits
         self._meters = Meters(self._limits, NEW_IDENTITY_RATE, self._build, maxMeters, byUser)
+        self._untold: dict[str, list[int]] | None = None
+        self._fraction, self._count = 1.0, 1
+        if isShared:
+            self._untold = {}
+            alsoProvides(self, IShared)
 
     @property
     def sizeBytes(self) -> int:
@@ -247,6 +260,11 @@ class ProducerIds(QuotaPolicy):
             return 0.0
         if self.isShadow and self.isRefusing and meter.waitSeconds(meter.countNew(identities, now), now):
             return 0.0
+        if self._untold is not None:
+            # Those that are known are told again before others forget them.
+            told = [each for each in identities if each >= 0 and not meter.known.isFresh(each, now)]
+            if told:
+                self._untold.setdefault(request.principal, []).extend(told)
         new = meter.remember(identities, now)
         if not new:
             return 0.0
@@ -261,6 +279,35 @@ class ProducerIds(QuotaPolicy):
             return None
         meter = self._meters.find(request, now)
         return None if meter is None else meter.known.contains(identities[0], now)
+
+    # Where several servers share the limits
+
+    def taken(self, leastSeconds: float) -> Iterator[Taken]:
+        """
+        See L{IShared}; every id is told, whatever C{leastSeconds}, since others take one that they do not know for new.
+        """
+        untold, self._untold = self._untold or {}, {}
+        for principal, identities in untold.items():
+            for begin in range(0, len(identities), TOLD_AT_ONCE):
+                told = tuple(identities[begin : begin + TOLD_AT_ONCE])
+                yield Taken(NEW_IDENTITY_RATE, QuotaEntity(user=principal), len(told), told)
+
+    def takenElsewhere(self, taken: Taken, isOld: bool, now: float) -> None:
+        """
+        See L{IShared}; ids that are known here already take no token again.
+        """
+        meter = self._meters.obtain(Request(PRODUCE, taken.entity.user or "", "", "", 0), now)
+        if meter is not None:
+            new = meter.remember(taken.identities, now)
+            if new and not isOld:
+                meter.spend(new, now)
+
+    def share(self, fraction: float, count: int, now: float) -> None:
+        """
+        See L{IShared}; a bucket holds all of the limit as long as servers hear from each other.
+        """
+        self._fraction, self._count = fraction, count
+        self._meters.changed(lambda meter: self._fill(meter, now))
 
     def restore(self, principal: str, identities: Sequence[int], now: float) -> None:
         """
@@ -279,6 +326,8 @@ class ProducerIds(QuotaPolicy):
         for meter in self._meters.refresh(entity, now):
             # Releases memory that all filters share.
             meter.known.clear()
+        if self._untold is not None:
+            self._meters.changed(lambda meter: self._fill(meter, now))
 
     @property
     def isLimiting(self) -> bool:
@@ -322,11 +371,14 @@ class ProducerIds(QuotaPolicy):
         registry.addGauge(f"{name}.memory-bytes", lambda now: self.memory.usedBytes)
         registry.addCounter(f"{name}.dropped-layers", lambda now: self.memory.droppedLayers)
 
+    def _fill(self, meter: ProducerIdMeter, now: float) -> None:
+        meter.bucket.setRate(meter.limit.value * self._fraction / self.windowSeconds, now)
+
     def _build(self, limit: Limit, now: float) -> ProducerIdMeter:
         windowSeconds, windows = self.windowSeconds, self._windows
         return ProducerIdMeter(
             limit,
-            TokenBucket(limit.value / windowSeconds, windowSeconds, now),
+            TokenBucket(limit.value * self._fraction / windowSeconds, windowSeconds, now),
             LayeredBloom(
                 capacityFor(limit),
                 windowSeconds,
@@ -358,9 +410,10 @@ def buildProducerIds(
     shadow: str = "no",
     cleanup: str = "10s",
     meters: str | None = None,
+    shared: str = "no",
 ) -> ProducerIds:
     """
-    C{producer-ids[:rate=NUMBER][:window=1h][:mode=refuse|throttle][:shadow=yes|no]}
+    C{producer-ids[:rate=NUMBER][:window=1h][:mode=refuse|throttle][:shadow=yes|no][:shared=yes|no]}
     and, to tune it, C{[:layers=4][:falsePositives=0.01][:maxBytes=64MiB][:windows=11][:cleanup=10s][:meters=10000]}.
     """
     if mode not in ("refuse", "throttle"):
@@ -375,6 +428,7 @@ def buildProducerIds(
         isShadow=parseYes("shadow", shadow),
         cleanupSeconds=parseDuration("cleanup", cleanup),
         maxMeters=parseMeters(meters),
+        isShared=parseYes("shared", shared),
     )
     if rate is not None:
         policy.configure(

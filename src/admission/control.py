@@ -26,12 +26,14 @@ from .interfaces import (
     IQuotaPolicy,
     IRequestLifecycle,
     IRestorable,
+    IShared,
     Outcome,
     Places,
     QuotaEntity,
     QuotaStatus,
     Refusal,
     Request,
+    Taken,
     Usage,
 )
 from .metrics.registry import SensorRegistry
@@ -249,6 +251,7 @@ class AdmissionControl:
         self._named = {name: self._shown(own) for name, own in called}
         self.limitNames: Sequence[str] = sorted(set(self._named.values()))
         self._accountable = [member for member in self._members if IAccountable.providedBy(member.policy)]
+        self._sharing = [member for member in self._members if IShared.providedBy(member.policy)]
         self._nothingDue = Charge(0.0, (0.0,) * len(policies))
         self._findLimiting()
 
@@ -266,6 +269,13 @@ class AdmissionControl:
                 # The ledger shows what the others hold.
                 member.failures += 1
         return total
+
+    @property
+    def sharedNames(self) -> Sequence[str]:
+        """
+        The names of the policies whose limits can be enforced by several servers together, see L{IShared}.
+        """
+        return [member.name for member in self._sharing]
 
     @property
     def sharesLimits(self) -> bool:
@@ -695,6 +705,44 @@ class AdmissionControl:
                 except FAILURES:
                     self._failed(member, now)
         return changes
+
+    def untold(self, leastSeconds: float, now: float) -> list[Taken]:
+        """
+        What clients have taken here since this was last asked, of limits that several servers enforce together; see
+        L{IShared.taken}.
+        """
+        found: list[Taken] = []
+        for member in self._sharing:
+            try:
+                found += IShared(member.policy).taken(leastSeconds)
+            except FAILURES:
+                self._failed(member, now)
+        return found
+
+    def takenElsewhere(self, taken: Taken, isOld: bool, now: float) -> None:
+        """
+        Clients of another server have taken something; see L{IShared.takenElsewhere}.
+
+        @param now: in whole microseconds, as it is recorded.
+        """
+        for member in self._sharing:
+            if taken.limitName in member.policy.limitNames:
+                try:
+                    IShared(member.policy).takenElsewhere(taken, isOld, now)
+                except FAILURES:
+                    self._failed(member, now)
+
+    def share(self, fraction: float, count: int, now: float) -> None:
+        """
+        Have policies enforce so much of each limit from now on; see L{IShared.share}.
+
+        @param now: in whole microseconds, as it is recorded.
+        """
+        for member in self._sharing:
+            try:
+                IShared(member.policy).share(fraction, count, now)
+            except FAILURES:
+                self._failed(member, now)
 
     def explain(self, request: Request, now: float) -> list[Explanation]:
         """

@@ -935,6 +935,55 @@ class IPersistent(Interface):
         """
 
 
+class Taken(NamedTuple):
+    """
+    What clients have taken of a limit.
+
+    @ivar limitName: which limit.
+    @ivar entity: whose; a name of L{None} does not matter.
+    @ivar amount: how much, in the unit of the limit.
+    @ivar identities: for a limit of new identities, these.
+    """
+
+    limitName: str
+    entity: QuotaEntity
+    amount: float
+    identities: tuple[int, ...] = ()
+
+
+class IShared(Interface):
+    """
+    A policy whose limits several servers can enforce together: it says what clients have taken here, and counts what it
+    is told that they have taken elsewhere.  As long as all are told, each enforces all of every limit.
+
+    Such a policy protects what is behind the servers, or all of them together.  One that protects its own process, its
+    memory or its time, is none.
+    """
+
+    def taken(leastSeconds: float) -> Iterable[Taken]:
+        """
+        What clients have taken since this was last asked.  What it says counts as told from then on.
+
+        @param leastSeconds: entities that have taken less than the limit allows in this time may be left for later.
+        """
+
+    def takenElsewhere(taken: Taken, isOld: bool, now: float) -> None:
+        """
+        Clients of another server have taken something.
+
+        @param taken: of a limit that this policy knows; its names may be any.
+        @param isOld: whether that was before this server began to listen: identities are known then, and take nothing.
+        """
+
+    def share(fraction: float, count: int, now: float) -> None:
+        """
+        Enforce so much of every limit from now on.
+
+        @param fraction: all of it, 1.0, as long as servers hear from each other.
+        @param count: how many servers there are.  Each may let through that part of a burst.
+        """
+
+
 class IIdentityAudit(Interface):
     """
     A policy that guesses whether it knows an identity, and tells recordings, so
@@ -1032,6 +1081,7 @@ class PolicyContext:
         its own.
     @ivar shownAliases: other names of limits, see L{IAliasedLimits}, by which the server shows them.  A policy whose
         sensors are about these limits may name them alike.
+    @ivar upstream: how to reach the servers behind this one, for a plug-in that knows these; L{None} if there are none.
     """
 
     clock: IReactorTime
@@ -1041,6 +1091,7 @@ class PolicyContext:
     quotaWindowSeconds: float = 1.0
     random: Random | None = field(default=None, repr=False)
     shownAliases: Collection[str] = ()
+    upstream: Any = field(default=None, repr=False)
 
 
 class IPolicyFactory(Interface):
@@ -1093,4 +1144,47 @@ class IQuotaPolicyFactory(IPolicyFactory):
 class IMetricsExporterFactory(IPolicyFactory):
     """
     Builds an L{IMetricsExporter}; C{--export}.
+    """
+
+
+class IUsageExchange(Interface):
+    """
+    Carries messages between servers that enforce limits together: each has those of all, its own included, in the order
+    in which each of them sent them.  Some may be lost, late or there twice.  All methods are for the reactor's thread.
+    """
+
+    intervalSeconds: float = Attribute("How often a server tells the others what its clients have taken.")
+
+    def start(deliver: Callable[[bytes, bool], object]) -> None:
+        """
+        Begin, and go on whatever happens, until L{stop}.
+
+        @param deliver: to be called with each message, and whether it was sent before L{start}: of kept messages those
+            come first.  It does not raise.
+        """
+
+    def publish(message: bytes, isKept: bool) -> None:
+        """
+        Send a message, or drop it if that cannot be done now; never wait, never raise.
+
+        @param message: up to 256 KiB.
+        @param isKept: whether servers that start later want it, too, for some hours.
+        """
+
+    def stop() -> Deferred[None]:
+        """
+        Send and deliver nothing more.
+
+        @return: fires when everything is closed; never fails.
+        """
+
+    def trouble() -> str | None:
+        """
+        Why it does not work, in words for the operator; L{None} if it does, as far as it knows.
+        """
+
+
+class IUsageExchangeFactory(IPolicyFactory):
+    """
+    Builds an L{IUsageExchange}; C{--shared-limits}.
     """

@@ -42,6 +42,8 @@ from .interfaces import (
     IQuotaPolicy,
     IQuotaPolicyFactory,
     ITransportAdapters,
+    IUsageExchange,
+    IUsageExchangeFactory,
     IWaitOrder,
     IWaitOrderFactory,
     PolicyContext,
@@ -58,6 +60,7 @@ _BUILT: Final[dict[type[IPolicyFactory], Any]] = {
     IPurgatoryFactory: IPurgatory,
     IQuotaPolicyFactory: IQuotaPolicy,
     IMetricsExporterFactory: IMetricsExporter,
+    IUsageExchangeFactory: IUsageExchange,
 }
 """What factories of each kind build; kinds of others are not listed, and what theirs build is not checked."""
 
@@ -405,7 +408,8 @@ def _optionMethods(kind: PolicyKind) -> dict[str, Callable[..., None]]:
     choose.__doc__ = f"The {noun} to use, as NAME[:ARGUMENTS]; see --help-{option}.{again}"
     listAll.__doc__ = f"List every installed {noun} and exit."
     explain.__doc__ = f"Explain one {noun} and exit."
-    return {f"opt_{option}": choose, f"opt_help_{option}": listAll, f"opt_help_{option}_type": explain}
+    word = option.replace("-", "_")
+    return {f"opt_{word}": choose, f"opt_help_{word}": listAll, f"opt_help_{word}_type": explain}
 
 
 def _checkKind(interface: Any) -> None:

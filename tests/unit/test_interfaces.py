@@ -34,7 +34,7 @@ class ContractTests(SynchronousTestCase):
     def test_factoriesShareABase(self) -> None:
         """Every kind of factory is an L{IPolicyFactory}, so that one function builds them all."""
         factories = [each for each in CONTRACTS if each.__name__.endswith("Factory") and each is not IPolicyFactory]
-        self.assertEqual(len(factories), 5)
+        self.assertEqual(len(factories), 6)
         for each in factories:
             self.assertTrue(each.isOrExtends(IPolicyFactory), each.__name__)
 

@@ -7,6 +7,7 @@ from admission.interfaces import (
     IMetricsExporterFactory,
     IPurgatoryFactory,
     IQuotaPolicyFactory,
+    IUsageExchangeFactory,
     IWaitOrderFactory,
 )
 from admission.plugins import PolicyFactory, TransportAdapters
@@ -319,3 +320,22 @@ spark = PolicyFactory(
 )
 
 transportAdapters = TransportAdapters("Twisted's transports", "admission_plugins.transportadapters.register")
+
+topic = PolicyFactory(
+    IUsageExchangeFactory,
+    name="topic",
+    format="topic[:name=__admission][:interval=250ms][:kept=25h]",
+    help="""
+        Through two topics of the cluster behind the gateways, NAME-usage and
+        NAME-kept, which are made if they are not there.  All gateways that
+        share limits have the same NAME.
+
+        Every interval each gateway writes what its clients have taken, and
+        reads what all have written.  kept is for how long producer ids are
+        there for gateways that start: longer than the window of producer-ids.
+
+        The login of the gateway (--upstream-login) needs Create, Describe,
+        Read and Write on these topics, and clients should have none of it.
+    """,
+    implementation="admission.kafka.gateway.usagetopic.buildUsageTopic",
+)

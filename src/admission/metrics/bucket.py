@@ -86,20 +86,22 @@ class TokenBucket:
         """
         return self.tokens(now) >= self.burst
 
-    def setRate(self, rate: float, now: float) -> None:
+    def setRate(self, rate: float, now: float, burstSeconds: float | None = None) -> None:
         """
         Fill at another rate from now on.  The tokens or the debt stay, up to the new
         burst; a full bucket stays full, so that it is like a new one also then.
 
+        @param burstSeconds: the size of the bucket from now on, in seconds of the rate; as before, unless given.
         @raise ValueError: if C{rate} is not positive.
         """
         if not rate > 0:
             raise ValueError(f"rate must be positive, not {rate}")
-        if rate == self.rate:
+        burstSeconds = self.burstSeconds if burstSeconds is None else burstSeconds
+        if rate == self.rate and burstSeconds == self.burstSeconds:
             # To fill it up now would only round its tokens once more, and a replay knows of no such moment.
             return
         tokens, isFull = self.tokens(now), self.isFull(now)
-        self.rate = rate
-        self.burst = max(rate * self.burstSeconds, 1.0)
+        self.rate, self.burstSeconds = rate, burstSeconds
+        self.burst = max(rate * burstSeconds, 1.0)
         self._tokens = self.burst if isFull else min(tokens, self.burst)
         self._atSeconds = now

@@ -12,7 +12,7 @@ from math import inf
 from sys import getsizeof
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from attrs import frozen
+from attrs import define, frozen
 
 from ..interfaces import DEFAULT, ISensorRegistry, QuotaEntity, QuotaStatus, Request
 from ..metrics.bucket import NEGLIGIBLE_SECONDS, TokenBucket
@@ -35,6 +35,7 @@ _FOUND_BYTES: Final = 60
 
 _RECENT_SECONDS = 10.0
 _MIN_SPAN_SECONDS = 0.001
+_LEAST_RATE = 1e-9
 
 
 class Meter(Protocol):
@@ -255,7 +256,90 @@ class Buckets:
         return {rateName: Bucket.recentRate, "tokens": Bucket.tokens, "utilization": _utilization}
 
 
-Algorithm = Windows | Buckets
+class SharedBucket(Bucket):
+    """
+    A bucket of a limit that several servers enforce together: what the others take is taken from it as well.
+
+    @ivar untold: what was taken here and the others have not been told.
+    @ivar elsewhereTotal: all that the others have told.
+    @ivar isAlone: whether the others are told nothing of it, so that it enforces this server's part alone.
+    """
+
+    __slots__ = ("_algorithm", "elsewhereTotal", "isAlone", "untold")
+
+    def __init__(self, limit: Limit, algorithm: SharedBuckets, now: float) -> None:
+        self._algorithm = algorithm
+        self.isAlone = False
+        self.untold = self.elsewhereTotal = 0.0
+        super().__init__(limit, algorithm.burstSeconds, now)
+        self.shared(now)
+
+    def spend(self, amount: float, now: float) -> float:
+        self.untold += amount
+        return super().spend(amount, now)
+
+    def spendElsewhere(self, amount: float, now: float) -> None:
+        """
+        Others have taken C{amount}.
+        """
+        self.elsewhereTotal += amount
+        super().spend(amount, now)
+
+    def setLimit(self, limit: Limit, now: float) -> None:
+        self.limit = limit
+        self.shared(now)
+
+    def shared(self, now: float) -> None:
+        """
+        Enforce as much of the limit as is this server's to enforce.
+        """
+        algorithm = self._algorithm
+        count = algorithm.count
+        fraction = min(algorithm.fraction, 1 / count) if self.isAlone else algorithm.fraction
+        self.setRate(max(self.limit.value * fraction, _LEAST_RATE), now, algorithm.burstSeconds / count)
+
+    def recentRate(self, now: float) -> float:
+        """
+        What was taken here each second, see L{Bucket.recentRate}.
+        """
+        if now - self._last[0] >= _RECENT_SECONDS:
+            self._before, self._last = self._last, (now, self.spentTotal - self.elsewhereTotal)
+        sinceSeconds, before = self._before
+        return (self.spentTotal - self.elsewhereTotal - before) / max(now - sinceSeconds, _MIN_SPAN_SECONDS)
+
+
+@define
+class SharedBuckets:
+    """
+    Makes meters with a bucket for a limit that several servers enforce together.
+
+    @ivar burstSeconds: for how many seconds of the limit there is room at all of them together; positive.
+    @ivar fraction: how much of each limit this server enforces; all of it as long as it is told what others take.
+    @ivar count: how many servers there are; each has that part of the burst.
+    """
+
+    burstSeconds: float
+    fraction: float = 1.0
+    count: int = 1
+    horizonSeconds = None
+
+    def __attrs_post_init__(self) -> None:
+        TokenBucket(1.0, self.burstSeconds, 0.0)
+
+    def build(self, limit: Limit, now: float) -> SharedBucket:
+        return SharedBucket(limit, self, now)
+
+    @staticmethod
+    def reads(rateName: str) -> Mapping[str, Callable[[Any, float], float]]:
+        return {
+            rateName: SharedBucket.recentRate,
+            "tokens": SharedBucket.tokens,
+            "elsewhere-total": lambda meter, now: meter.elsewhereTotal,
+            "utilization": _utilization,
+        }
+
+
+Algorithm = Windows | Buckets | SharedBuckets
 
 
 def byClient(request: Request) -> tuple[str, str]:
@@ -453,6 +537,37 @@ class Meters(Generic[M]):
                 dropped.append(self._shared.pop(sharedKey))
         return dropped
 
+    def items(self) -> Iterator[tuple[EntityKey, M]]:
+        """
+        All meters that are of one entity each, with whom they are for.
+        """
+        return iter(self._meters.items())
+
+    def obtainFor(self, key: EntityKey, now: float) -> M | None:
+        """
+        The meter of an entity, of which others have told; L{None} if it has no limit, or for lack of room no meter of
+        its own.
+        """
+        meter = self._meters.get(key)
+        if meter is None:
+            limit = self._limits.resolveKey(key, self.limitName)
+            if limit is None or not (limit.isNamed or self._hasRoom(now)):
+                return None
+            meter = self._meters[key] = self._build(limit, now)
+            self._nameBytes += _sizeOfNames(key)
+            if limit.isNamed:
+                self._named.add(key)
+            # What was found for some of its clients may have been no meter, or one that is shared.
+            self._forget()
+        return meter
+
+    def changed(self, change: Callable[[M], object]) -> None:
+        """
+        Have C{change} called with all meters, shared ones included.
+        """
+        for meter in [*self._meters.values(), *self._shared.values()]:
+            change(meter)
+
     def sweep(self, now: float) -> None:
         """
         Drop all meters that are idle.
@@ -571,6 +686,9 @@ class Meters(Generic[M]):
         meter = self._shared.get(key)
         if meter is None:
             meter = self._shared[key] = self._build(limit, now)
+            if isinstance(meter, SharedBucket):
+                meter.isAlone = True
+                meter.shared(now)
         return meter
 
     def _forget(self) -> None:

@@ -16,6 +16,7 @@ from twisted.python.failure import Failure
 
 from admission.connection.link import PLAIN_CONNECTION_BYTES
 from admission.names import boundedName
+from admission.shares.limitsharing import LimitSharing
 
 from ..security.superusers import SuperUsers
 from ..serving.kafkarequest import Address
@@ -37,6 +38,7 @@ class Gateway(Server[GatewaySettings]):
     @ivar upstream: the servers to ask first.
     @ivar endpointFor: how to connect to a node.
     @ivar known: the producers that were let through; L{None} if nobody wants to know.
+    @ivar sharing: tells other gateways what clients take; L{None} if nobody does.
     @ivar linkBytes: what an open connection to a node is charged for.
     @ivar superUsers: who may change limits.
     @ivar requiresLogin: whether clients have to log in at a node before anything else.
@@ -53,6 +55,7 @@ class Gateway(Server[GatewaySettings]):
     hasLimits: bool = True
     linkBytes: int = PLAIN_CONNECTION_BYTES
     known: KnownProducers | None = None
+    sharing: LimitSharing | None = None
     superUsers: SuperUsers = field(init=False)
     bootstrap: Node = field(init=False)
     _nextUpstream: int = field(init=False, default=0)

@@ -15,17 +15,23 @@ from attrs import evolve, frozen
 from twisted.internet.endpoints import HostnameEndpoint, clientFromString
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.internet.ssl import Certificate
+from twisted.internet.task import Clock
 from twisted.python.usage import UsageError
 
 from admission.boundedfile import readBounded
+from admission.clock import wallSeconds
+from admission.interfaces import IUsageExchangeFactory, PolicyContext
+from admission.plugins import PolicyKind
+from admission.shares.limitsharing import MAX_SERVERS
 
 from ..client.sasl import Credentials
 from ..serving.kafkarequest import Address
 from ..serving.listenoptions import parseHostPort
-from ..serving.serveroptions import Listener, ServerOptions, checkFiles, endpointOf
+from ..serving.serveroptions import Listener, ServerOptions, buildChosen, checkFiles, endpointOf
 from .gateway import EndpointMaker
 from .gatewaysettings import GatewaySettings, loadGatewaySettings
 from .nodes import NodePorts
+from .usagetopic import ClusterAccess
 
 _EXAMPLES = """
 Clients begin at the port of --listen, and reach the nodes at the ports behind it, in the order of their ids: with
@@ -75,6 +81,12 @@ class Upstream:
 
         return endpointFor
 
+    def access(self, reactor: Any, connectSeconds: float, credentials: Credentials | None) -> ClusterAccess:
+        """
+        The same for plug-ins, with what they have to log in with.
+        """
+        return ClusterAccess(self.endpoints(reactor, connectSeconds), self.addresses, credentials)
+
 
 @frozen
 class GatewayListener(Listener):
@@ -99,6 +111,10 @@ class GatewayOptions(ServerOptions):
         "told to, and applies quotas to them before the cluster sees them."
     )
     examples: ClassVar[str] = _EXAMPLES
+    policyKinds: ClassVar[Sequence[PolicyKind]] = (
+        *ServerOptions.policyKinds,
+        PolicyKind("shared-limits", IUsageExchangeFactory),
+    )
 
     optParameters = [
         ["data", "d", "gateway-data", "The directory of limits that are set at run time; made if it is not there."],
@@ -115,6 +131,13 @@ class GatewayOptions(ServerOptions):
             "MECHANISM:USER:FILE: how to log in when asking which nodes there are; the file has the password.",
         ],
         ["share", None, "1/1", "1/N: how much of every limit to enforce, where N gateways share the clients."],
+        [
+            "gateways",
+            None,
+            "1",
+            "How many gateways share limits (--shared-limits), at least: each enforces that part of them as long as it "
+            "does not hear from the others.",
+        ],
         ["node-ids", None, "0-15", "LOWEST-HIGHEST: the ids that nodes of the cluster may have."],
     ]
 
@@ -130,6 +153,10 @@ class GatewayOptions(ServerOptions):
     def __init__(self) -> None:
         super().__init__()
         self["upstream"] = []
+
+    @property
+    def sharesLimits(self) -> bool:
+        return self["shared-limits"] is not None
 
     def loadSettings(self, path: str | None, assignments: Sequence[str], isPoolChosen: bool) -> GatewaySettings:
         return loadGatewaySettings(path, assignments, isPoolChosen)
@@ -149,6 +176,13 @@ class GatewayOptions(ServerOptions):
         if self["limits"] not in (_OURS, _THEIRS):
             raise UsageError(f"--limits {self['limits']}: it is {_OURS} or {_THEIRS}")
         self["share"] = parseShare(self["share"])
+        self["gateways"] = parseGateways(self["gateways"])
+        if self.sharesLimits and self["share"] != 1.0:
+            raise UsageError("--share and --shared-limits: with the second, gateways need no fixed parts; keep one")
+        if self.sharesLimits and self["limits"] == _THEIRS:
+            raise UsageError("--shared-limits is for the gateway's own limits, and --limits upstream has none")
+        if self["gateways"] > 1 and not self.sharesLimits:
+            raise UsageError("--gateways goes with --shared-limits; for fixed parts without it, --share 1/N")
         login: str | None = self["upstream-login"]
         self["credentials"] = None if login is None else parseLogin(login)
         self["hasLimits"] = self["limits"] == _OURS
@@ -157,6 +191,10 @@ class GatewayOptions(ServerOptions):
         listeners: list[GatewayListener] = []
         for listener in self["listeners"]:
             listeners += _withNodes(listener, lowest, highest)
+        if self.sharesLimits:
+            # Made again when the gateway starts, which is when it may connect.
+            context = PolicyContext(Clock(), wallSeconds, upstream=self["upstream"].access(None, 1.0, None))
+            buildChosen("shared-limits", IUsageExchangeFactory, self["shared-limits"], context)
         self["listeners"] = listeners
         self["nodeIds"] = lowest, highest
 
@@ -246,6 +284,17 @@ def parseLogin(text: str) -> Credentials:
         raise UsageError(f"--upstream-login {text}: {path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise UsageError(f"--upstream-login {text}: {error}") from error
+
+
+def parseGateways(text: str) -> int:
+    """
+    Read the value of C{--gateways}.
+
+    @raise UsageError: if it makes no sense.
+    """
+    if not (text.isdecimal() and 1 <= int(text) <= MAX_SERVERS):
+        raise UsageError(f"--gateways {text}: write how many there are, 1 to {MAX_SERVERS}")
+    return int(text)
 
 
 def parseShare(text: str) -> float:

@@ -6,6 +6,7 @@ The gateway as a service of C{twistd}.
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from random import Random
@@ -17,12 +18,17 @@ from admission.connection.factory import TLS_CONNECTION_BYTES
 from admission.connection.link import PLAIN_CONNECTION_BYTES
 from admission.control import AdmissionControl
 from admission.gate.gate import Gate
+from admission.interfaces import IUsageExchange, IUsageExchangeFactory, PolicyContext, Taken
+from admission.recording.recorder import EventRecorder
+from admission.recording.sharedusage import recordShared, recordTaken
+from admission.shares.limitsharing import LimitSharing
+from admission.shares.rememberedcount import RememberedCount
 
 from ..client.clientconnection import ConnectionSettings
 from ..client.sasl import Credentials
 from ..serving.kafkaservice import CannotStart, KafkaService, ServerConfig
 from ..serving.quotalimits import QuotaLimits
-from ..serving.serveroptions import Listener, buildOrder
+from ..serving.serveroptions import Listener, buildChosen, buildOrder
 from ..serving.session import KafkaSession
 from ..storage.itable import LogRefusal
 from ..storage.tablestore import TableStore
@@ -45,6 +51,8 @@ class GatewayConfig(ServerConfig[GatewaySettings]):
     @ivar nodeIds: the lowest and the highest id that its nodes may have.
     @ivar credentials: for asking which nodes there are, if that takes a login.
     @ivar share: how much of each limit it enforces.
+    @ivar exchange: the description of what it tells other gateways through what clients take; L{None} if it does not.
+    @ivar gateways: how many gateways there are then, at least.
     @ivar requiresLogin: see L{Gateway}, also for the next two.
     """
 
@@ -52,12 +60,19 @@ class GatewayConfig(ServerConfig[GatewaySettings]):
     nodeIds: tuple[int, int] = field(kw_only=True)
     credentials: Credentials | None = None
     share: float = 1.0
+    exchange: str | None = None
+    gateways: int = 1
     requiresLogin: bool = False
     mayHide: bool = False
     hasLimits: bool = True
 
+    @property
+    def sharesLimits(self) -> bool:
+        return self.exchange is not None
+
 
 PRODUCERS_FILE = "producers"
+GATEWAYS_FILE = "gateways"
 
 Options = GatewayOptions
 """As C{twistd} wants it called."""
@@ -75,6 +90,8 @@ def makeService(options: GatewayOptions) -> GatewayService:
         nodeIds=options["nodeIds"],
         credentials=options["credentials"],
         share=options["share"],
+        exchange=options["shared-limits"],
+        gateways=options["gateways"],
         requiresLogin=bool(options["require-login"]),
         mayHide=bool(options["hidden-users"]),
         hasLimits=options["hasLimits"],
@@ -171,6 +188,37 @@ class GatewayService(KafkaService):
         self.discovery.start()
         started.callback(self.discovery.stop)
         return self.gateway
+
+    def recordingStarted(self, recorder: EventRecorder, started: AsyncExitStack) -> None:
+        """
+        Also begin to share limits, if it is to.
+        """
+        config, gateway, clock = self._config, self.gateway, self._clock
+        if config.exchange is None:
+            return
+        connectSeconds = config.settings.upstreamConnectTimeoutSeconds
+        access = config.upstream.access(self._reactor, connectSeconds, config.credentials)
+        context = PolicyContext(clock, wallSeconds, upstream=access)
+        exchange: IUsageExchange = buildChosen("shared-limits", IUsageExchangeFactory, config.exchange, context)
+        gateways = RememberedCount(os.path.join(config.dataPath, GATEWAYS_FILE))
+        server = uuid.uuid4().hex
+        sharing = self.gateway.sharing = LimitSharing(
+            exchange, gateway.control, clock, server, config.gateways, gateways.count, gateways.remember
+        )
+
+        def taken(told: Taken, isOld: bool, now: float) -> None:
+            if told.identities and gateway.known is not None:
+                gateway.known.note(told.entity.user or "", told.identities)
+            if recorder.isRecording:
+                recordTaken(recorder, told, isOld, now)
+
+        def shared(fraction: float, count: int, now: float) -> None:
+            if recorder.isRecording:
+                recordShared(recorder, fraction, count, now)
+
+        sharing.whenTaken, sharing.whenShared = taken, shared
+        sharing.start()
+        started.push_async_callback(sharing.stop)
 
     def makeSession(self) -> KafkaSession:
         return KafkaSession(self.gateway, ClusterBackend)

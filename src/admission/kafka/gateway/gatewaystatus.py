@@ -64,13 +64,14 @@ class GatewayStatus(ServerStatus):
     ) -> None:
         self._gateway = gateway
         self._discovery = discovery
+        sharing = gateway.sharing
         super().__init__(
             gateway,
             factory,
             sensors,
             listeners,
-            [Section("nodes", self._nodesFields)],
-            [gateway.nodes.troubles, self._clusterCheck],
+            [Section("nodes", self._nodesFields), *([] if sharing is None else [Section("sharing", sharing.fields)])],
+            [gateway.nodes.troubles, self._clusterCheck, *([] if sharing is None else [sharing.troubles])],
         )
 
     def addSensors(self) -> None:

@@ -119,6 +119,13 @@ class ServerConfig(Generic[S]):
     makeLogObserver: Callable[[], FileLogObserver] | None = None
     read: Callable[[], Configuration[S] | None] | None = None
 
+    @property
+    def sharesLimits(self) -> bool:
+        """
+        Whether it enforces limits together with other servers, which it tells what clients take.
+        """
+        return False
+
     @classmethod
     def of(cls, options: ServerOptions, **further: Any) -> Self:
         """
@@ -210,6 +217,13 @@ class KafkaService(Service):
         @raise CannotStart: if it cannot be made.
         """
         raise NotImplementedError
+
+    def recordingStarted(self, recorder: EventRecorder, started: AsyncExitStack) -> None:
+        """
+        What is recorded is recorded from now on, and no client has connected.
+
+        @param started: see L{makeServer}.
+        """
 
     def makeSession(self) -> KafkaSession:
         raise NotImplementedError
@@ -342,11 +356,11 @@ class KafkaService(Service):
                 self.log.warn("there is nothing to reload: no file of properties was named (--config)")
                 return
             settings, changes, waiting = takeOver(config.settings, found.settings)
-            control = buildControl(settings, found.quotas, self._clock)
+            control = buildControl(settings, found.quotas, self._clock, isShared=config.sharesLimits)
             if found.quotas != before.quotas and not self._hasSamePolicies(control):
                 waiting.append("quota")
                 found = evolve(found, quotas=before.quotas)
-                control = buildControl(settings, found.quotas, self._clock)
+                control = buildControl(settings, found.quotas, self._clock, isShared=config.sharesLimits)
         except UsageError as error:
             self.log.error("nothing is reloaded: {error}", error=error)
             return
@@ -411,11 +425,12 @@ class KafkaService(Service):
         gate.pressure.subscribe(self._pressed)
         started.callback(gate.close)
 
-        control = buildControl(settings, config.quotas, clock, bool(config.exports))
+        control = buildControl(settings, config.quotas, clock, bool(config.exports), config.sharesLimits)
         control.addSensors(self.sensors)
         self.server = self.makeServer(gate, control, started)
         self._startKeeping()
         self._startRecording(recorder, gateSeed)
+        self.recordingStarted(recorder, started)
 
         limits = self._connectionLimits()
         self.factory = SessionFactory(
@@ -494,7 +509,7 @@ class KafkaService(Service):
             uuid.uuid4().hex,
             gateSeed,
             control.policyNames,
-            quotaDescriptions(settings, config.quotas),
+            quotaDescriptions(settings, config.quotas, config.sharesLimits),
             settings.quotaWindowNum,
             settings.quotaWindowSizeSeconds,
             control.maxDelaySeconds,

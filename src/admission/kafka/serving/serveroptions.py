@@ -49,6 +49,7 @@ from .reload import Configuration
 from .serversettings import LARGEST_REQUEST, POOL, ServerSettings
 
 _PRODUCER_IDS = "producer-ids"
+_SHARED_POLICIES = ("client-bytes", _PRODUCER_IDS)
 _QUOTAS = ("client-bytes", "request-time", _PRODUCER_IDS)
 
 _SMALLEST_BYTES = 4 << 10
@@ -156,6 +157,13 @@ class ServerOptions(ListenOptions, PolicyOptionsMixin):
         """
         raise NotImplementedError
 
+    @property
+    def sharesLimits(self) -> bool:
+        """
+        Whether limits are enforced together with other servers.
+        """
+        return False
+
     def read(self) -> Configuration[Any] | None:
         """
         Read the file of properties, as it is now; what is on the command line stays.
@@ -210,7 +218,7 @@ class ServerOptions(ListenOptions, PolicyOptionsMixin):
         clock = Clock()
         buildPool(self["settings"], self["pool"], clock)
         buildOrder(self["order"], clock)
-        buildControl(self["settings"], self["quota"], clock)
+        buildControl(self["settings"], self["quota"], clock, isShared=self.sharesLimits)
         buildExporters(self["export"], clock)
 
 
@@ -276,7 +284,11 @@ def buildOrder(description: str | None, clock: Any, random: Random | None = None
 
 
 def buildControl(
-    settings: ServerSettings, descriptions: Sequence[str], clock: Any, isObserved: bool = False
+    settings: ServerSettings,
+    descriptions: Sequence[str],
+    clock: Any,
+    isObserved: bool = False,
+    isShared: bool = False,
 ) -> AdmissionControl:
     """
     Build the control with its quota policies, with the limits that the properties
@@ -285,12 +297,13 @@ def buildControl(
     @param descriptions: the values of C{--quota}; without any, the default
         policies are built, which limit no client until they get limits.
     @param isObserved: see L{AdmissionControl}.
+    @param isShared: see L{quotaDescriptions}.
     @raise UsageError: if one cannot be built, or contradicts the properties.
     """
     windows = settings.quotaWindowNum, settings.quotaWindowSizeSeconds
     context = PolicyContext(clock, wallSeconds, None, *windows, shownAliases=KAFKA_LIMITS)
     policies: list[tuple[str, IQuotaPolicy]] = []
-    for description in quotaDescriptions(settings, descriptions):
+    for description in quotaDescriptions(settings, descriptions, isShared):
         policy: IQuotaPolicy = buildChosen("quota", IQuotaPolicyFactory, description, context)
         if getattr(policy, "places", None) is not None:
             raise UsageError(
@@ -313,15 +326,16 @@ def buildControl(
     return control
 
 
-def quotaDescriptions(settings: ServerSettings, descriptions: Sequence[str]) -> list[str]:
+def quotaDescriptions(settings: ServerSettings, descriptions: Sequence[str], isShared: bool = False) -> list[str]:
     """
     The descriptions of the quota policies, in order.
 
     @param descriptions: the values of C{--quota}.
+    @param isShared: whether several servers enforce limits together, as far as these are of what is behind them.
     @raise UsageError: if one makes no sense.
     """
     try:
-        return [_completed(settings, description) for description in descriptions or _QUOTAS]
+        return [_completed(settings, description, isShared) for description in descriptions or _QUOTAS]
     except PolicyError as error:
         raise UsageError(f"--quota: {error}") from error
 
@@ -341,12 +355,17 @@ def buildExporters(descriptions: Sequence[str], clock: Any) -> list[tuple[str, I
     return exporters
 
 
-def _completed(settings: ServerSettings, description: str) -> str:
+def _completed(settings: ServerSettings, description: str, isShared: bool) -> str:
     """
-    Complete C{description} with the properties that Kafka's proposal has for this
-    one policy (KIP-936); the description's own arguments win.
+    Complete C{description} with what is shared, and with the properties that Kafka's proposal has for one policy
+    (KIP-936); the description's own arguments win.
     """
     name, _, given = parseDescription(description)
+    if name in _SHARED_POLICIES:
+        if isShared and "shared" not in given:
+            description += ":shared=yes"
+        elif given.get("shared") == "yes" and not isShared:
+            raise PolicyError(f"{description}: shared=yes is for gateways that share their limits (--shared-limits)")
     if name != _PRODUCER_IDS:
         return description
     properties = {

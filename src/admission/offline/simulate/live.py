@@ -27,6 +27,7 @@ from admission.interfaces import (
     Usage,
     traitsOf,
 )
+from admission.recording.sharedusage import isOfSharing, recordedShare, recordedTaken
 
 from .runs import LimitChange
 
@@ -271,7 +272,14 @@ class LivePolicy:
             self._control.end(begun, request, outcome, endUs / 1e6)
 
     def _change(self, change: LimitChange, atUs: int) -> None:
-        if change.name in self.policy.limitNames:
+        if isOfSharing(change.name):
+            value = change.value or 0.0
+            share = recordedShare(change.name, value)
+            if share is not None:
+                self._control.share(*share, atUs / 1e6)
+            else:
+                self._control.takenElsewhere(*recordedTaken(change.name, change.entity, value), atUs / 1e6)
+        elif change.name in self.policy.limitNames:
             self._control.configure(change.entity, {change.name: change.value}, atUs / 1e6)
             self._isLimiting = self._control.isLimiting
             self._met.clear()

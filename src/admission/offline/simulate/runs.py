@@ -14,6 +14,7 @@ from pyarrow import compute as pc
 
 from admission.interfaces import QuotaEntity
 from admission.recording.events import KEPT
+from admission.recording.sharedusage import isOfSharing
 
 from ..failures import TraceError
 
@@ -96,6 +97,7 @@ class Run:
     @ivar maxDelayUs: the longest delay that was imposed at a time.
     @ivar wallOffsetUs: added to a moment to get microseconds since the epoch.
     @ivar changes: of limits, in time order; see L{withHistory}.
+    @ivar elsewhere: what servers that share its limits have told, see L{admission.recording.sharedusage}; likewise.
     @ivar gaps: in time order; likewise.
     @ivar kept: what each policy kept over the restart before this run, see L{admission.interfaces.IPersistent};
         likewise.
@@ -117,6 +119,7 @@ class Run:
     maxDelayUs: int = LONGEST_DELAY_US
     wallOffsetUs: int = 0
     changes: Sequence[LimitChange] = ()
+    elsewhere: Sequence[LimitChange] = ()
     gaps: Sequence[Gap] = ()
     kept: Mapping[str, Mapping[str, float]] = field(factory=dict, hash=False)
     requests: int = 0
@@ -164,12 +167,15 @@ def withHistory(runs: Iterable[Run], limits: pa.Table, gaps: pa.Table) -> list[R
     @raise TraceError: if a run cannot be replayed.
     """
     changes: dict[tuple[str, str], list[LimitChange]] = {}
+    elsewhere: dict[tuple[str, str], list[LimitChange]] = {}
     kept: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
     for each in limits.select(LIMIT_COLUMNS).sort_by([("mono_us", "ascending"), ("seq", "ascending")]).to_pylist():
         key = (each["broker_id"], each["boot_id"])
         if each["limit_name"].startswith(KEPT):
             policyName = each["limit_name"].removeprefix(KEPT)
             kept.setdefault(key, {}).setdefault(policyName, {})[each["user"]] = each["value"]
+        elif isOfSharing(each["limit_name"]):
+            elsewhere.setdefault(key, []).append(_changeOf(each))
         else:
             changes.setdefault(key, []).append(_changeOf(each))
     dropped: dict[tuple[str, str], list[Gap]] = {}
@@ -185,7 +191,15 @@ def withHistory(runs: Iterable[Run], limits: pa.Table, gaps: pa.Table) -> list[R
                 f"{len(run.policyDescriptions)}; a recording of another version of admission needs that version"
             )
         key = (run.brokerId, run.bootId)
-        complete.append(evolve(run, changes=changes.get(key, ()), gaps=dropped.get(key, ()), kept=kept.get(key, {})))
+        complete.append(
+            evolve(
+                run,
+                changes=changes.get(key, ()),
+                elsewhere=elsewhere.get(key, ()),
+                gaps=dropped.get(key, ()),
+                kept=kept.get(key, {}),
+            )
+        )
     return complete
 
 

@@ -12,7 +12,7 @@ from attrs import evolve, frozen
 from twisted.internet.task import Clock
 
 from admission.control import AdmissionControl
-from admission.interfaces import IQuotaPolicy, IReplayable, IRequestLifecycle, QuotaEntity
+from admission.interfaces import IQuotaPolicy, IReplayable, IRequestLifecycle, IShared, QuotaEntity
 from admission.plugins import PolicyError
 from admission.quotas.policy import limitsByName
 
@@ -111,7 +111,8 @@ class Trial:
         @raise PolicyError: see L{Candidate.build}.
         """
         policy = _build(self.candidate, self.run, atUs / 1e6)
-        changes = sorted([*self.changes, *self.otherChanges], key=lambda each: (each.atUs, each.seq))
+        elsewhere = self.run.elsewhere if IShared.providedBy(policy) else ()
+        changes = sorted([*self.changes, *self.otherChanges, *elsewhere], key=lambda each: (each.atUs, each.seq))
         return LivePolicy(policy, atUs, changes, self.run.maxDelayUs, self.hasSay, self._kept())
 
     def _kept(self) -> Mapping[str, float]:

@@ -1,0 +1,286 @@
+# -*- test-case-name: tests.unit.shares.test_limitsharing -*-
+"""
+One limit over several servers: each tells the others what its clients have taken, and counts what they tell.
+
+A bucket fills at all of the limit at each server, and what is taken anywhere is taken from all of them.  So over T
+seconds clients get, for a limit L with a burst of b seconds at N servers that tell each other every I seconds, which
+takes t, C{L T + L (b + (N - 1)(I + t) + I / 2)} at most, and what is in progress: a server lets through what is left
+when all that others took until I + t ago is counted, others take C{L b / N + L (I + t)} each meanwhile, and what is too
+little to be told is less than C{L I / 2N} at each.  Each time that messages stop coming and come again, it may be
+C{L (N - 1)(D + I + t)} more, with D the two seconds until that is noticed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+
+from ..clock import wholeMicroseconds
+from ..control import AdmissionControl
+from ..interfaces import IUsageExchange, Taken
+from .usagemessages import NotUnderstood, UsageMessage, fitting
+
+LOST_SECONDS: Final = 2.0
+"""A server that has heard nothing of what it sent for so long enforces its part of each limit alone."""
+
+PEER_SECONDS: Final = 10.0
+"""A server that is silent for so long is not counted any more.  Its own silence is noticed earlier: or one that hears
+nobody would take itself for the only one."""
+
+MAX_SERVERS: Final = 1000
+"""How many are counted; messages of others are ignored."""
+
+LOGGED_SECONDS: Final = 60.0
+
+
+class LimitSharing:
+    """
+    Tells other servers what clients have taken here, and policies what they have taken there.
+
+    Where nothing comes back of what is told, each server enforces an Nth of every limit.  N is the largest number of
+    what has been heard of lately, what is remembered of an earlier run, and what the operator says there are.
+
+    @ivar count: how many servers there are, as far as is known.
+    @ivar isLive: whether this server hears itself.
+    @ivar fraction: how much of each limit is enforced here.
+    @ivar whenTaken: called with what others have taken, whether it is old, and when policies were told.
+    @ivar whenShared: called with the fraction, the count, and when policies were told.
+    @ivar toldRows: how many rows others were told.
+    @ivar heardRows: how many they have told.
+    @ivar misunderstood: how many messages made no sense.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        exchange: IUsageExchange,
+        control: AdmissionControl,
+        clock: IReactorTime,
+        server: str,
+        atLeast: int = 1,
+        remembered: int = 1,
+        remember: Callable[[int], object] = lambda count: None,
+    ) -> None:
+        """
+        @param clock: monotonic.
+        @param server: what it is called; another name at each start.
+        @param atLeast: how many servers there are, if the operator says so.
+        @param remembered: what C{remember} was called with last, in an earlier run.
+        @param remember: stores how many there are.
+        """
+        self._exchange = exchange
+        self._control = control
+        self._clock = clock
+        self._server = server
+        self._atLeast = atLeast
+        self._remembered = remembered
+        self._remember = remember
+        self._turns = LoopingCall(self._turn)
+        self._turns.clock = clock
+        self._numbers = {False: 0, True: 0}
+        # Own messages that have not come back: their numbers, and when they were sent; and when the last was that has.
+        self._sent: deque[tuple[int, float]] = deque()
+        self._toldSeconds = 0.0
+        # By name and channel the last number that was heard; by name when that was.
+        self._lastNumbers: dict[tuple[str, bool], int] = {}
+        self._heard: dict[str, float] = {}
+        self._waiting: deque[tuple[Taken, float]] = deque()
+        self._lostSeconds: float | None = None
+        self._isBehind = False
+        self._loggedSeconds = float("-inf")
+        self.isLive = False
+        self.count = max(atLeast, remembered, 1)
+        self.fraction = 1 / self.count
+        self.toldRows = self.heardRows = self.misunderstood = 0
+        self.whenTaken: Callable[[Taken, bool, float], object] = lambda *_: None
+        self.whenShared: Callable[[float, int, float], object] = lambda *_: None
+
+    def start(self) -> None:
+        """
+        Begin; limits are enforced in part until this server hears itself.
+        """
+        self._lostSeconds = self._clock.seconds()
+        self._enforce()
+        self._exchange.start(self.deliver)
+        self._turns.start(self._exchange.intervalSeconds).addErrback(
+            lambda failure: self._log.failure("nobody is told any more what clients take", failure)
+        )
+
+    def stop(self) -> Deferred[None]:
+        """
+        Tell what is untold, and stop.
+        """
+        if self._turns.running:
+            self._turns.stop()
+            if self.isLive:
+                self._tell(self._clock.seconds())
+        return self._exchange.stop()
+
+    # Telling
+
+    def _turn(self) -> None:
+        now = self._clock.seconds()
+        self._look(now)
+        self._tell(now)
+
+    def _tell(self, now: float) -> None:
+        leastSeconds = self._exchange.intervalSeconds / (2 * self.count)
+        untold = self._control.untold(leastSeconds, now)
+        if not self.isLive:
+            # Each enforces its own part, and what is told later would be taken twice.
+            untold = [each for each in untold if each.identities]
+            self._waiting.clear()
+        self._waiting.extend((each, now) for each in untold)
+        told = list(fitting(each for each, _ in self._waiting))
+        for _ in told:
+            self._waiting.popleft()
+        self.toldRows += len(told)
+        kept = [each for each in told if each.identities]
+        if kept:
+            self._publish(kept, True)
+        number = self._publish([each for each in told if not each.identities], False)
+        self._sent.append((number, now))
+        self._isBehind = bool(self._waiting) and now - self._waiting[0][1] > LOST_SECONDS
+        self._share()
+
+    def _publish(self, taken: list[Taken], isKept: bool) -> int:
+        number = self._numbers[isKept] = self._numbers[isKept] + 1
+        self._exchange.publish(UsageMessage(self._server, number, taken).encoded(), isKept)
+        return number
+
+    # Hearing
+
+    def deliver(self, encoded: bytes, isOld: bool) -> None:
+        """
+        A message has come.
+        """
+        now = wholeMicroseconds(self._clock.seconds())
+        try:
+            message = UsageMessage.of(encoded)
+        except NotUnderstood as error:
+            self.misunderstood += 1
+            if now - self._loggedSeconds >= LOGGED_SECONDS:
+                self._loggedSeconds = now
+                self._log.warn("a message about what clients take is ignored: {error}", error=error)
+            return
+        if message.server == self._server:
+            self._heardSelf(message.number, now)
+            return
+        isKept = any(each.identities for each in message.taken)
+        place = message.server, isKept
+        if not isOld and message.server not in self._heard and len(self._heard) >= MAX_SERVERS:
+            return
+        if message.number <= self._lastNumbers.get(place, 0):
+            # It was told twice.
+            return
+        if not isOld:
+            self._heard[message.server] = now
+            self._lastNumbers[place] = message.number
+        for taken in message.taken:
+            self.heardRows += 1
+            # One by one, as they are recorded.
+            for each in [taken._replace(amount=1.0, identities=(each,)) for each in taken.identities] or [taken]:
+                self._control.takenElsewhere(each, isOld, now)
+                self.whenTaken(each, isOld, now)
+        self._share()
+
+    def _heardSelf(self, number: int, now: float) -> None:
+        sent = self._sent
+        sentSeconds = None
+        while sent and sent[0][0] <= number:
+            _, sentSeconds = sent.popleft()
+        if sentSeconds is None or now - sentSeconds > LOST_SECONDS:
+            return
+        self._toldSeconds = sentSeconds
+        self._lostSeconds = None
+        if not self.isLive:
+            self.isLive = True
+            # They were silent for as long as nothing was heard.
+            self._heard = dict.fromkeys(self._heard, now)
+            self._log.info("limits are shared: {count} servers enforce them together", count=self._known())
+            self._share()
+
+    def _look(self, now: float) -> None:
+        """
+        See who is silent.
+        """
+        sent = self._sent
+        # At the next turn it would be too late.
+        if self.isLive and now - self._toldSeconds > LOST_SECONDS - self._exchange.intervalSeconds:
+            self.isLive = False
+            self._lostSeconds = self._toldSeconds
+            self._log.error(
+                "limits are not shared: nothing has come back for {seconds:g} s{why}; each of {count} servers enforces "
+                "1/{count} of them",
+                seconds=round(now - self._lostSeconds, 1),
+                count=self.count,
+                why=self._why(),
+            )
+        if self.isLive:
+            for name in [name for name, heard in self._heard.items() if now - heard > PEER_SECONDS]:
+                del self._heard[name]
+                for isKept in (False, True):
+                    self._lastNumbers.pop((name, isKept), None)
+        while len(sent) > 1 and now - sent[0][1] > PEER_SECONDS:
+            sent.popleft()
+
+    def _known(self) -> int:
+        return max(len(self._heard) + 1, self._atLeast)
+
+    def _share(self) -> None:
+        count = self._known() if self.isLive else max(self.count, self._known(), self._remembered)
+        fraction = 1.0 if self.isLive and not self._isBehind else 1 / count
+        if self.isLive and count != self._remembered:
+            self._remembered = count
+            self._remember(count)
+        if (fraction, count) != (self.fraction, self.count):
+            self.fraction, self.count = fraction, count
+            self._enforce()
+
+    def _enforce(self) -> None:
+        now = wholeMicroseconds(self._clock.seconds())
+        self._control.share(self.fraction, self.count, now)
+        self.whenShared(self.fraction, self.count, now)
+
+    # For people
+
+    def troubles(self, now: float) -> Iterator[str]:
+        """
+        What is wrong, in sentences.
+        """
+        if self._lostSeconds is not None and now - self._lostSeconds > LOST_SECONDS:
+            yield (
+                f"limits are not shared: nothing has come back for {now - self._lostSeconds:.0f} s{self._why()}; each "
+                f"of {self.count} servers enforces 1/{self.count} of them"
+            )
+        elif self._isBehind:
+            yield (
+                f"more clients take something than others can be told; each of {self.count} servers enforces "
+                f"1/{self.count} of each limit until they are"
+            )
+
+    def fields(self, now: float) -> dict[str, Any]:
+        """
+        How it stands, for the status page.
+        """
+        heard = self._heard.values()
+        return {
+            "servers": self.count,
+            "isLive": self.isLive,
+            "fraction": self.fraction,
+            "heardSeconds": now - max(heard) if heard else None,
+            "told": self.toldRows,
+            "heard": self.heardRows,
+            "trouble": next(self.troubles(now), None),
+        }
+
+    def _why(self) -> str:
+        reason = self._exchange.trouble()
+        return "" if reason is None else f" ({reason})"

@@ -1,0 +1,106 @@
+# -*- test-case-name: tests.unit.shares.test_usagemessages -*-
+"""
+What servers that enforce limits together tell each other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from math import isfinite
+from typing import Any
+
+from attrs import frozen
+
+from ..interfaces import QuotaEntity, Taken
+
+VERSION = 1
+"""A server ignores messages of another."""
+
+MAX_MESSAGE_BYTES = 256 << 10
+MAX_ROWS = 1000
+"""How much one message says at most."""
+
+MAX_NAME = 1000
+"""The longest name of a limit or of a client, in characters."""
+
+_MAX_ROWS_BYTES = MAX_MESSAGE_BYTES - 1000
+_MAX_AMOUNT = 2.0**63
+
+
+class NotUnderstood(ValueError):
+    """
+    A message makes no sense, or is of another version.
+    """
+
+
+@frozen
+class UsageMessage:
+    """
+    A message of one server.
+
+    @ivar server: which one; another for each start of it.
+    @ivar number: its number among those of that server.
+    @ivar taken: what its clients have taken.
+    """
+
+    server: str
+    number: int
+    taken: Sequence[Taken]
+
+    def encoded(self) -> bytes:
+        rows = [_row(each) for each in self.taken]
+        told = {"version": VERSION, "server": self.server, "number": self.number, "taken": rows}
+        return json.dumps(told, separators=(",", ":")).encode("ascii")
+
+    @classmethod
+    def of(cls, encoded: bytes) -> UsageMessage:
+        """
+        @raise NotUnderstood: if C{encoded} is none.
+        """
+        try:
+            if len(encoded) > MAX_MESSAGE_BYTES:
+                raise ValueError(f"it has {len(encoded)} bytes")
+            told = json.loads(encoded)
+            if told["version"] != VERSION:
+                raise ValueError(f"it is of version {told['version']!r}, and {VERSION} is known")
+            server, number = told["server"], told["number"]
+            if not (_isName(server) and isinstance(number, int)):
+                raise ValueError("it does not say whose it is")
+            return cls(server, number, [_takenOf(row) for row in told["taken"][:MAX_ROWS]])
+        except (KeyError, IndexError, TypeError, AttributeError, ValueError, RecursionError) as error:
+            raise NotUnderstood(f"{type(error).__name__}: {error}") from error
+
+
+def fitting(taken: Iterable[Taken]) -> Iterator[Taken]:
+    """
+    The first of C{taken} that one message has room for.
+    """
+    leftBytes = _MAX_ROWS_BYTES
+    for count, each in enumerate(taken):
+        leftBytes -= len(json.dumps(_row(each)))
+        if count and (count >= MAX_ROWS or leftBytes < 0):
+            return
+        yield each
+
+
+def _row(taken: Taken) -> list[Any]:
+    entity = taken.entity
+    row: list[Any] = [taken.limitName, entity.user, entity.clientId, entity.ip, taken.amount]
+    return [*row, taken.identities] if taken.identities else row
+
+
+def _takenOf(row: Any) -> Taken:
+    limitName, user, clientId, ip, amount, *others = row
+    names = (user, clientId, ip)
+    if not (_isName(limitName) and all(each is None or _isName(each) for each in names)):
+        raise ValueError("a name is none")
+    isAmount = isinstance(amount, int | float) and isfinite(amount) and 0 <= amount <= _MAX_AMOUNT
+    identities = tuple(others[0]) if others else ()
+    if not (isAmount and all(isinstance(each, int) for each in identities)):
+        raise ValueError("an amount is none")
+    return Taken(limitName, QuotaEntity(*names), float(amount), identities)
+
+
+def _isName(name: Any) -> bool:
+    return isinstance(name, str) and len(name) <= MAX_NAME

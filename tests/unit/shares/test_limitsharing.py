@@ -1,0 +1,279 @@
+"""Servers that enforce a limit together, on virtual time: what clients get, and what becomes of messages."""
+
+from __future__ import annotations
+
+from random import Random
+
+from hypothesis import given, settings, strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from admission.interfaces import DEFAULT, QuotaEntity, Request, Taken, Usage
+from admission.shares.limitsharing import LOST_SECONDS
+from admission.shares.usagemessages import UsageMessage
+from tests.kit.sharedservers import INTERVAL_SECONDS, RATE, REQUEST_BYTES, SharedServer, Together
+
+BURST = 1.0
+TRIP_SECONDS = 0.04
+AFTER = 4
+"""After so many seconds the burst is spent."""
+
+
+def excess(servers: int, connections: int, lostSeconds: float = 0.0) -> float:
+    """
+    By how much clients may be beyond the limit at any time, in seconds of it; see L{admission.shares.limitsharing}, and
+    what is in progress: of each connection one request, which may be let through before it is counted.
+    """
+    others = (servers - 1) * (INTERVAL_SECONDS + TRIP_SECONDS + lostSeconds)
+    return BURST + others + INTERVAL_SECONDS / 2 + connections * REQUEST_BYTES / RATE + 0.02
+
+
+def beyond(seconds: list[float]) -> float:
+    """How far clients were beyond the limit at most, in any stretch of whole seconds."""
+    worst = run = 0.0
+    for each in seconds:
+        run = max(run, 0.0) + each - 1.0
+        worst = max(worst, run)
+    return worst
+
+
+class TogetherTests(SynchronousTestCase):
+    """What clients get of a limit."""
+
+    def test_shares(self) -> None:
+        """All of it, however it is spread over the servers, and no more."""
+        for count in (1, 2, 4, 8):
+            for rates in ([float("inf")] * count, [float("inf")], [1.8 * RATE, 0.2 * RATE][:count]):
+                together = Together(count)
+                together.pass_(1)
+                for server, rate in zip(together.servers, rates, strict=False):
+                    server.connect(rate)
+                seconds = together.pass_(20)
+                mean = sum(seconds[AFTER:]) / (20 - AFTER)
+                self.assertTrue(0.97 <= mean <= 1.03, (count, rates, seconds))
+                self.assertLess(beyond(seconds), excess(count, len(rates)))
+
+    def test_dies(self) -> None:
+        """One that dies is missed by nobody: the others take what is left."""
+        together = Together(3)
+        together.pass_(1)
+        for server in together.servers:
+            server.connect()
+        together.pass_(6)
+        together.servers[0].kill()
+        seconds = together.pass_(10)
+        self.assertTrue(0.97 <= sum(seconds[2:]) / 8 <= 1.03, seconds)
+        self.assertLess(beyond(together.seconds), excess(3, 3))
+        together.pass_(10)
+        self.assertEqual([each.sharing.count for each in together.servers[1:]], [2, 2])
+
+    def test_lost(self) -> None:
+        """Where nothing comes back each server enforces its part, and says so; afterwards nothing is told of before."""
+        together = Together(2)
+        together.pass_(1)
+        for server in together.servers:
+            server.connect()
+        together.pass_(6)
+        together.topic.isCut = True
+        seconds = together.pass_(8)
+        self.assertTrue(all(0.95 <= each <= 1.05 for each in seconds[4:]), seconds)
+        sharing = together.servers[0].sharing
+        now = together.clock.seconds()
+        self.assertEqual((sharing.isLive, sharing.count, sharing.fraction), (False, 2, 0.5))
+        (words,) = sharing.troubles(now)
+        self.assertRegex(words, r"limits are not shared: nothing has come back for \d+ s \(it was cut\); each of 2 ser")
+        together.topic.isCut = False
+        seconds = together.pass_(6)
+        self.assertTrue(all(0.8 <= each <= 1.2 for each in seconds[1:]), seconds)
+        self.assertEqual((sharing.fraction, list(sharing.troubles(now))), (1.0, []))
+        self.assertLess(beyond(together.seconds), excess(2, 2, LOST_SECONDS + INTERVAL_SECONDS + TRIP_SECONDS))
+
+    def test_starts(self) -> None:
+        """One that starts while it hears nobody enforces no more than its part of what is known."""
+        for settings_, expected in (({}, 1.0), ({"atLeast": 4}, 0.25), ({"remembered": 3}, 1 / 3)):
+            together = Together(0)
+            together.topic.isCut = True
+            server = SharedServer(together.topic, **settings_)  # type: ignore[arg-type]
+            self.assertEqual(server.sharing.fraction, expected)
+            together.pass_(5)
+            self.assertEqual((server.sharing.fraction, server.sharing.isLive), (expected, False))
+            self.assertTrue(list(server.sharing.troubles(together.clock.seconds())))
+
+    def test_remembers(self) -> None:
+        """How many there are is stored while that is known, and only then."""
+        stored: list[int] = []
+        together = Together(1, remember=stored.append)
+        together.pass_(1)
+        other = SharedServer(together.topic)
+        together.pass_(1)
+        together.topic.isCut = True
+        together.pass_(20)
+        self.assertEqual(stored, [2])
+        together.topic.isCut = False
+        together.pass_(1)
+        other.kill()
+        together.pass_(12)
+        self.assertEqual(stored, [2, 1])
+
+    @settings(max_examples=40, deadline=None)
+    @given(
+        seed=st.integers(0, 2**32),
+        count=st.integers(1, 5),
+        delaySeconds=st.sampled_from([0.0, 0.1, 1.0]),
+        doubled=st.sampled_from([0.0, 0.3]),
+        lost=st.sampled_from([0.0, 0.05]),
+        cuts=st.lists(st.sampled_from([True, False]), min_size=6, max_size=6),
+    )
+    def test_bound(
+        self, seed: int, count: int, delaySeconds: float, doubled: float, lost: float, cuts: list[bool]
+    ) -> None:
+        """
+        Whatever becomes of messages, clients are never further beyond the limit than where nothing is told for as long
+        as that is not noticed; what is lost adds to it, once each.
+        """
+        random = Random(seed)
+        together = Together(count, seed)
+        topic = together.topic
+        topic.tripSeconds = lambda: random.uniform(0.01, 0.04 + delaySeconds)
+        losses = 0
+
+        def fate() -> int:
+            nonlocal losses
+            if random.random() < lost:
+                losses += 1
+                return 0
+            return 2 if random.random() < doubled else 1
+
+        topic.fate = fate
+        together.pass_(1)
+        for server in together.servers:
+            server.connect()
+        cutsBegun = 0
+        for isCut in cuts:
+            cutsBegun += isCut and not topic.isCut
+            topic.isCut = isCut
+            together.pass_(2)
+        topic.isCut = False
+        together.pass_(2)
+        # Of each cut, and of each message that nobody hears, as much is not counted as could be taken meanwhile.
+        unheardSeconds = cutsBegun * (LOST_SECONDS + INTERVAL_SECONDS + TRIP_SECONDS + delaySeconds) + delaySeconds
+        allowed = excess(count, count, unheardSeconds) + losses * 10 * INTERVAL_SECONDS
+        self.assertLess(beyond(together.seconds), allowed)
+
+
+class MessagesTests(SynchronousTestCase):
+    """What is told."""
+
+    def test_littleIsNotTold(self) -> None:
+        """What is too little to matter is told once it does."""
+        together = Together(2)
+        together.pass_(1)
+        server, other = together.servers
+        server.control.charge(Request("Produce", "", "alice", "", 0), Usage(1000), together.clock.seconds())
+        together.pass_(1)
+        self.assertEqual(other.sharing.heardRows, 0)
+        least = int(RATE * INTERVAL_SECONDS / 4)
+        server.control.charge(Request("Produce", "", "alice", "", 0), Usage(least), together.clock.seconds())
+        together.pass_(1)
+        self.assertEqual(other.sharing.heardRows, 1)
+
+    def test_many(self) -> None:
+        """A message has a bounded number of rows; the rest follows, and if that takes too long all enforce parts."""
+        together = Together(2, description=f"client-bytes:received={RATE:.0f}:meters=20000:shared=yes")
+        together.pass_(1)
+        server, other = together.servers
+        for number in range(7_000):
+            server.control.charge(
+                Request("Produce", "", f"c{number}", "", 0), Usage(int(RATE)), together.clock.seconds()
+            )
+        together.pass_(1)
+        self.assertIn(other.sharing.heardRows, (3000, 4000))
+        together.pass_(2)
+        self.assertEqual((server.sharing.fraction, other.sharing.heardRows), (1.0, 7000))
+        for number in range(13_000):
+            server.control.charge(
+                Request("Produce", "", f"d{number}", "", 0), Usage(int(RATE)), together.clock.seconds()
+            )
+        together.clock.pump([0.05] * 52)
+        self.assertEqual(server.sharing.fraction, 0.5)
+        self.assertIn("more clients take something", next(server.sharing.troubles(0.0)))
+        together.pass_(3)
+        self.assertEqual(server.sharing.fraction, 1.0)
+
+    def test_nonsense(self) -> None:
+        """What makes no sense is ignored, and counted."""
+        together = Together(1)
+        together.pass_(1)
+        sharing = together.servers[0].sharing
+        taken = Taken("received_byte_rate", QuotaEntity(clientId="alice"), 10.0)
+        for wrong in (
+            b"",
+            b"[]",
+            b"{",
+            b"[" * 100_000,
+            b"\xff",
+            b'{"version":2}',
+            b'{"version":1,"server":"x","number":1,"taken":[["received_byte_rate","a",null,null,NaN]]}',
+            b'{"version":1,"server":"x","number":1,"taken":[["received_byte_rate","a",null,null,-1]]}',
+            b'{"version":1,"server":"x","number":1,"taken":[[1,"a",null,null,1]]}',
+            b'{"version":1,"server":1,"number":1,"taken":[]}',
+            UsageMessage("y" * 2000, 1, [taken]).encoded(),
+            UsageMessage("x", 1, [taken]).encoded() + b" " * (300 << 10),
+        ):
+            before = sharing.misunderstood
+            sharing.deliver(wrong, False)
+            self.assertEqual((sharing.misunderstood, sharing.heardRows), (before + 1, 0), wrong[:80])
+        unknown = taken._replace(limitName="other_rate")
+        sharing.deliver(UsageMessage("x", 1, [unknown, taken]).encoded(), False)
+        self.assertEqual(sharing.heardRows, 2)
+        sharing.deliver(UsageMessage("x", 1, [taken]).encoded(), False)
+        self.assertEqual(sharing.heardRows, 2)
+
+
+class ProducerIdsTests(SynchronousTestCase):
+    """Identities that one server has let in."""
+
+    def ask(self, server: SharedServer, identity: int) -> bool:
+        """Whether it lets a producer in."""
+        request = Request("Produce", "alice", "", "", 100, (identity,))
+        now = server.clock.seconds()
+        decision = server.control.admit(request, now)
+        if decision.admitted:
+            server.control.charge(request, Usage(100), now)
+        return decision.admitted
+
+    def test_known(self) -> None:
+        """They are known to all, have taken their tokens everywhere, and a server that starts knows them, too."""
+        together = Together(2, description="producer-ids:rate=8:window=1h:shared=yes")
+        together.pass_(1)
+        first, second = together.servers
+        self.assertTrue(all(self.ask(first, each) for each in range(4)))
+        self.assertTrue(all(self.ask(second, each) for each in range(4, 8)))
+        together.pass_(1)
+        self.assertTrue(all(self.ask(first, each) and self.ask(second, each) for each in range(8)))
+        self.assertFalse(self.ask(first, 8) or self.ask(second, 9))
+        third = SharedServer(together.topic, "producer-ids:rate=8:window=1h:shared=yes")
+        self.assertTrue(all(self.ask(third, each) for each in range(8)))
+
+    def test_refreshed(self) -> None:
+        """One that is used at one server only is forgotten by none."""
+        together = Together(2, description="producer-ids:rate=2:window=60s:shared=yes")
+        together.pass_(1)
+        first, second = together.servers
+        for _ in range(150):
+            self.assertTrue(self.ask(first, 1))
+            together.clock.pump([0.25] * 4)
+        self.assertTrue(all(self.ask(second, each) for each in (2, 3)))
+        self.assertTrue(self.ask(second, 1))
+
+    def test_share(self) -> None:
+        """While nothing comes back, new ones come as slowly as a part of the limit allows."""
+        together = Together(2, description="producer-ids:rate=8:window=80s:shared=yes")
+        together.pass_(1)
+        together.topic.isCut = True
+        together.pass_(3)
+        first, _ = together.servers
+        admitted = sum(self.ask(first, each) for each in range(20))
+        self.assertEqual(admitted, 4)
+        first.control.configure(QuotaEntity(user=DEFAULT), {"new_identity_rate": 16.0}, together.clock.seconds())
+        together.pass_(10)
+        self.assertEqual(sum(self.ask(first, each) for each in range(100, 120)), 1)
