@@ -16,7 +16,7 @@ from admission.interfaces import IQuotaPolicyFactory, IUsageExchange, PolicyCont
 from admission.plugins import buildPolicy
 from admission.shares.limitsharing import LimitSharing
 
-INTERVAL_SECONDS = 0.25
+INTERVAL_SECONDS = 0.1
 RATE = 1_000_000.0
 REQUEST_BYTES = 16_000
 
@@ -37,13 +37,16 @@ class Topic:
     isCut: bool = False
     readers: list[Callable[[bytes, bool], object]] = field(factory=list)
     kept: list[bytes] = field(factory=list)
+    _nextSeconds: float = 0.0
 
     def send(self, message: bytes, isKept: bool) -> None:
-        """Have everybody read it, a while later."""
+        """Have everybody read it, a while later, and after what came before."""
         if self.isCut:
             return
         for _ in range(self.fate()):
-            self.clock.callLater(self.tripSeconds(), self._deliver, message, isKept)
+            now = self.clock.seconds()
+            self._nextSeconds = max(self._nextSeconds, now + self.tripSeconds())
+            self.clock.callLater(self._nextSeconds - now, self._deliver, message, isKept)
 
     def _deliver(self, message: bytes, isKept: bool) -> None:
         if isKept:

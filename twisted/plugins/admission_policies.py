@@ -324,7 +324,7 @@ transportAdapters = TransportAdapters("Twisted's transports", "admission_plugins
 topic = PolicyFactory(
     IUsageExchangeFactory,
     name="topic",
-    format="topic[:name=__admission][:interval=250ms][:kept=25h]",
+    format="topic[:name=__admission][:interval=100ms][:kept=25h]",
     help="""
         Through two topics of the cluster behind the gateways, NAME-usage and
         NAME-kept, which are made if they are not there.  All gateways that

@@ -72,14 +72,14 @@ class UsageMessage:
             raise NotUnderstood(f"{type(error).__name__}: {error}") from error
 
 
-def fitting(taken: Iterable[Taken]) -> Iterator[Taken]:
+def fitting(taken: Iterable[Taken], maxRows: int) -> Iterator[Taken]:
     """
-    The first of C{taken} that one message has room for.
+    The first of C{taken} that one message has room for, C{maxRows} at most.
     """
     leftBytes = _MAX_ROWS_BYTES
     for count, each in enumerate(taken):
         leftBytes -= len(json.dumps(_row(each)))
-        if count and (count >= MAX_ROWS or leftBytes < 0):
+        if count and (count >= min(maxRows, MAX_ROWS) or leftBytes < 0):
             return
         yield each
 

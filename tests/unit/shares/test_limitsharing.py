@@ -186,7 +186,7 @@ class MessagesTests(SynchronousTestCase):
                 Request("Produce", "", f"c{number}", "", 0), Usage(int(RATE)), together.clock.seconds()
             )
         together.pass_(1)
-        self.assertIn(other.sharing.heardRows, (3000, 4000))
+        self.assertTrue(3000 <= other.sharing.heardRows <= 4000)
         together.pass_(2)
         self.assertEqual((server.sharing.fraction, other.sharing.heardRows), (1.0, 7000))
         for number in range(13_000):

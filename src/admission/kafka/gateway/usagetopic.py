@@ -31,7 +31,7 @@ from ..serving.kafkarequest import Address
 from ..wire.batches import Record, encodeBatch
 
 NAME: Final = "__admission"
-INTERVAL: Final = "250ms"
+INTERVAL: Final = "100ms"
 KEPT: Final = "25h"
 
 USAGE_SECONDS: Final = 600.0
@@ -82,7 +82,7 @@ class UsageTopic:
         wallSeconds: Callable[[], float],
         random: Random,
         name: str = NAME,
-        intervalSeconds: float = 0.25,
+        intervalSeconds: float = 0.1,
         keptSeconds: float = 90_000.0,
     ) -> None:
         """
@@ -123,8 +123,8 @@ class UsageTopic:
             allowAutoCreateTopics=False,
         )
         self._access, self._settings = access, settings
-        self._consumer: Consumer | None = None
-        self._reading: Deferred[None] | None = None
+        self._consumers: set[Consumer] = set()
+        self._readings: list[Deferred[None]] = []
         self._unanswered = 0
         self._isReady = False
         self._trouble: str | None = "the topics have not been found yet"
@@ -133,8 +133,7 @@ class UsageTopic:
     # What the gateway calls
 
     def start(self, deliver: Callable[[bytes, bool], object]) -> None:
-        self._reading = Deferred.fromCoroutine(self._run(deliver))
-        self._reading.addErrback(self._ended)
+        self._readings.append(Deferred.fromCoroutine(self._run(deliver)).addErrback(self._ended))
 
     def publish(self, message: bytes, isKept: bool) -> None:
         if not self._isReady or self._unanswered >= MAX_UNANSWERED:
@@ -186,30 +185,41 @@ class UsageTopic:
     # Reading
 
     async def _run(self, deliver: Callable[[bytes, bool], object]) -> None:
+        begin, end = await self._prepared()
+        # What is kept comes first, so that nothing is taken for new that was let in before.
+        kept = TopicPartition(self._topics[True], _THE_ONLY_PARTITION)
+        usage = TopicPartition(self._topics[False], _THE_ONLY_PARTITION)
+        self._readings.append(Deferred.fromCoroutine(self._read(usage, None, 0, deliver)).addErrback(self._ended))
+        await self._read(kept, begin, end, deliver)
+
+    async def _read(
+        self, place: TopicPartition, position: int | None, oldEnd: int, deliver: Callable[[bytes, bool], object]
+    ) -> None:
         """
-        Read, and begin again whenever that fails.
+        Read one topic for ever, and begin again whenever that fails.  Each has a consumer of its own: where nothing
+        comes, the other would wait for as long as a broker does.
+
+        @param position: where to begin; L{None} for the end.
+        @param oldEnd: what is before that was there before this gateway began.
         """
         failures = 0
-        begin, oldEnd = await self._prepared()
         while True:
-            kept = TopicPartition(self._topics[True], _THE_ONLY_PARTITION)
             access, random = self._access, self._backoff.random
             consumer = Consumer(self._settings, access.endpointFor, self._clock, random, access.credentials)
-            self._consumer = consumer
-            consumer.assign(TopicPartition(topic, _THE_ONLY_PARTITION) for topic in self._topics.values())
-            consumer.seek(kept, begin)
+            self._consumers.add(consumer)
+            consumer.assign([place])
+            if position is not None:
+                consumer.seek(place, position)
             self._isReady, self._trouble = True, None
             try:
                 while True:
-                    for record in await consumer.poll(1.0):
-                        isKept = record.topic == kept.topic
-                        if isKept:
-                            begin = record.offset + 1
-                        failures = 0
-                        deliver(record.value or b"", isKept and record.offset < oldEnd)
+                    for record in await consumer.poll():
+                        position, failures = record.offset + 1, 0
+                        deliver(record.value or b"", record.offset < oldEnd)
             except ClientError as error:
                 failures += 1
                 self._failed(error)
+                self._consumers.discard(consumer)
                 await consumer.close(commit=False)
                 await deferLater(self._clock, self._backoff.delaySeconds(failures))
 
@@ -279,17 +289,17 @@ class UsageTopic:
             self._log.failure("what clients take is not exchanged any more", failure)
 
     async def _close(self) -> None:
-        reading, self._reading = self._reading, None
-        if reading is not None:
+        readings, self._readings = self._readings, []
+        for reading in readings:
             reading.cancel()
-        if self._consumer is not None:
-            await self._consumer.close(commit=False)
+        for consumer in [*self._consumers]:
+            await consumer.close(commit=False)
         await self._cluster.close()
 
 
 def buildUsageTopic(context: PolicyContext, name: str = NAME, interval: str = INTERVAL, kept: str = KEPT) -> UsageTopic:
     """
-    C{topic[:name=__admission][:interval=250ms][:kept=25h]}.
+    C{topic[:name=__admission][:interval=100ms][:kept=25h]}.
     """
     if context.upstream is None:
         raise ValueError("topic is for a gateway, which has a cluster behind it")

@@ -1,0 +1,115 @@
+"""Two gateways that share limits through their cluster: a client gets all of its limit, and a failover costs nobody."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import ClassVar
+
+from confluent_kafka import Producer
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.clients.gateway.sharedlimits import (
+    AFTER_SECONDS,
+    FAST,
+    SCENARIOS,
+    TOPIC,
+    Scenario,
+    SharingGateway,
+    alone,
+    beyond,
+    bound,
+    gateways,
+    prepare,
+    run,
+)
+from tests.kit.brokerprocess import PATIENCE_SECONDS
+from tests.kit.kafkacluster import KafkaCluster
+from tests.kit.longform import isLongForm
+
+SECONDS = 12
+IDS = 8
+
+
+class SharedLimitsTests(SynchronousTestCase):
+    """Three nodes of Apache Kafka, and gateways before them."""
+
+    cluster: ClassVar[KafkaCluster]
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.cluster = KafkaCluster()
+        cls.cluster.start()
+        prepare(cls.cluster)
+
+    @classmethod
+    def tearDownClass(cls) -> None:
+        cls.cluster.remove()
+
+    def test_limits(self) -> None:
+        """
+        Together they let through what one does, wherever its client's connections are and whatever happens.
+
+        A busy machine lets through less, and is as slow to tell; it does not let through more.
+        """
+        scenarios = SCENARIOS if isLongForm() else [Scenario("two and two", [(2, FAST), (2, FAST)], SECONDS)]
+        whole = alone(self.cluster)
+        for scenario in scenarios:
+            found, shown = run(self.cluster, scenario)
+            self.cluster.heal()
+            seconds = [each / whole for each in found]
+            connections = sum(count for count, _ in scenario.connections)
+            allowed = bound(len(scenario.connections), connections, scenario.burstSeconds, scenario.failures)
+            self.assertLess(beyond(seconds), allowed, f"{scenario.name}: {seconds}, {shown}")
+            rest = seconds[AFTER_SECONDS:]
+            # More than a half would be had by fixed parts, too.
+            self.assertGreater(sum(rest) / len(rest), 0.8, f"{scenario.name}: {seconds}, {shown}")
+
+    def producer(self, *made: SharingGateway) -> Producer:
+        """One with an id of its own, that may go to any of these."""
+        return Producer(
+            {
+                "bootstrap.servers": ",".join(each.address for each in made),
+                "enable.idempotence": True,
+                "message.timeout.ms": 20_000,
+                "reconnect.backoff.max.ms": 500,
+                "log_level": 0,
+            }
+        )
+
+    def sent(self, *producers: Producer) -> list[bool]:
+        """Whether a record of each is taken."""
+        errors: dict[int, object] = {}
+
+        def delivered(index: int, error: object) -> None:
+            errors[index] = error
+
+        for index, producer in enumerate(producers):
+            callback = partial(delivered, index)
+            producer.produce(TOPIC, b"record", partition=0, on_delivery=lambda error, _, told=callback: told(error))
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while len(errors) < len(producers) and time.monotonic() < deadline:
+            for producer in producers:
+                producer.poll(0.02)
+        return [errors.get(index, "nothing") is None for index in range(len(producers))]
+
+    def test_producers(self) -> None:
+        """Producers that one gateway has let in are new to none, and one too many is refused by all."""
+        made = gateways(self.cluster, 2, quota=f"producer-ids:rate={IDS}:window=1h")
+        for each in made:
+            self.addCleanup(each.remove)
+        first, second = made
+        producers = [self.producer(first, second) for _ in range(IDS)]
+        self.assertEqual(self.sent(*producers), [True] * IDS)
+        heard = time.monotonic() + PATIENCE_SECONDS
+        while sum(each.sharing["heard"] for each in made) < IDS:
+            self.assertLess(time.monotonic(), heard)
+            time.sleep(0.1)
+        first.kill()
+        self.assertEqual(self.sent(*producers), [True] * IDS)
+        self.assertEqual(self.sent(self.producer(second)), [False])
+        third = SharingGateway(
+            self.cluster.bootstrap, "--shared-limits", "topic", quota=f"producer-ids:rate={IDS}:window=1h"
+        )
+        third.startedFor(self)
+        self.assertEqual(self.sent(*producers), [True] * IDS)
