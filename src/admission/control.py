@@ -38,7 +38,7 @@ from .interfaces import (
 )
 from .metrics.registry import SensorRegistry
 from .policyfailure import FAILURES, raiseInterrupt
-from .quotas.policy import LifecyclePolicy, MeteredPolicy, limitsByName
+from .quotas.policy import LifecyclePolicy, MeteredPolicy, enforceShare, limitsByName
 from .request import ServerRequest
 
 SWEEP_SECONDS = 10.0
@@ -637,6 +637,17 @@ class AdmissionControl:
             self._findLimiting()
         for told in self.whenConfigured if isChanged else ():
             told(entity, shown, now)
+
+    def enforceShare(self, share: float, now: float) -> None:
+        """
+        Have each policy enforce a part of its limits, see L{enforceShare}; before any other is set.
+
+        @raise ValueError: if a policy refuses one.
+        """
+        if share != 1.0:
+            for member in self._members:
+                enforceShare(member.policy, share, now)
+            self._findLimiting()
 
     def _shown(self, name: str) -> str:
         return self._shownLimits.get(name, name)
