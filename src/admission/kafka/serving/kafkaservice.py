@@ -514,7 +514,7 @@ class KafkaService(Service):
             settings.quotaWindowSizeSeconds,
             control.maxDelaySeconds,
             poolDescription(settings, config.pool),
-            self.server.limits.share,
+            control.limitShare,
         )
         try:
             recorder.start(origin, self._deferToThread)

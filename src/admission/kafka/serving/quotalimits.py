@@ -101,7 +101,6 @@ class QuotaLimits:
     @ivar onEnforced: called for each entity whose limits have just been put in
         force, with the entity, the limits that have changed (L{None} for removed
         ones), who changed them, and the time that the policies were given.
-    @ivar share: how much of each limit the policies enforce, where several servers enforce it together.
     """
 
     _log = Logger()
@@ -124,7 +123,7 @@ class QuotaLimits:
         @param static: the limits that the policies were built with.
         @param seconds: the monotonic clock of the policies.
         @param maxEntities: how many entities may have limits of the upper layer.
-        @param share: see L{QuotaLimits}.
+        @param share: see L{AdmissionControl}.
         @raise LogRefusal: if the stored limits cannot be read.
         """
         self.onEnforced: Callable[[QuotaEntity, Mapping[str, float | None], str, float], object] = lambda *_: None
@@ -134,7 +133,6 @@ class QuotaLimits:
         self._control = control
         self._seconds = seconds
         self._maxEntities = maxEntities
-        self.share = share
         self._static: dict[QuotaEntity, Limits] = {entity: dict(limits) for entity, limits in static.items()}
         self._dynamic: dict[QuotaEntity, Limits] = {}
         # Entities that will have limits of the upper layer after the next commit.
@@ -274,7 +272,7 @@ class QuotaLimits:
         """
         What the policies enforce of some limits.
         """
-        return {name: None if limit is None else limit * self.share for name, limit in limits.items()}
+        return {name: None if limit is None else limit * self._control.limitShare for name, limit in limits.items()}
 
     def _limitsAfter(self, alteration: Alteration) -> tuple[QuotaEntity, Limits]:
         """
