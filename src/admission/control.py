@@ -38,7 +38,7 @@ from .interfaces import (
 )
 from .metrics.registry import SensorRegistry
 from .policyfailure import FAILURES, raiseInterrupt
-from .quotas.policy import LifecyclePolicy, MeteredPolicy, limitsByName
+from .quotas.policy import LifecyclePolicy, MeteredPolicy, enforceShare, limitsByName
 from .request import ServerRequest
 
 SWEEP_SECONDS = 10.0
@@ -192,6 +192,7 @@ class AdmissionControl:
     @ivar wants: what drivers are to find out; changes with the limits.
     @ivar maxDelaySeconds: the longest delay at a time; the rest of a debt
         remains.
+    @ivar limitShare: how much of each limit that is set the policies enforce, see L{enforceShare}.
     @ivar limitNames: the limits that any of the policies understands, by the names that this server shows.
     @ivar policyNames: what the policies are called, in the order of
         L{Charge.shares}.
@@ -229,6 +230,7 @@ class AdmissionControl:
             raise ValueError(f"each policy needs a name of its own, not {', '.join(names)}")
         self.policyNames: Sequence[str] = tuple(names)
         self.maxDelaySeconds = maxDelaySeconds
+        self.limitShare = 1.0
         self.whenConfigured: list[Callable[[QuotaEntity, Mapping[str, float | None], float], object]] = []
         self._isObserved = isObserved
         self._members = [
@@ -637,6 +639,19 @@ class AdmissionControl:
             self._findLimiting()
         for told in self.whenConfigured if isChanged else ():
             told(entity, shown, now)
+
+    def enforceShare(self, share: float, now: float) -> None:
+        """
+        Have each policy enforce a part of the limits that it was built with, where several servers enforce them
+        together.  L{configure} takes what is to be enforced.
+
+        @raise ValueError: if a policy refuses one.
+        """
+        self.limitShare = share
+        if share != 1.0:
+            for member in self._members:
+                enforceShare(member.policy, share, now)
+            self._findLimiting()
 
     def _shown(self, name: str) -> str:
         return self._shownLimits.get(name, name)

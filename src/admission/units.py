@@ -132,6 +132,15 @@ def formatSeconds(seconds: float) -> str:
     return _format(f"{decimal:f}s", Fraction(decimal), _SECONDS)
 
 
+def formatShare(share: float) -> str:
+    """
+    Write a part of a whole as a fraction: C{"1/3"}.
+
+    @param share: more than zero, and one at most.
+    """
+    return str(Fraction(share).limit_denominator(1_000_000))
+
+
 def roundedBytes(sizeBytes: float) -> str:
     """
     Write a size to three digits, in units of powers of two: C{"9.54 MiB"}.

@@ -54,7 +54,7 @@ _TYPES: Mapping[str, pa.DataType] = {
     **dict.fromkeys(("producer_ids", "policy_delays_us"), pa.list_(pa.int64())),
     **dict.fromkeys(("is_counted", "bloom_seen"), pa.bool_()),
     "ts": pa.timestamp("us", "UTC"),
-    "value": pa.float64(),
+    **dict.fromkeys(("value", "limit_share"), pa.float64()),
 }
 
 RUN_COLUMNS = (
@@ -66,6 +66,7 @@ RUN_COLUMNS = (
     "throttle_max_us",
     "pool_description",
     "gate_seed",
+    "limit_share",
 )
 """What L{admission.offline.survey.findRuns} reads besides."""
 
@@ -150,6 +151,7 @@ class Recording:
             requests=len(self.rows),
             beginUs=min(wallUs),
             endUs=max(wallUs),
+            limitShare=first.get("limit_share") or 1.0,
             hasTwoWay=any((row.get("traits") or 0) & TWO_WAY == TWO_WAY for row in self.rows),
         )
         if "quota_windows" in first:
@@ -189,6 +191,7 @@ def serve(
     maxDelaySeconds: float = 1e6,
     refusals: Mapping[str, Refusal] | None = None,
     established: Iterable[tuple[str, int]] = (),
+    share: float | None = None,
 ) -> Recording:
     """
     Let clients send requests, each when it has the answer to the last one and
@@ -198,12 +201,14 @@ def serve(
     @param refusals: how requests of each kind can be refused; L{None} for a
         server that does not record it.
     @param established: principals and producer ids, as they are known after a restart.
+    @param share: how much of each limit it enforces, C{changes} included; L{None} for a server that does not record it.
     @return: what an exporter would have recorded.
     """
     clock = Clock()
     context = PolicyContext(clock, lambda: clock.seconds() + WALL_OFFSET_US / 1e6, None, quotaWindows, 1.0)
     built = [(name, buildPolicy(IQuotaPolicyFactory, text, context)) for name, text in policies.items()]
     control = AdmissionControl(built, maxDelaySeconds)
+    control.enforceShare(share or 1.0, 0.0)
     control.restore(control.limitNames, established, 0.0)
     recording = Recording(horizonUs)
     run = {
@@ -214,6 +219,7 @@ def serve(
         "quota_windows": quotaWindows,
         "quota_window_us": 1_000_000,
         "throttle_max_us": round(maxDelaySeconds * 1e6),
+        "limit_share": share,
     }
 
     def tellLimit(atUs: int, entity: QuotaEntity, name: str, value: float | None, changedBy: str | None) -> None:
@@ -247,8 +253,9 @@ def serve(
         decidedUs, _, arrivedUs, client, step, each = heappop(heap)
         while waiting and waiting[0].atUs <= decidedUs:
             change = waiting.pop(0)
-            control.configure(change.entity, {change.name: change.value}, change.atUs / 1e6)
-            tellLimit(change.atUs, change.entity, change.name, change.value, "admin")
+            value = None if change.value is None else change.value * (share or 1.0)
+            control.configure(change.entity, {change.name: value}, change.atUs / 1e6)
+            tellLimit(change.atUs, change.entity, change.name, value, "admin")
         now = decidedUs / 1e6
         isConnection = step.kind == CONNECTION
         request = Request(

@@ -48,6 +48,8 @@ class StandInControl:
     @ivar asked: what it was asked to explain.
     """
 
+    limitShare = 1.0
+
     def __init__(self) -> None:
         self.limits: dict[QuotaEntity, Mapping[str, float]] = {}
         self.explanations: list[Explanation] = []

@@ -1238,7 +1238,8 @@ class ChangedPageTests(SynchronousTestCase):
     def test_asked(self) -> None:
         """
         What depends on what was asked is said only then: that a sample of the clients was taken, that what policies
-        say that follow requests is approximate, and that there are more requests than policies were asked about.
+        say that follow requests is approximate, that a server enforced a share of its limits, and that there are more
+        requests than policies were asked about.
         """
         plain = textOf(pageIn(self.directory))
         approximate = "Approximate, because they want to know which requests are under way"
@@ -1250,6 +1251,7 @@ class ChangedPageTests(SynchronousTestCase):
                 "(policies were asked about",
                 " 192 of them; not about logins, for instance)",
             ),
+            ('"runs": [{"limitShare": 0.5}, {"limitShare": 0.5}]', "limits are enforced by a share of", " 1/2"),
         ):
             self.assertNotIn(words, plain)
             self.directory.joinpath("evaluation.json").write_text(f"{{{facts}}}")

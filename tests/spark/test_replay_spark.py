@@ -203,12 +203,13 @@ class ReplayTests(SynchronousTestCase):
         kept = [{**row, "ts": row["ts"] - 3_600_000_000 * (row["ts"] > late)} for row in kept]
         numbered = [*kept, *recording.limits]
         limits = frameOf(recording.limits, LIMIT_COLUMNS)
-        others = [{**row, "boot_id": "second"} for row in kept[200:300]]
+        others = [{**row, "boot_id": "second", "limit_share": 0.5} for row in kept[200:300]]
         runs = findRuns(frameOf([*kept, *others]))
         found = completeRuns(runs, limits, frameOf(numbered, NUMBERED))
         alone = [Recording(recording.horizonUs, kept, recording.limits), Recording(recording.horizonUs, others)]
         self.assertEqual(found, [run for each in alone for run in each.runs()])
         self.assertEqual(found[0].wallOffsetUs, WALL_OFFSET_US)
+        self.assertEqual([run.limitShare for run in found], [1.0, 0.5])
         self.assertEqual([(gap.seq, gap.missing) for gap in found[0].gaps], [(102, 2), (501, 1)])
 
     def test_tooManyConnections(self) -> None:

@@ -303,10 +303,11 @@ class AnyServerTests(TestCase):
     def test_page(self) -> Any:
         """It has what the server has, leaves out the rest, and complains about nothing."""
         factory = wrapFactory(Factory.forProtocol(Echo), pool="bounded:1MiB", quota="client-bytes:produce=1M")
+        factory.control.enforceShare(0.5, 0.0)
         ports = [reactor.listenTCP(0, each, interface="127.0.0.1") for each in (factory, statusSite(factory))]
         try:
             address, status = (f"127.0.0.1:{port.getHost().port}" for port in ports)
-            shown, plots, errors = yield deferToThread(self.look, address, f"http://{status}")
+            shown, plots, errors, facts, limits = yield deferToThread(self.look, address, f"http://{status}")
         finally:
             yield gatherResults([maybeDeferred(port.stopListening) for port in ports])
         over = "Clients over a quota now or in the last ten seconds"
@@ -319,15 +320,19 @@ class AnyServerTests(TestCase):
             ],
         )
         self.assertEqual(errors, [])
+        self.assertRegex(facts, r"enforces\s+1/2 of each limit")
+        self.assertIn("received_byte_rate=1M, of which this server enforces 1/2: 500K", limits)
 
-    def look(self, address: str, status: str) -> tuple[Sequence[str], Sequence[str], Sequence[str]]:
+    def look(self, address: str, status: str) -> tuple[Sequence[str], Sequence[str], Sequence[str], str, str]:
         """
-        While a client is connected: the titles of what is shown and of the plots, and what the
-        browser complains of.
+        While a client is connected: the titles of what is shown and of the plots, what the
+        browser complains of, the facts, and the limits of a client.
         """
         host, _, port = address.partition(":")
         with openBrowser(WIDE) as browser, create_connection((host, int(port)), PATIENCE_SECONDS):
             browser.get(status)
             until(lambda: "1 of 1" in _textOf(browser, "#connections-count"))
             sections = browser.execute_script(_SECTIONS)
-            return sections, browser.execute_script(_PLOTS), consoleErrors(browser)
+            plots, facts = browser.execute_script(_PLOTS), _textOf(browser, "#facts")
+            _, limits = _ask(browser, {"clientId": "nobody"})
+            return sections, plots, consoleErrors(browser), facts, limits

@@ -8,6 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from admission.units import (
     formatBytes,
     formatSeconds,
+    formatShare,
     parseBytes,
     parseRate,
     parseSeconds,
@@ -131,6 +132,12 @@ class FormatTests(SynchronousTestCase):
             1e-9: "0.000000001s",
         }
         self.assertEqual({seconds: formatSeconds(seconds) for seconds in expected}, expected)
+
+    def test_share(self) -> None:
+        """The float that a fraction became is that fraction again."""
+        for share in ("1/2", "1/3", "1/999", "2/7"):
+            above, below = map(int, share.split("/"))
+            self.assertEqual(formatShare(above / below), share)
 
 
 class RoundedTests(SynchronousTestCase):

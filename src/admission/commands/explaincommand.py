@@ -17,8 +17,8 @@ from twisted.python.usage import UsageError
 from ..interfaces import QuotaEntity
 from ..plaintext import printable, table
 from ..units import roundedAmount, roundedSeconds
-from .limitsyntax import asArguments, formatAmount
-from .statusport import Fetch, StatusOptions, askStatus, fetch
+from .limitsyntax import asArguments, limitColumns, limitTitles
+from .statusport import Fetch, StatusOptions, askStatus, enforcedShare, fetch
 
 
 class ExplainOptions(StatusOptions):
@@ -65,8 +65,9 @@ def run(options: ExplainOptions, stdin: TextIO, stdout: TextIO, fetch: Fetch = f
 
 
 def _described(explained: Mapping[str, Any]) -> str:
+    share = enforcedShare(explained)
     if explained["clientCount"] > 1:
-        return _several(explained)
+        return _several(explained, share)
     user, clientId, ip = explained["user"], explained["clientId"], explained["ip"]
     where = f" from {ip}" if ip else ""
     named = f"client id {clientId!r}" if clientId else "the client without a client id"
@@ -92,33 +93,36 @@ def _described(explained: Mapping[str, Any]) -> str:
     rows = [
         (
             f"{each['policy']}{' (shadow)' if each['isShadow'] else ''}",
-            f"{each['limitName']}={formatAmount(each['limitName'], each['limit'])}",
+            *limitColumns({each["limitName"]: each["limit"]}, share),
             asArguments(QuotaEntity(**each["entity"])) or "all clients together",
             *_usedOf(each),
             _delay(each),
         )
         for each in limits
     ]
-    title = ("Policy", "Limit", "Set for", "Used", "Of it", "Next request throttled")
+    title = ("Policy", *limitTitles("Limit", share), "Set for", "Used", "Of it", "Next request throttled")
     return f"{whose} {printable(verdict)}\n\n{table([title, *rows])}"
 
 
-def _several(explained: Mapping[str, Any]) -> str:
+def _several(explained: Mapping[str, Any], share: float) -> str:
     clients, count = explained["clients"], explained["clientCount"]
+    limitTitle = limitTitles("Limit", share)
     rows = [
         (
             printable(each["clientId"] or "(no client id)"),
             printable(each["user"] or "(nobody)"),
             str(each["connections"]),
-            each["policy"] or "none"
-            if each["limitName"] is None
-            else f"{each['limitName']}={formatAmount(each['limitName'], each['limit'])}",
+            *(
+                (each["policy"] or "none", *[""] * (len(limitTitle) - 1))
+                if each["limitName"] is None
+                else limitColumns({each["limitName"]: each["limit"]}, share)
+            ),
             *_usedOf(each),
             roundedSeconds(each["delaySeconds"]) if each["delaySeconds"] else "no",
         )
         for each in clients
     ]
-    title = ("Client", "User", "Connections", "Limit", "Used", "Of it", "Throttled")
+    title = ("Client", "User", "Connections", *limitTitle, "Used", "Of it", "Throttled")
     which = "the slowest first" if len(clients) == count else f"the {len(clients)} slowest are"
     return f"{count} clients match; {which}:\n\n{table([title, *rows])}"
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import difflib
 import math
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from decimal import Decimal
 
 from ..interfaces import DEFAULT, QuotaEntity
-from ..units import formatBytes, parseRate
+from ..units import formatBytes, formatShare, parseRate
 
 ATTRIBUTES = {"user": "user", "client-id": "clientId", "ip": "ip"}
 """The attribute of L{QuotaEntity} for each type of entity, as the protocol and our options name the types."""
@@ -57,6 +57,27 @@ def formatAmount(name: str, amount: float) -> str:
         return formatBytes(int(amount))
     # Rates have no exponents.
     return f"{Decimal(f'{amount:.15g}'):f}"
+
+
+def limitTitles(title: str, share: float) -> tuple[str, ...]:
+    """
+    The titles of the columns that L{limitColumns} makes: a second one where several servers enforce limits together.
+
+    @param share: how much of each limit a server enforces.
+    """
+    return (title,) if share == 1.0 else (title, f"Of which this gateway enforces {formatShare(share)}")
+
+
+def limitColumns(limits: Mapping[str, float], share: float) -> tuple[str, ...]:
+    """
+    Write the limits of one entity as they were set, and what a server enforces of them where that is less.
+
+    @param limits: as they are enforced, by name.
+    """
+    # A third of a limit three times is that limit to 15 digits.
+    whole = {name: float(f"{limit / share:.15g}") for name, limit in limits.items()}
+    shown = (limits,) if share == 1.0 else (whole, limits)
+    return tuple(" ".join(f"{name}={formatAmount(name, each[name])}" for name in limits) for each in shown)
 
 
 def asArguments(entity: QuotaEntity) -> str:

@@ -6,7 +6,7 @@ What commands that ask a broker's status port have in common.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http.client import HTTPException
 from typing import Any, TypeVar
 from urllib.error import HTTPError, URLError
@@ -96,10 +96,11 @@ def fetch(url: str, timeoutSeconds: float) -> bytes:
     return whole
 
 
-def askStatus(options: StatusOptions, page: str, read: Callable[[Any], _Answer], fetch: Fetch) -> _Answer:
+def askStatus(options: CommandOptions, page: str, read: Callable[[Any], _Answer], fetch: Fetch) -> _Answer:
     """
     Get a page and read it.
 
+    @param options: with the keys of L{StatusOptions}.
     @param page: its path, without the first slash.
     @param read: converts the JSON of the page to the result; fails as Python
         does where keys are missing or types are wrong.
@@ -110,6 +111,18 @@ def askStatus(options: StatusOptions, page: str, read: Callable[[Any], _Answer],
         return read(json.loads(fetch(f"{options['url']}/{page}", options["timeoutSeconds"])))
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
         raise CommandFailed(f"{options['status']} does not answer as the status port of a broker does") from error
+
+
+def enforcedShare(page: Mapping[str, Any]) -> float:
+    """
+    How much of each limit the server enforces, as a page of its status port says.
+
+    @raise ValueError: if that is no part.
+    """
+    share = float(page.get("limitShare", 1.0))
+    if not 0 < share <= 1:
+        raise ValueError(f"{share} is no part of a limit")
+    return share
 
 
 def _reason(body: bytes) -> str:

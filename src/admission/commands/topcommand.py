@@ -14,9 +14,9 @@ from typing import Any, TextIO
 from twisted.python.usage import UsageError
 
 from ..plaintext import printable, table
-from ..units import formatSeconds, parseSeconds, roundedAmount, roundedBytes, roundedSeconds
+from ..units import formatSeconds, formatShare, parseSeconds, roundedAmount, roundedBytes, roundedSeconds
 from .console import CommandFailed
-from .statusport import Fetch, StatusOptions, askStatus, fetch
+from .statusport import Fetch, StatusOptions, askStatus, enforcedShare, fetch
 
 SHORTEST_SECONDS = 0.1
 
@@ -152,7 +152,9 @@ def _linesOf(now: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iterat
         yield f"purgatory    {purgatory['watched']} wait, {expired} ran out of time{wait}"
     yield ""
     if throttled is not None:
-        yield f"clients over a quota now or in the last ten seconds: {throttled['count']}"
+        share = enforcedShare(now)
+        part = "" if share == 1.0 else f"; this gateway enforces {formatShare(share)} of each limit"
+        yield f"clients over a quota now or in the last ten seconds: {throttled['count']}{part}"
         yield from _tableOf(
             ("Client", "Limit", "Used", "Of it", "Throttled"),
             [

@@ -6,7 +6,8 @@ these keys:
   - C{recording}, C{since}, C{until}, C{sample}: the part that was read, as given; null for everything,
   - C{admission}, C{pyspark}: the versions of these packages,
   - C{requests}: how many there are, and C{runs}: each run of a server, with C{brokerId}, C{bootId}, C{requests},
-    C{begin} and C{end} (ISO 8601), C{policies}, C{pool} (their descriptions) and C{gateSeed},
+    C{begin} and C{end} (ISO 8601), C{policies}, C{pool} (their descriptions), C{gateSeed} and
+    C{limitShare}, how much of each limit it enforced,
   - C{stepSeconds}: how long the steps are of results by time, other than by minute,
   - C{isSynthetic}: whether the recording is of a synthetic server,
   - of the audit: C{brokenRows}, the number of invalid rows,

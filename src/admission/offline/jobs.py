@@ -497,6 +497,7 @@ def _facts(run: Run) -> dict[str, Any]:
         "policies": list(run.policies.values()),
         "pool": run.pool,
         "gateSeed": run.gateSeed,
+        "limitShare": run.limitShare,
     }
 
 

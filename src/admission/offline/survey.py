@@ -40,6 +40,7 @@ _CONSTANTS = (
     "throttle_max_us",
     "pool_description",
     "gate_seed",
+    "limit_share",
 )
 _NUMBERED = ("broker_id", "boot_id", "seq", "mono_us")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -89,6 +90,7 @@ def findRuns(requests: DataFrame) -> list[Run]:
             pool=row["pool_description"],
             gateSeed=row["gate_seed"],
             hasTwoWay=bool(row["has_two_way"]),
+            limitShare=1.0 if row["limit_share"] is None else row["limit_share"],
         )
         for row in found.orderBy(*RUN).collect()
     ]

@@ -39,6 +39,16 @@ def limitsByName(policy: IQuotaPolicy) -> dict[str, str]:
     return {**aliases, **{name: name for name in policy.limitNames}}
 
 
+def enforceShare(policy: IQuotaPolicy, share: float, now: float) -> None:
+    """
+    Have a new policy enforce a part of each limit that it was built with: several servers enforce the limit together.
+
+    @raise ValueError: if it refuses one.
+    """
+    for entity, limits in list(policy.limits.items()):
+        policy.configure(entity, {name: limit * share for name, limit in limits.items()}, now)
+
+
 @implementer(IQuotaPolicy)
 class QuotaPolicy(ABC):
     """

@@ -62,6 +62,7 @@ class Origin:
     @ivar quotaWindows: see L{admission.interfaces.PolicyContext}, as for C{quotaWindowSeconds}.
     @ivar largestDelaySeconds: the longest delay that is imposed at a time.
     @ivar poolDescription: the description that the memory pool was built from.
+    @ivar limitShare: how much of each limit the policies enforce, where several servers enforce it together.
     """
 
     serverId: str
@@ -73,6 +74,7 @@ class Origin:
     quotaWindowSeconds: float = UNKNOWN_SECONDS
     largestDelaySeconds: float = UNKNOWN_SECONDS
     poolDescription: str | None = None
+    limitShare: float = 1.0
 
     def __attrs_post_init__(self) -> None:
         if not UNKNOWN <= self.gateSeed < 2**63:

@@ -212,6 +212,7 @@ REQUESTS = Table(
         Column("traits", ColumnType.IDENTITY, "traits", "b"),
         _shortSeconds("lag_us", "lagSeconds"),
         _shortSeconds("begun_us", "begunSeconds"),
+        Column("limit_share", ColumnType.NUMBER),
     ),
 )
 """

@@ -138,6 +138,7 @@ class Header:
             "quota_window_us": microseconds(origin.quotaWindowSeconds),
             "throttle_max_us": microseconds(origin.largestDelaySeconds),
             "pool_description": origin.poolDescription,
+            "limit_share": origin.limitShare,
         }
 
     def wallOffsetMicroseconds(self) -> int:

@@ -81,6 +81,7 @@ class StatusDocument:
             Section("muted", self._mutedFields),
             Section("traffic", lambda now: {"inBytes": server.requestBytes, "outBytes": server.responseBytes}),
             Section("throttled", lambda now: throttledFields(server, anonymous, now)),
+            Section("limitShare", lambda now: server.control.limitShare),
             Section("policies", self._policyFields),
             Section("responses", self._responsesFields),
             *sections,

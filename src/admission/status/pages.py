@@ -94,7 +94,7 @@ class StatusPages:
                 self._explain,
                 *("clientId", "user", "ip"),
             ),
-            "quotas": page("The limits that are set, by whom they are for.", self._quotas),
+            "quotas": page("The limits in force, by whom they are for.", self._quotas),
             "sensors": page("Everything that is measured, as it is now.", self._measured),
             "metrics": page(
                 "Everything that is measured, in the text format of Prometheus.",
@@ -160,6 +160,7 @@ class StatusPages:
                 "delaySeconds": delaySeconds,
                 "delayEndsAtSeconds": wallSeconds + delaySeconds if delaySeconds > 0 else None,
                 "clientCount": len(clients),
+                "limitShare": server.control.limitShare,
                 "clients": [each.fields(server.control, now) for each in slowest(clients)],
                 "limits": [
                     {"policy": policy, "isShadow": isShadow, **_limitFields(status, wallSeconds)}
@@ -170,8 +171,9 @@ class StatusPages:
         )
 
     def _quotas(self, question: Mapping[str, str]) -> Iterator[str]:
-        limited = list(self._document.server.control.limits.items())
-        yield '{"quotas": ['
+        control = self._document.server.control
+        limited = list(control.limits.items())
+        yield f'{{"limitShare": {json.dumps(control.limitShare)}, "quotas": ['
         yield from _rows({**asdict(entity), "limits": dict(limits)} for entity, limits in limited)
         yield "]}\n"
 

@@ -25,7 +25,7 @@ from tests.kit.identitygate import gate, readRecording
 RATE = 10
 BYTES_PER_SECOND = 200_000
 TRIED_SECONDS = 5
-TRIED_BYTES_PER_SECOND = 50_000
+TRIED_BYTES_PER_SECOND = 100_000
 
 
 class PolicyTestCase(GatewayTestCase):
@@ -106,14 +106,15 @@ class ShadowTests(PolicyTestCase):
     """A policy is tried, put in force, and replayed."""
 
     gatewayOptions = (
-        *("--set=super.users=User:ANONYMOUS", "--quota", "client-bytes", "--quota", "request-time"),
+        *("--set=super.users=User:ANONYMOUS", "--share", "1/2", "--quota", "client-bytes", "--quota", "request-time"),
         *("--quota", f"client-bytes:produce={TRIED_BYTES_PER_SECOND}:fetch={TRIED_BYTES_PER_SECOND}:shadow=yes"),
     )
 
     def test_inForce(self) -> None:
         """
-        A shadow policy throttles nobody.  The same limits hold without a restart.  Replays of all policies reproduce
-        what they said, to the microsecond, to clients that have several requests on their way.
+        A shadow policy throttles nobody, also at a gateway that enforces half of each limit.  The same limits hold
+        without a restart.  Replays of all policies reproduce what they said, to the microsecond, to clients that have
+        several requests on their way.
         """
         self.cluster.createTopic(self.topic, 3)
         consumer = Consumer(
@@ -150,7 +151,9 @@ class ShadowTests(PolicyTestCase):
         # Without the gateway it would wait for its session to end.
         consumer.close()
         self.gateway.stop()
-        judged = gate(readRecording(self.directory))
+        recording = readRecording(self.directory)
+        self.assertEqual({run.limitShare for run in recording.runs()}, {0.5})
+        judged = gate(recording)
         self.report(gates=[each.inWords() for each in judged])
         self.assertEqual(len(judged), 2 * 3)
         for each in judged:

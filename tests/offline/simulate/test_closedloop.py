@@ -12,12 +12,13 @@ from attrs import evolve
 from hypothesis import assume, given, settings, strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.interfaces import CONNECTION
+from admission.interfaces import CONNECTION, QuotaEntity
 from admission.offline.simulate import closedloop
 from admission.offline.simulate.candidates import resolveCandidates
 from admission.offline.simulate.runs import Gap
 from admission.offline.simulate.trials import Trial, TrialKey, planTrials
 from tests.kit.replaymodel import (
+    Change,
     Client,
     Recording,
     Step,
@@ -32,6 +33,7 @@ from tests.kit.replaymodel import (
 
 SECOND = 1_000_000
 IN_FORCE = {"client-bytes": "client-bytes:produce=1M"}
+LIMITED = QuotaEntity(clientId="client 1")
 
 
 def trialsOf(recording: Recording, *texts: str) -> dict[TrialKey, Trial]:
@@ -79,6 +81,21 @@ class CounterfactualTests(SynchronousTestCase):
         self.assertEqual(summed(opened)[1:], (0, 0))
         self.assertGreater(sum(closed["is_exhausted"].to_pylist()), 0.8 * len(self.clients))
         self.assertLess(summed(closed)[2], truth[2])
+
+    def test_share(self) -> None:
+        """
+        A server that enforced half of its limits is replayed with half of a candidate's: the description in force says
+        what was recorded, and a stricter one what clients would have got there.
+        """
+        described, changes = IN_FORCE["client-bytes"], [Change(3 * SECOND, LIMITED, "received_byte_rate", 300_000.0)]
+        recording = serve(IN_FORCE, self.clients, self.steps, 10 * SECOND, changes, share=0.5)
+        self.assertGreater(recording.throttledUs()[1], 100)
+        for replay in (openLoop, closedLoop):
+            self.assertEqual(summed(replay(recording, trialsOf(recording, described))), recording.throttledUs())
+        stricter = f"{described}:algorithm=bucket".replace("1M", "500k")
+        [run] = recording.runs()
+        truth = serve({"client-bytes": stricter}, self.clients, self.steps, run.horizonUs, changes, share=0.5)
+        self.assertEqual(summed(closedLoop(recording, trialsOf(recording, stricter))), truth.throttledUs())
 
     @settings(max_examples=15, deadline=None)
     @given(

@@ -136,6 +136,22 @@ class GateTests(SynchronousTestCase):
             self.assertEqual((each.matchShare, each.meanErrorMs, each.missing), (1.0, 0.0, 0), each.inWords())
             self.assertGreater(each.throttled + each.refused, 20, each.inWords())
 
+    def test_share(self) -> None:
+        """
+        Policies that enforced a share of their limits say exactly what they said, each with limits of its own, and so
+        does one in a recording that lacks the share: it has what was in force.
+        """
+        policies = {"client-bytes": "client-bytes:produce=1M"}
+        changes = [Change(5 * SECOND, QuotaEntity(clientId="client 1"), "producer_byte_rate", 700_000.0)]
+        steps = steadySteps(thinkMs=15, sizeBytes=20_000)
+        alone = serve(policies, population(4, 4), steps, 10 * SECOND, changes, share=0.5)
+        policies["client-bytes-#2"] = "client-bytes:produce=1500k:algorithm=bucket:shadow=yes"
+        two = serve(policies, population(4, 4), steps, 10 * SECOND, changes, share=0.5)
+        for judged in (gate(two), gate(alone), gate(alone, lambda run: evolve(run, limitShare=1.0))):
+            assertAsRecorded(self, judged)
+            for each in judged:
+                self.assertGreater(each.throttled, 50, each.inWords())
+
     def test_gaps(self) -> None:
         """The verdict tells of missing events."""
         for each in gate(throttled(), lambda run: evolve(run, gaps=[Gap(5, 1), Gap(9, 2)])):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pyarrow as pa  # type: ignore[import-untyped]
+from attrs import evolve
 from hypothesis import given, strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -128,6 +129,20 @@ class LimitTests(SynchronousTestCase):
         self.assertEqual(limitsAt(trial, 4), {CLIENTS: {FETCHED: 4e6}})
         self.assertEqual(limitsAt(trial, 8), {CLIENTS: {FETCHED: 4e6, RATE: 7e6}})
         self.assertEqual(limitsAt(trial, 9), {CLIENTS: {FETCHED: 4e6}})
+
+    def test_share(self) -> None:
+        """
+        Of its description a candidate enforces the server's share; what was recorded was in force, and is no share of
+        anything.
+        """
+        changes = [start(5e5), start(1e6, ALICE)]
+        changes += [LimitChange(5, CLIENTS, RATE, 3e6), LimitChange(9, CLIENTS, RATE, 5e5)]
+        run = evolve(runWith("client-bytes:produce=1M", changes=changes), limitShare=0.5)
+        trial = trialOf("client-bytes:produce=4M", run)
+        self.assertEqual(limitsAt(trial, 9), {CLIENTS: {RATE: 2e6}, ALICE: {RATE: 1e6}})
+        trial = trialOf("client-bytes:fetch=4M", run)
+        self.assertEqual(limitsAt(trial, 8), {CLIENTS: {FETCHED: 2e6, RATE: 3e6}, ALICE: {RATE: 1e6}})
+        self.assertEqual(limitsAt(trial, 9), {CLIENTS: {FETCHED: 2e6}, ALICE: {RATE: 1e6}})
 
     def test_unknown(self) -> None:
         """Limits that the candidate does not know do not concern it."""

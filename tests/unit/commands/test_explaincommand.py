@@ -45,7 +45,13 @@ class ExplainTests(CommandTestCase):
         }
 
     def explain(
-        self, line: str, *limits: Any, clients: Any = None, count: int | None = None, clientId: str = "reports"
+        self,
+        line: str,
+        *limits: Any,
+        clients: Any = None,
+        count: int | None = None,
+        clientId: str = "reports",
+        share: float | None = None,
     ) -> str:
         """
         Run the command.
@@ -54,6 +60,7 @@ class ExplainTests(CommandTestCase):
         @param clients: those that match; one unless given.
         @param count: how many match; those unless given.
         @param clientId: whom the limits are of.
+        @param share: how much of each limit the server enforces; L{None} for one that does not say.
         @return: what it wrote.
         """
         stdout = StringIO()
@@ -68,6 +75,7 @@ class ExplainTests(CommandTestCase):
             "clientCount": len(clients) if count is None else count,
             "clients": clients,
             "limits": limits,
+            **({} if share is None else {"limitShare": share}),
         }
 
         def fetch(url: str, timeoutSeconds: float) -> bytes:
@@ -146,6 +154,17 @@ class ExplainTests(CommandTestCase):
             free.split(), ["client-bytes", "producer_byte_rate=1M", "--client-id-default", "0", "0%", "no"]
         )
         self.assertTrue(trial.startswith("client-bytes (shadow)  producer_byte_rate=1M"), trial)
+
+    def test_share(self) -> None:
+        """Of a gateway that enforces a share, what was set and what it enforces are told, for any number of clients."""
+        [title, row] = self.explain("-c reports", self.limit(limit=5e5), share=0.5).splitlines()[2:]
+        self.assertRegex(title, r"Limit +Of which this gateway enforces 1/2 +Set for")
+        self.assertRegex(row, r"producer_byte_rate=1M +producer_byte_rate=500k +--client-id-default")
+        clients = [self.client(limit=5e5), self.client(limitName=None)]
+        [_, first, unknown] = self.explain("-c reports", clients=clients, share=0.5).splitlines()[2:]
+        self.assertRegex(first, r"producer_byte_rate=1M +producer_byte_rate=500k +1.235M")
+        self.assertRegex(unknown, r" client-bytes +1.235M")
+        self.assertRaises(CommandFailed, self.explain, "-c reports", self.limit(), share=0.0)
 
     def test_throttled(self) -> None:
         """The policy that would hold a client back longest is named, with when that ends."""

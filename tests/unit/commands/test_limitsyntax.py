@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 
-from admission.commands.limitsyntax import asArguments, formatAmount, parseAmount
+from admission.commands.limitsyntax import asArguments, formatAmount, limitColumns, limitTitles, parseAmount
 from admission.interfaces import DEFAULT, QuotaEntity
 from tests.kit.commandcases import CommandTestCase
 
@@ -40,6 +40,18 @@ class LimitSyntaxTests(CommandTestCase):
             ("producer_ids_rate", "100/1h"),
         ):
             self.assertRaises(ValueError, parseAmount, name, text)
+
+    def test_columns(self) -> None:
+        """Where servers enforce limits together, what one of them enforces is beside what was set."""
+        limits = {"producer_byte_rate": 1e6, "request_percentage": 50.0}
+        self.assertEqual(limitTitles("Limits", 1.0), ("Limits",))
+        self.assertEqual(limitColumns(limits, 1.0), ("producer_byte_rate=1M request_percentage=50",))
+        for count in range(2, 50):
+            enforced = {name: limit * (1 / count) for name, limit in limits.items()}
+            whole, _ = limitColumns(enforced, 1 / count)
+            self.assertEqual(whole, "producer_byte_rate=1M request_percentage=50")
+            self.assertEqual(limitTitles("Limit", 1 / count)[1], f"Of which this gateway enforces 1/{count}")
+        self.assertEqual(limitColumns({"producer_byte_rate": 5e5}, 0.5)[1], "producer_byte_rate=500k")
 
     def test_asArguments(self) -> None:
         """Names are quoted for a shell, so that they read back."""

@@ -204,6 +204,11 @@ class OnceTests(TopTestCase):
         self.assertEqual(lines[:2], ["admission 1.2.3 on no port, up 60 min: unavailable", "  the disk is full"])
         self.assertIn("pool         3 MiB of no bound, 3 connections wait", lines)
 
+    def test_share(self) -> None:
+        """A gateway that enforces a share of limits says so above them."""
+        self.seen["limitShare"] = 0.5
+        self.assertIn("ten seconds: 1; this gateway enforces 1/2 of each limit\n", self.run_())
+
     def test_unknown(self) -> None:
         """What is not known has a question mark."""
         self.seen["throttled"]["clients"][0].update(

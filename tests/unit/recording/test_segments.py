@@ -277,14 +277,14 @@ class OlderTests(SynchronousTestCase):
     """A segment that the first version of the schema wrote, and what was read of it then."""
 
     def test_readAsBefore(self) -> None:
-        """It is read as it was; columns that have come since are null."""
+        """It is read as it was; columns that have come since are null, and limits were enforced whole."""
         segment = Segment.load(DATA / "version1.segment")
         assert segment is not None
         before = json.loads(DATA.joinpath("version1.json").read_text("utf-8"))
         for table in TABLES:
             new = ("refusal", "node_id", "upstream_us", "upstream_throttle_ms", "traits", "method", "status")
             new += ("lag_us", "begun_us")
-            added = dict.fromkeys(new) if table.name == "requests" else {}
+            added = {**dict.fromkeys(new), "limit_share": 1.0} if table.name == "requests" else {}
             self.assertEqual([*segment.rows(table)], [{**row, **added} for row in before[table.name]])
 
     def test_writtenAsBefore(self) -> None:

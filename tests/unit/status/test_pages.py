@@ -168,6 +168,7 @@ class PagesTests(StatusTestCase):
                 "delaySeconds": 0.0,
                 "delayEndsAtSeconds": None,
                 "clientCount": 1,
+                "limitShare": 1.0,
                 "clients": [
                     {
                         "user": "alice",
@@ -269,8 +270,10 @@ class PagesTests(StatusTestCase):
             self.assertRefused(self.get(path), 400, words)
 
     def test_quotas(self) -> None:
-        """The limits that are set come by entity, however many there are."""
-        self.assertEqual(self.get("/quotas").document, {"quotas": []})
+        """The limits in force come by entity, however many there are, with the share of what was set that they are."""
+        self.assertEqual(self.get("/quotas").document, {"limitShare": 1.0, "quotas": []})
+        self.control.limitShare = 0.5
+        self.assertEqual(self.get("/quotas").document, {"limitShare": 0.5, "quotas": []})
         for number in range(ROWS_PER_PIECE * 2 + 1):
             self.control.limits[QuotaEntity(clientId=f"client-{number}")] = {"producer_byte_rate": 1.0 + number}
         rows = self.get("/quotas").document["quotas"]

@@ -21,7 +21,8 @@ from admission.kafka.serving.quotalimits import READERS
 from admission.plaintext import table
 
 from ..console import ArgumentOptions, CommandFailed, CommandGroup
-from ..limitsyntax import ATTRIBUTES, asArguments, componentsOf, formatAmount, parseAmount
+from ..limitsyntax import ATTRIBUTES, asArguments, componentsOf, limitColumns, limitTitles, parseAmount
+from ..statusport import Fetch, askStatus, enforcedShare, fetch, parseStatus
 from .brokerconnection import ConnectionOptions, Question, ask
 
 Limits = Mapping[str, float]
@@ -73,12 +74,21 @@ class DescribeOptions(EntityOptions):
         "Shows the limits that are set, including the ones that the broker was started with: all of them, or only the "
         "limits of a user, client id or address, alone or together with others."
     )
+    optParameters = [
+        ["status", None, None, "The status port of a gateway, which says how much of each limit that gateway enforces."]
+    ]
     optFlags = [["json", None, "Write JSON, for programs."]]
     examples = (
         "quotas describe",
         "quotas describe --client-id-default",
         "quotas describe --user alice --json",
+        "quotas describe --status http://127.0.0.1:9090",
     )
+
+    def postOptions(self) -> None:
+        super().postOptions()
+        if self["status"] is not None:
+            self["url"] = parseStatus(self["status"])
 
 
 class AlterOptions(ArgumentOptions, EntityOptions):
@@ -181,20 +191,28 @@ class QuotasOptions(CommandGroup):
 
 
 def run(
-    options: QuotasOptions, stdin: TextIO, stdout: TextIO, ask: Callable[[ConnectionOptions, Question], Any] = ask
+    options: QuotasOptions,
+    stdin: TextIO,
+    stdout: TextIO,
+    ask: Callable[[ConnectionOptions, Question], Any] = ask,
+    fetch: Fetch = fetch,
 ) -> None:
     """
     @param ask: as L{admission.commands.kafka.brokerconnection.ask}.
+    @param fetch: as L{admission.commands.statusport.fetch}.
     """
     given: Any = options.subOptions
     entity = given["entity"]
     if isinstance(given, DescribeOptions):
+        # Kafka's answer has no place for it.
+        share = None if given["status"] is None else askStatus(given, "quotas", enforcedShare, fetch)
         found = ask(given, lambda connection: describe(connection, entity, isExact=False))
         if given["json"]:
             rows = [{**asdict(each), "limits": limits} for each, limits in found.items()]
-            stdout.write(json.dumps({"quotas": rows}, indent=2) + "\n")
+            enforced = {} if share is None else {"limitShare": share}
+            stdout.write(json.dumps({**enforced, "quotas": rows}, indent=2) + "\n")
         else:
-            stdout.write(_described(found) or "no limits are set there\n")
+            stdout.write(_described(found, share or 1.0) or "no limits are set there\n")
         return
 
     isDryRun = bool(given["dry-run"])
@@ -267,13 +285,13 @@ def alter(
             raise BrokerRefused(entry.error_code, "AlterClientQuotas", entry.error_message)
 
 
-def _described(found: Mapping[QuotaEntity, Limits]) -> str:
+def _described(found: Mapping[QuotaEntity, Limits], share: float = 1.0) -> str:
     rows = [
-        (asArguments(entity), " ".join(f"{name}={formatAmount(name, limit)}" for name, limit in limits.items()))
+        (asArguments(entity), *limitColumns({name: limit * share for name, limit in limits.items()}, share))
         for entity, limits in found.items()
         if limits
     ]
-    return table([("For", "Limits"), *rows]) if rows else ""
+    return table([("For", *limitTitles("Limits", share)), *rows]) if rows else ""
 
 
 def _entityOf(entry: Any) -> QuotaEntity:

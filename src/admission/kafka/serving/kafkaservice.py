@@ -514,6 +514,7 @@ class KafkaService(Service):
             settings.quotaWindowSizeSeconds,
             control.maxDelaySeconds,
             poolDescription(settings, config.pool),
+            control.limitShare,
         )
         try:
             recorder.start(origin, self._deferToThread)

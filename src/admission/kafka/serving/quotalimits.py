@@ -123,7 +123,7 @@ class QuotaLimits:
         @param static: the limits that the policies were built with.
         @param seconds: the monotonic clock of the policies.
         @param maxEntities: how many entities may have limits of the upper layer.
-        @param share: how much of each limit the policies enforce, where several servers enforce it together.
+        @param share: see L{AdmissionControl}.
         @raise LogRefusal: if the stored limits cannot be read.
         """
         self.onEnforced: Callable[[QuotaEntity, Mapping[str, float | None], str, float], object] = lambda *_: None
@@ -133,14 +133,11 @@ class QuotaLimits:
         self._control = control
         self._seconds = seconds
         self._maxEntities = maxEntities
-        self._share = share
         self._static: dict[QuotaEntity, Limits] = {entity: dict(limits) for entity, limits in static.items()}
         self._dynamic: dict[QuotaEntity, Limits] = {}
         # Entities that will have limits of the upper layer after the next commit.
         self._uncommitted: set[QuotaEntity] = set()
-        if share != 1.0:
-            for entity, limits in self._static.items():
-                control.configure(entity, self._shared(limits), seconds())
+        control.enforceShare(share, seconds())
         for key, value in self._table.items():
             self._restore(key, value)
         self._memory = log.table("policies")
@@ -275,7 +272,7 @@ class QuotaLimits:
         """
         What the policies enforce of some limits.
         """
-        return {name: None if limit is None else limit * self._share for name, limit in limits.items()}
+        return {name: None if limit is None else limit * self._control.limitShare for name, limit in limits.items()}
 
     def _limitsAfter(self, alteration: Alteration) -> tuple[QuotaEntity, Limits]:
         """

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from twisted.web.template import Tag, tags
 
+from ...units import formatShare
 from ..evaluation import EVALUATION
 from ..outputtables import OUTPUTS
 from ..simulate.totals import MAX_EXHAUSTED_SHARE
@@ -38,7 +39,8 @@ _ASSUMPTIONS = (
     "request, and told what that took, at the recorded moment at which the work on it began, and every request is "
     "taken to be answered as fast as it was, however many others there are.",
     "Delays are cut off at the longest that the server allowed. Limits that were set while the server ran are set "
-    "again at the same moments, unless the candidate says otherwise.",
+    "again at the same moments, unless the candidate says otherwise. A server that enforced a share of each limit "
+    "enforces the same share of the candidate's.",
     "What comes after the end of the recording is not counted. Of events that are missing nobody knows what they "
     "would have changed.",
     "A memory pool is tried with quota delays, service times and the times that requests keep their memory as "
@@ -86,7 +88,10 @@ def _asked(results: Results) -> Iterator[tuple[str, Sequence[str]]]:
     yield "Time", _texts(" ".join(filter(None, (since and f"from {since}", until and f"to {until}"))))
     yield "Clients", _texts((sample := say("sample", str)) and f"a sample of {sample}")
     runs = results.objects("runs")
-    inForce = [[*_listed(each.get("policies")), *_texts(each.get("pool"))] for each in runs]
+    inForce = [
+        [*_listed(each.get("policies")), *_texts(each.get("pool")), *_texts(_share(each.get("limitShare")))]
+        for each in runs
+    ]
     yield "In force", list(dict.fromkeys(text for each in inForce for text in each))
     yield "Candidates", _candidates(results, "candidates")
     yield "Pools", _candidates(results, "pools")
@@ -94,6 +99,11 @@ def _asked(results: Results) -> Iterator[tuple[str, Sequence[str]]]:
     versions = (("admission", say("admission", str)), ("PySpark", say("pyspark", str)))
     yield "By", _texts(", ".join(f"{name} {version}" for name, version in versions if version))
     yield "Notes", _listed(say("notes", list))
+
+
+def _share(limitShare: Any) -> str | None:
+    isPart = isinstance(limitShare, float) and 0 < limitShare < 1
+    return f"limits are enforced by a share of {formatShare(limitShare)}" if isPart else None
 
 
 def _candidates(results: Results, name: str) -> list[str]:

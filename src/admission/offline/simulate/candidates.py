@@ -15,6 +15,7 @@ from twisted.python.reflect import namedAny
 
 from admission.interfaces import IPolicyFactory, IQuotaPolicyFactory, PolicyContext
 from admission.plugins import PolicyError, checkPolicy, findFactory, implementationOf, parseDescription
+from admission.quotas.policy import enforceShare
 
 _LABELLED = re.compile(r"([^:=\\]+)=(.*)", re.DOTALL)
 
@@ -47,6 +48,7 @@ class Candidate:
         quotaWindowSeconds: float = 1.0,
         random: Random | None = None,
         wallOffsetSeconds: float = 0.0,
+        limitShare: float = 1.0,
     ) -> Any:
         """
         Make the policy.
@@ -54,6 +56,7 @@ class Candidate:
         @param clock: an L{twisted.internet.interfaces.IReactorTime}.
         @param quotaWindows: see L{PolicyContext}, also for the next two.
         @param wallOffsetSeconds: added to the time of C{clock} to get wall time.
+        @param limitShare: how much of its limits a quota policy enforces.
         @raise PolicyError: if its arguments are invalid, or it cannot be imported here.
         """
         try:
@@ -68,7 +71,10 @@ class Candidate:
             clock, lambda: clock.seconds() + wallOffsetSeconds, None, quotaWindows, quotaWindowSeconds, random
         )
         try:
-            return build(context, *self.args, **self.kwargs)
+            policy = build(context, *self.args, **self.kwargs)
+            if limitShare != 1.0:
+                enforceShare(policy, limitShare, clock.seconds())
+            return policy
         except ValueError as error:
             raise PolicyError(f"{self.label!r}: {error}") from error
 

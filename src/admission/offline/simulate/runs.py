@@ -107,6 +107,7 @@ class Run:
     @ivar pool: the description of the memory pool; L{None} if it is not known.
     @ivar gateSeed: the seed of the order in which memory was allocated.
     @ivar hasTwoWay: whether there are requests whose bytes count in both directions.
+    @ivar limitShare: how much of each limit its policies enforced; C{changes} say what was in force.
     """
 
     brokerId: str
@@ -128,6 +129,7 @@ class Run:
     pool: str | None = None
     gateSeed: int | None = None
     hasTwoWay: bool = False
+    limitShare: float = 1.0
 
     @property
     def policies(self) -> Mapping[str, str]:

@@ -41,7 +41,8 @@ class Trial:
     A candidate replaces every policy with the name of its plug-in that is no shadow. All others are retained, with
     their recorded delays and refusals.
 
-    The limits are as if the server had been started with the candidate's description instead of the recorded one:
+    The limits are as if the server had been started with the candidate's description instead of the recorded one, and
+    enforced the same share of each:
 
       - a limit in the candidate's description holds, whatever was recorded for the same entity and limit,
       - a limit of a recorded description is gone with that description,
@@ -257,7 +258,13 @@ def _build(candidate: Candidate, run: Run, atSeconds: float = 0.0) -> Any:
     clock = Clock()
     clock.rightNow = atSeconds
     offsetSeconds = run.wallOffsetUs / 1e6
-    return candidate.build(clock, run.quotaWindows, run.quotaWindowSeconds, wallOffsetSeconds=offsetSeconds)
+    return candidate.build(
+        clock,
+        run.quotaWindows,
+        run.quotaWindowSeconds,
+        wallOffsetSeconds=offsetSeconds,
+        limitShare=run.limitShare,
+    )
 
 
 def _limitsOf(policy: Any) -> _Described:

@@ -151,9 +151,13 @@ function shareOf(used) {
   return [element("span", { class: "share", title: "The line is 100 % of the limit." }, meter), formatPercent(used)];
 }
 
-const clientRow = (client) => [
+/** A limit as it was set, and what this server enforces of it if others share it. */
+const limitOf = ({ limitName, limit }, share) => `${limitName}=${formatCount(limit / share)}`
+  + (share < 1 ? `, of which this server enforces 1/${formatCount(1 / share)}: ${formatCount(limit)}` : "");
+
+const clientRow = (client, share) => [
   cell(...nameOf(client)),
-  cell(...breakable(client.limitName === null ? client.policy ?? "none" : `${client.limitName}=${formatCount(client.limit)}`)),
+  cell(...breakable(client.limitName === null ? client.policy ?? "none" : limitOf(client, share))),
   minor(client.used === null ? "" : formatCount(client.used)),
   number(...(client.limitName === null ? [""] : shareOf(client.usedFraction))),
   number(client.delaySeconds ? formatSeconds(client.delaySeconds) : "no"),
@@ -161,7 +165,7 @@ const clientRow = (client) => [
 
 function list(now) {
   for (const section of document.querySelectorAll("[data-of]")) section.hidden = !(section.dataset.of in now);
-  fill("clients", "No client is over a quota.", (now.throttled?.clients ?? []).map(clientRow));
+  fill("clients", "No client is over a quota.", (now.throttled?.clients ?? []).map((each) => clientRow(each, now.limitShare)));
   fill("latency", "No request has ended lately.", (now.latency ?? []).map((each) => [
     cell(each.kind), minor(formatCount(each.count)), number(atMost(each.medianSeconds)), number(atMost(each.percentile99Seconds)),
   ]));
@@ -211,6 +215,7 @@ function summarise(now) {
     ["connections", `${connections.open} of ${connections.allowed}`], ["CPU", formatPercent(load)],
     ["files", process.maxDescriptors < 0 ? `${process.openDescriptors}` : `${process.openDescriptors} of ${process.maxDescriptors}`],
     ["version", now.version],
+    ...(now.limitShare < 1 ? [["enforces", `1/${formatCount(1 / now.limitShare)} of each limit`]] : []),
   ];
   if (pool.waiting) facts.push(["wait for memory", `${pool.waiting}`]);
   keep(byId("facts"), facts.map(([name, value]) => element("li", {}, `${name} `, element("b", {}, value))));
@@ -307,22 +312,22 @@ async function explain(event) {
   event.preventDefault();
   const given = [...new FormData(event.target)].map(([name, value]) => [name, value.trim()]).filter(([, value]) => value);
   const answer = byId("answer");
-  const show = (limits, clients) => {
+  const show = (limits, clients, share) => {
     byId("limits-table").hidden = !limits.length;
     byId("matching-table").hidden = !clients.length;
     fill("limits", "", limits.map((each) => [
       cell(`${each.policy}${each.isShadow ? " (shadow)" : ""}`),
-      cell(...breakable(`${each.limitName}=${formatCount(each.limit)}`)),
+      cell(...breakable(limitOf(each, share))),
       cell(element("bdi", {}, entityOf(each.entity))), minor(each.used === null ? "?" : formatCount(each.used)),
       number(...shareOf(each.usedFraction)), number(each.delaySeconds ? formatSeconds(each.delaySeconds) : "no"),
     ]));
-    fill("matching", "", clients.map(clientRow));
+    fill("matching", "", clients.map((each) => clientRow(each, share)));
   };
   try {
     const response = await fetch(`explain?${new URLSearchParams(given)}`, { cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MS) });
     const said = await response.json();
     answer.textContent = response.ok ? explained(said) : said.error;
-    if (response.ok) show(said.clientCount > 1 ? [] : said.limits, said.clientCount > 1 ? said.clients : []);
+    if (response.ok) show(said.clientCount > 1 ? [] : said.limits, said.clientCount > 1 ? said.clients : [], said.limitShare);
     else show([], []);
   } catch (error) {
     answer.textContent = `The server does not answer (${error.message}).`;

@@ -24,10 +24,11 @@ DEFAULT_CLIENT = QuotaEntity(clientId=DEFAULT)
 class QuotasTestCase(CommandTestCase):
     """A test that runs C{admission quotas}."""
 
-    def quotas(self, line: str, connection: StandInConnection) -> str:
+    def quotas(self, line: str, connection: StandInConnection, share: float = 1.0) -> str:
         """
         Run C{admission quotas}.
 
+        @param share: how much of each limit the status port says to be enforced.
         @return: what it wrote.
         """
         stdout = StringIO()
@@ -36,7 +37,13 @@ class QuotasTestCase(CommandTestCase):
             connecting: Deferred[Any] = succeed(connection)
             return self.successResultOf(converse(connecting, question))
 
-        quotascommand.run(self.parse("quotas", *shlex.split(line)), StringIO(), stdout, ask)
+        self.urls: list[str] = []
+
+        def fetch(url: str, timeoutSeconds: float) -> bytes:
+            self.urls.append(url)
+            return json.dumps({"limitShare": share, "quotas": []}).encode()
+
+        quotascommand.run(self.parse("quotas", *shlex.split(line)), StringIO(), stdout, ask, fetch)
         return stdout.getvalue()
 
 
@@ -85,6 +92,7 @@ class QuotasOptionsTests(CommandTestCase):
                     "producer_byte_rat: no limit has this name; the nearest is producer_byte_rate",
                 ),
                 ("quotas remove --user a producer_byte_rate=4M", "write the limit's name alone to remove it"),
+                ("quotas describe --status 127.0.0.1:9090", "write a URL, as in http://127.0.0.1:9090"),
                 ("quotas describe alice", "there is no place for 'alice'"),
             ]
         )
@@ -127,6 +135,20 @@ class DescribeTests(QuotasTestCase):
             },
         )
         self.assertEqual(len(document["quotas"]), 3)
+
+    def test_share(self) -> None:
+        """A gateway's status port is asked how much of each limit the gateway enforces, and both are told."""
+        line = "describe --status http://gw1.example:9090/"
+        lines = self.quotas(line, self.connection, share=0.5).splitlines()
+        self.assertEqual(self.urls, ["http://gw1.example:9090/quotas"])
+        self.assertRegex(lines[0], r"^For +Limits +Of which this gateway enforces 1/2$")
+        self.assertRegex(
+            lines[1], r" producer_byte_rate=4M request_percentage=50 +producer_byte_rate=2M .*percentage=25$"
+        )
+        document = json.loads(self.quotas(f"{line} --json", self.connection, share=0.5))
+        self.assertEqual((document["limitShare"], document["quotas"][0]["limits"]["producer_byte_rate"]), (0.5, 4e6))
+        self.assertEqual(self.quotas(line, self.connection, share=1.0), self.quotas("describe", self.connection))
+        self.assertRaises(CommandFailed, self.quotas, line, self.connection, share=2.0)
 
     def test_nothing(self) -> None:
         """That there is nothing is said, too."""

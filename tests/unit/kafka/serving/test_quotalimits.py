@@ -484,6 +484,15 @@ class ShareTests(LimitsTestCase):
         self.alter((CLIENT, {RATE: None}))
         self.assertEqual(self.control.limits[CLIENT], {RATE: 25.0})
 
+    def test_ownLimits(self) -> None:
+        """Where policies were built with different limits of the same name, each enforces the share of its own."""
+        self.static = {}
+        built = [TablePolicy(LimitTable((RATE,))) for _ in range(2)]
+        for policy, rate in zip(built, (100.0, 300.0), strict=True):
+            policy.configure(ALICE, {RATE: rate}, 0.0)
+        self.start(*built, share=0.5)
+        self.assertEqual([policy.limits[ALICE] for policy in built], [{RATE: 50.0}, {RATE: 150.0}])
+
 
 class RestartTests(LimitsTestCase):
     """L{QuotaLimits} puts stored limits in force again."""
