@@ -86,6 +86,19 @@ _NEVER_REFUSED: Final = frozenset(
     ("ApiVersions", "SaslHandshake", "SaslAuthenticate", "LeaveGroup", "AddPartitionsToTxn", "EndTxn")
 )
 _IN_GROUPS: Final = frozenset(("ConsumerGroupHeartbeat", "ShareGroupHeartbeat", "StreamsGroupHeartbeat"))
+_CHANGING_TOPICS: Final = frozenset(
+    (
+        "DeleteTopics",
+        "DeleteRecords",
+        "CreatePartitions",
+        "AlterConfigs",
+        "IncrementalAlterConfigs",
+        "AlterPartitionReassignments",
+        "ElectLeaders",
+    )
+)
+"""What could keep gateways from telling each other what clients take, where it is about their topics."""
+
 _LIMITS: Final = frozenset((DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS))
 _LOGINS: Final = frozenset((SASL_HANDSHAKE, SASL_AUTHENTICATE))
 _PASSED_WITH_ADDRESSES: Final = frozenset((METADATA, PRODUCE, FETCH, SHARE_FETCH, SHARE_ACKNOWLEDGE))
@@ -162,6 +175,9 @@ class ClusterBackend(Backend):
         if api.apiKey == PRODUCE:
             self._produce(request, buffer)
             return
+        if self.gateway.ownTopics and api.name in _CHANGING_TOPICS and self._namesOwnTopics(buffer):
+            session.reject(request, f"it sent {api.name} about a topic by which gateways tell each other something")
+            return
         if api.apiKey == JOIN_GROUP:
             sessionSeconds = sessionTimeoutMs(header.apiVersion, buffer[header.bodyOffset :]) / 1000
             session.longestDelaySeconds = max(sessionSeconds, 0.0) / 3
@@ -185,6 +201,20 @@ class ClusterBackend(Backend):
         header = request.header
         produced = parseProduce(buffer, header.bodyOffset, header.apiVersion)
         request.acks = produced.acks
+        ownTopics = self.gateway.ownTopics
+        if ownTopics and not ownTopics.isdisjoint(each.topicName for each in produced.partitions):
+            reason = (
+                f"nothing is written to {' and '.join(sorted(ownTopics))} by clients: gateways tell each other there"
+            )
+            results = refuseAll(produced, ErrorCode.topic_authorization_failed, reason)
+            del produced
+            request.reject(reason)
+            if request.acks:
+                self._answerHere(request)
+                self._answer(request, [encodeProduceResponse(header.apiVersion, results)])
+            else:
+                session.reject(request, _WITHOUT_ACKS + reason)
+            return
         decision = session.admitProduce(request, produced) if self.gateway.control.wants.usage else ADMITTED
         if not decision.admitted:
             results = refuseAll(produced, ErrorCode.throttling_quota_exceeded, decision.message)
@@ -207,6 +237,13 @@ class ClusterBackend(Backend):
             delaySeconds = request.delaySeconds = session.charge(request, session.driver.usageOf(request, 0, now), now)
             request.throttledUntilSeconds = now + delaySeconds
         self._relay(request, delaySeconds)
+
+    def _namesOwnTopics(self, buffer: memoryview) -> bool:
+        """
+        Whether a small request names one of the topics by which gateways tell each other what clients take.
+        """
+        body = bytes(buffer)
+        return any(each.encode() in body for each in self.gateway.ownTopics)
 
     def _refuseProducerId(self, request: KafkaRequest, decision: Decision) -> None:
         fields = {**refusedProducerId(request), "throttle_time_ms": throttleTimeMs(decision.delaySeconds)}

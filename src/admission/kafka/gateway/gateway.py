@@ -39,6 +39,7 @@ class Gateway(Server[GatewaySettings]):
     @ivar endpointFor: how to connect to a node.
     @ivar known: the producers that were let through; L{None} if nobody wants to know.
     @ivar sharing: tells other gateways what clients take; L{None} if nobody does.
+    @ivar ownTopics: the topics by which gateways tell each other what clients take; closed to clients.
     @ivar linkBytes: what an open connection to a node is charged for.
     @ivar superUsers: who may change limits.
     @ivar requiresLogin: whether clients have to log in at a node before anything else.
@@ -56,6 +57,7 @@ class Gateway(Server[GatewaySettings]):
     linkBytes: int = PLAIN_CONNECTION_BYTES
     known: KnownProducers | None = None
     sharing: LimitSharing | None = None
+    ownTopics: frozenset[str] = frozenset()
     superUsers: SuperUsers = field(init=False)
     bootstrap: Node = field(init=False)
     _nextUpstream: int = field(init=False, default=0)

@@ -40,6 +40,7 @@ from .gatewaysettings import GatewaySettings
 from .gatewaystatus import GatewayStatus, describeAddresses
 from .knownproducers import KnownProducers
 from .nodes import Nodes
+from .usagetopic import UsageTopic
 
 
 @frozen
@@ -200,6 +201,8 @@ class GatewayService(KafkaService):
         access = config.upstream.access(self._reactor, connectSeconds, config.credentials)
         context = PolicyContext(clock, wallSeconds, upstream=access)
         exchange: IUsageExchange = buildChosen("shared-limits", IUsageExchangeFactory, config.exchange, context)
+        if isinstance(exchange, UsageTopic):
+            gateway.ownTopics = exchange.topics
         gateways = RememberedCount(os.path.join(config.dataPath, GATEWAYS_FILE))
         server = uuid.uuid4().hex
         sharing = self.gateway.sharing = LimitSharing(

@@ -130,6 +130,13 @@ class UsageTopic:
         self._trouble: str | None = "the topics have not been found yet"
         self._loggedSeconds = float("-inf")
 
+    @property
+    def topics(self) -> frozenset[str]:
+        """
+        The topics that are closed to clients.
+        """
+        return frozenset(self._topics.values())
+
     # What the gateway calls
 
     def start(self, deliver: Callable[[bytes, bool], object]) -> None:

@@ -111,6 +111,35 @@ class RelayTestCase(GatewayTestCase):
         return self.played
 
 
+class OwnTopicsTests(RelayTestCase):
+    """Topics by which gateways tell each other what clients take."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.gateway.ownTopics = frozenset(("events", "other"))
+
+    def test_write(self) -> None:
+        """Nobody writes to them, and what else is sent arrives."""
+        self.exchange("Produce", 9, answer=PRODUCED, **produceFields("mine", batchOf(b"v"), acks=-1))
+        self.client.send("Produce", 9, **producing())
+        (partition,) = self.client.receive().responses[0].partition_responses
+        self.assertEqual(partition.error_code, ErrorCode.topic_authorization_failed)
+        self.assertEqual(self.played.arrived(), [])
+
+    def test_writeWithoutAnswer(self) -> None:
+        """Where there is no answer, the connection is closed."""
+        self.client.send("Produce", 9, **producing(acks=0))
+        self.assertClosed("gateways tell each other there")
+
+    def test_change(self) -> None:
+        """Nobody deletes or changes them."""
+        self.client.send("DeleteTopics", 5, topic_names=["mine"])
+        self.played.answer()
+        self.client.receive()
+        self.client.send("DeleteTopics", 5, topic_names=["mine", "other"])
+        self.assertClosed("it sent DeleteTopics about a topic by which gateways")
+
+
 class PassingTests(RelayTestCase):
     """Requests go up and responses come down."""
 
