@@ -5,15 +5,13 @@ What a gateway adds to its status page: the nodes of the cluster.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from attrs import asdict
-from twisted.internet.address import IPv4Address, IPv6Address
-from twisted.internet.interfaces import IAddress
 
-from admission.connection.factory import AdmittedFactory, peerName
+from admission.connection.factory import AdmittedFactory
 from admission.metrics.registry import SensorRegistry
 from admission.status.sections import Section, shortened
 
@@ -31,25 +29,6 @@ UNANSWERED_SECONDS = 5.0
 
 RECENTLY_SECONDS = 60.0
 """How long an error of a node is shown."""
-
-
-def describeAddresses(addresses: Iterable[IAddress]) -> list[str]:
-    """
-    Where a gateway listens, with ports in a row as one.
-    """
-    rows: list[list[Any]] = []
-    for address in addresses:
-        if rows and _isNext(rows[-1][-1], address):
-            rows[-1].append(address)
-        else:
-            rows.append([address])
-    return [peerName(row[0]) + (f" to {row[-1].port}" if row[1:] else "") for row in rows]
-
-
-def _isNext(before: Any, address: Any) -> bool:
-    return isinstance(address, IPv4Address | IPv6Address) and address == type(address)(
-        "TCP", getattr(before, "host", ""), getattr(before, "port", -1) + 1
-    )
 
 
 class GatewayStatus(ServerStatus):

@@ -64,7 +64,7 @@ from .serveroptions import (
     quotaDescriptions,
 )
 from .serversettings import RESERVED_DESCRIPTORS, ServerSettings
-from .serverstatus import ServerStatus
+from .serverstatus import ServerStatus, describeAddresses
 from .session import KafkaSession, SessionFactory
 
 PRESSURE_LOGGED_EVERY_SECONDS = 60.0
@@ -281,7 +281,7 @@ class KafkaService(Service):
 
         def cannotListen(failure: Failure, listener: Listener | StatusPort) -> None:
             option = "--listen" if isinstance(listener, Listener) else "--status"
-            reason = f"cannot listen on {listener.description}: {failure.getErrorMessage()} ({option} says where)"
+            reason = f"cannot listen on {listener.description}: {_whyNotListening(failure)} ({option} says where)"
             failures[listener.description] = reason
             if self.running:
                 self.log.critical("{reason}", reason=reason)
@@ -318,8 +318,9 @@ class KafkaService(Service):
             self._reloadSignal.start()
         pool = self.server.gate.pool
         self.log.info(
-            "serving {what}, with {memory} for requests, each of up to {largest}, {made}",
+            "serving {what}, listening on {addresses}, with {memory} for requests, each of up to {largest}, {made}",
             what=self.whatServes,
+            addresses=" and ".join(describeAddresses(port.getHost() for port in self._ports)) or "no port yet",
             memory="any memory" if bounded(pool.sizeBytes) is None else f"{formatBytes(pool.sizeBytes)} of memory",
             largest=formatBytes(min(self._config.settings.socketRequestMaxBytes, pool.largestBytes)),
             made="compiled" if isCompiled() else "in pure Python",
@@ -612,3 +613,11 @@ class KafkaService(Service):
                     f"{purpose} {formatBytes(held)}" for purpose, held in self.server.gate.ledger.usedBytes.items()
                 ),
             )
+
+
+def _whyNotListening(failure: Failure) -> str:
+    """
+    What the system says, without the address, which was named already.
+    """
+    reason = getattr(getattr(failure.value, "socketError", None), "strerror", None)
+    return str(reason or failure.getErrorMessage())

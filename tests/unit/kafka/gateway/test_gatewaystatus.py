@@ -4,31 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from twisted.internet.address import IPv4Address, IPv6Address
-from twisted.trial.unittest import SynchronousTestCase
-
 from admission.kafka.client.clientconnection import ConnectionSettings
 from admission.kafka.gateway.discovery import Discovery
-from admission.kafka.gateway.gatewaystatus import UNREACHED_SECONDS, GatewayStatus, describeAddresses
+from admission.kafka.gateway.gatewaystatus import UNREACHED_SECONDS, GatewayStatus
 from admission.metrics.registry import SensorRegistry
 from tests.unit.kafka.gateway.gatewayfixture import GatewayTestCase
-
-
-class DescribeTests(SynchronousTestCase):
-    """L{describeAddresses} is short."""
-
-    def test_rows(self) -> None:
-        """Ports in a row are one, on one address."""
-        addresses = [
-            *(IPv4Address("TCP", "127.0.0.1", port) for port in (9092, 9093, 9094, 9192)),
-            *(IPv4Address("TCP", "10.0.0.1", port) for port in (9193, 9194)),
-            IPv6Address("TCP", "::1", 9195),
-        ]
-        self.assertEqual(
-            describeAddresses(addresses),
-            ["127.0.0.1:9092 to 9094", "127.0.0.1:9192", "10.0.0.1:9193 to 9194", "[::1]:9195"],
-        )
-        self.assertEqual(describeAddresses([]), [])
 
 
 class GatewayStatusTests(GatewayTestCase):
