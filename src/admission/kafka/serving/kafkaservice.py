@@ -60,6 +60,7 @@ from .serveroptions import (
     buildExporters,
     buildOrder,
     buildPool,
+    certificatesAnew,
     poolDescription,
     quotaDescriptions,
 )
@@ -346,15 +347,17 @@ class KafkaService(Service):
 
     def reload(self) -> None:
         """
-        Read the file of properties again, and put in force what may change while the server runs.  A mistake in the
-        file changes nothing; the log says what came of it.
+        Read the files of certificates and the file of properties again, and put in force what may change while the
+        server runs.  A mistake in one of them changes nothing that it says; the log says what came of it.
         """
+        hasCertificates = self._reloadCertificates()
         before, config = self._configuration, self._config
         assert config.read is not None
         try:
             found = config.read()
             if before is None or found is None:
-                self.log.warn("there is nothing to reload: no file of properties was named (--config)")
+                if not hasCertificates:
+                    self.log.warn("there is nothing to reload: no file of properties was named (--config)")
                 return
             settings, changes, waiting = takeOver(config.settings, found.settings)
             control = buildControl(settings, found.quotas, self._clock, isShared=config.sharesLimits)
@@ -383,6 +386,24 @@ class KafkaService(Service):
             self.log.warn("in force only after a restart: {names}", names=", ".join(waiting))
         if not (changes or waiting or isLimited):
             self.log.info("nothing to reload has changed in {path}", path=found.path)
+
+    def _reloadCertificates(self) -> bool:
+        """
+        @return: whether there are any.
+        """
+        config = self._config
+        status = [] if config.statusListener is None else [config.statusListener]
+        try:
+            found = certificatesAnew([*config.listeners, *status])
+        except UsageError as error:
+            self.log.error("certificates stay as they are: {error}", error=error)
+            return True
+        for endpoint, context in found:
+            endpoint.use(context)
+        if found:
+            ports = "1 port" if len(found) == 1 else f"{len(found)} ports"
+            self.log.info("new connections to {ports} get the certificates that are in the files now", ports=ports)
+        return bool(found)
 
     def _hasSamePolicies(self, control: AdmissionControl) -> bool:
         """
