@@ -78,7 +78,7 @@ class MistakeTests(CommandLineCases):
                 ),
                 (
                     ["--listen", endpoint(freePort()), "--status", taken, "--data", str(data)],
-                    f"admission: cannot listen on {taken}: Couldn't listen on",
+                    f"admission: cannot listen on {taken}: Address already in use (--status says where)",
                 ),
                 (
                     ["--listen", endpoint(freePort()), "--data", str(file / "below")],

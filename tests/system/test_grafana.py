@@ -8,12 +8,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
+from urllib.request import urlopen
 
 from attrs import frozen
 from prometheus_client.parser import text_string_to_metric_families
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.kit.brokerprocess import PATIENCE_SECONDS, ROOT
+from tests.kit.brokerprocess import PATIENCE_SECONDS, ROOT, endpoint, freePort
+from tests.kit.gatewayprocess import GatewayProcess
 from tests.kit.statusload import clients, loadedBroker
 
 DIRECTORY = ROOT / "examples" / "grafana"
@@ -94,7 +96,7 @@ def parse(text: str) -> Expression:
 @frozen
 class Live:
     """
-    What a broker tells.
+    What a broker tells, and a gateway of its cluster's nodes.
 
     @ivar series: by the name of each sample, the labels of all that there are.
     @ivar counters: the names of those that only grow.
@@ -112,22 +114,33 @@ def live() -> Live:
     """Ask a broker that real clients keep busy, once it has throttled some of them."""
     broker = loadedBroker()
     broker.start()
+    statusPort = freePort()
+    gateway = GatewayProcess(broker.address, "--status", endpoint(statusPort))
+    gateway.start()
     try:
         with clients(broker.address):
             deadline = time.monotonic() + PATIENCE_SECONDS
             while True:
                 series: dict[str, list[Labels]] = {"up": [{}]}
                 counters = set()
-                for family in text_string_to_metric_families(broker.read("metrics")):
+                with urlopen(f"http://127.0.0.1:{statusPort}/metrics", timeout=PATIENCE_SECONDS) as response:
+                    passedOn = text_string_to_metric_families(response.read().decode())
+                ofNodes = [family for family in passedOn if family.name.startswith("admission_node_")]
+                for family in (*ofNodes, *text_string_to_metric_families(broker.read("metrics"))):
                     for sample in family.samples:
                         series.setdefault(sample.name, []).append(sample.labels)
                         if family.type in ("counter", "histogram"):
                             counters.add(sample.name)
-                if {"admission_quota_throttle_seconds", "admission_group_lag_records"} <= set(series):
+                if set(series) >= {
+                    "admission_quota_throttle_seconds",
+                    "admission_group_lag_records",
+                    "admission_node_unanswered_seconds",
+                }:
                     return Live(series, counters)
                 assert time.monotonic() < deadline, sorted(series)
                 time.sleep(0.2)
     finally:
+        gateway.remove()
         broker.remove()
 
 

@@ -1,10 +1,12 @@
-"""A running broker is told by SIGHUP that its file of properties has changed."""
+"""A running server is told by SIGHUP that its file of properties or its certificates have changed."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import signal
+import socket
+import ssl
 import subprocess
 import termios
 from contextlib import closing
@@ -13,7 +15,20 @@ from pathlib import Path
 from confluent_kafka import Producer
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, TWISTD, BrokerProcess, endpoint, freePort, until
+from tests.kit.brokerfixture import requestFrame, requestOf
+from tests.kit.brokerprocess import (
+    ENVIRONMENT,
+    PATIENCE_SECONDS,
+    TWISTD,
+    BrokerProcess,
+    ServerProcess,
+    endpoint,
+    freePort,
+    until,
+)
+from tests.kit.certificates import Certificates, makeCertificates
+from tests.kit.gatewayprocess import NODES, GatewayProcess
+from tests.kit.recordingproxy import readFrame
 
 
 class ReloadTests(SynchronousTestCase):
@@ -81,3 +96,73 @@ class ReloadTests(SynchronousTestCase):
             os.close(ours)
         self.assertEqual(process.wait(PATIENCE_SECONDS), 0)
         self.assertIn("stopped: the log at", log.read_text())
+
+
+class CertificateTests(SynchronousTestCase):
+    """Real processes whose certificates are replaced."""
+
+    def setUp(self) -> None:
+        self.directory = Path(os.path.abspath(self.mktemp()))
+        self.directory.mkdir()
+        self.files = self.renew()
+
+    def renew(self) -> Certificates:
+        """Make others, of another authority, in the same files."""
+        return makeCertificates(self.directory)
+
+    def description(self, prefix: str, port: int) -> str:
+        """An endpoint with TLS."""
+        files = f"privateKey={self.files.serverKey}:certKey={self.files.serverCertificate}"
+        return f"{prefix}:{port}:interface=127.0.0.1:{files}" + (
+            f":caKey={self.files.authority}:required=no" if prefix == "mtls" else ""
+        )
+
+    def connect(self, port: int) -> ssl.SSLSocket:
+        """A client that trusts whoever has signed the certificate that is in the file."""
+        context = ssl.create_default_context(cafile=str(self.files.authority))
+        plain = socket.create_connection(("127.0.0.1", port), PATIENCE_SECONDS)
+        client = context.wrap_socket(plain, server_hostname="localhost")
+        self.addCleanup(client.close)
+        return client
+
+    def reload(self, server: ServerProcess, words: str) -> None:
+        """Send SIGHUP, and wait until the log says what came of it."""
+        begin = server.mark()
+        server.process.send_signal(signal.SIGHUP)
+        server.waitForLog(words, begin)
+
+    def test_broker(self) -> None:
+        """New connections get the new certificate, and those that are there go on; bad files change nothing."""
+        ports = {prefix: freePort() for prefix in ("ssl", "mtls")}
+        listening = [part for each in ports.items() for part in ("--listen", self.description(*each))]
+        broker = BrokerProcess(*listening).startedFor(self)
+        clients = [self.connect(port) for port in ports.values()]
+        before = [client.getpeercert(True) for client in clients]
+
+        self.renew()
+        self.reload(broker, "new connections to 3 ports get the certificates that are in the files now")
+        for port, old, certificate in zip(ports.values(), clients, before, strict=True):
+            self.assertNotEqual(self.connect(port).getpeercert(True), certificate)
+            old.sendall(requestFrame(requestOf("ApiVersions", 0), 1))
+            self.assertIsNotNone(readFrame(old.makefile("rb")))
+
+        key = self.files.serverKey.read_bytes()
+        for content, words in (
+            (self.files.clientKey.read_bytes(), "Certificate public and private keys do not match"),
+            (b"", "OpenSSL cannot read the key"),
+        ):
+            self.files.serverKey.write_bytes(content)
+            self.reload(broker, rf"certificates stay as they are: ssl:{ports['ssl']}:.*: {words}")
+            self.connect(ports["mtls"])
+        self.files.serverKey.write_bytes(key)
+
+    def test_gateway(self) -> None:
+        """So it is at all ports of a gateway."""
+        port = freePort(count=NODES + 1)
+        gateway = GatewayProcess("127.0.0.1:1", "--listen", self.description("ssl", port)).startedFor(self)
+        gateway.waitForLog("serving the cluster")
+        before = self.connect(port + NODES).getpeercert(True)
+        self.renew()
+        self.reload(gateway, f"new connections to {NODES + 1} ports get the certificates that are in the files now")
+        after = {self.connect(each).getpeercert(True) for each in (port, port + NODES)}
+        self.assertEqual(len(after - {before}), 1)

@@ -11,6 +11,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, TWISTD, BrokerProcess, endpoint, freePort, until
+from tests.kit.gatewayprocess import NODES, GatewayProcess
 from tests.kit.rawclient import RawClient
 
 
@@ -28,6 +29,29 @@ class TwistdLogTests(SynchronousTestCase):
         broker.stop()
         for line in broker.log().splitlines():
             self.assertEqual(set(json.loads(line)), {"time", "level", "source", "message", "fields"}, line)
+
+    def test_ports(self) -> None:
+        """All ports of a gateway are in the one line of its start, and a start that finds one of them taken in none."""
+        gateway = GatewayProcess("127.0.0.1:1").startedFor(self)
+        last = gateway.port + NODES
+        line = gateway.waitForLog("listening on")
+        self.assertIn(f"] serving the cluster of 127.0.0.1:1, nodes 0 to {NODES - 1} behind the first port, ", line)
+        self.assertIn(f", listening on 127.0.0.1:{gateway.port} to {last}, ", line)
+        listen = f"tcp:{last}:interface=127.0.0.1"
+        other = subprocess.run(
+            [*TWISTD, "admission-gateway", "--upstream=127.0.0.1:1", "--listen", listen, "--data", self.mktemp()],
+            env=ENVIRONMENT,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+        )
+        *started, sentence = (other.stdout + other.stderr).splitlines()
+        self.assertTrue(
+            sentence.endswith(f"admission: cannot listen on {listen}: Address already in use (--listen says where)")
+        )
+        gateway.stop()
+        for text in "\n".join(started), gateway.log():
+            self.assertNotRegex(text, r"starting on|Port \d+ Closed")
 
     def test_file(self) -> None:
         """C{--logfile} of C{twistd} names the file, and SIGUSR1 begins a new one."""

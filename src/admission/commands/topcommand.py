@@ -185,13 +185,14 @@ def _linesOf(now: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iterat
     if "nodes" in now:
         yield "nodes of the cluster:"
         yield from _tableOf(
-            ("Node", "Address", "Links", "Unanswered", "Holds", "Stalled", "Last error"),
+            ("Node", "Address", "Links", "Unanswered", "Overdue", "Holds", "Stalled", "Last error"),
             [
                 (
                     "bootstrap" if each["nodeId"] is None else str(each["nodeId"]),
                     _shown(each["address"] or "not known"),
                     str(each["links"]),
                     str(each["unanswered"]),
+                    roundedSeconds(each["unansweredSeconds"]) if each["unansweredSeconds"] else "",
                     roundedBytes(each["heldBytes"]),
                     roundedSeconds(each["stalledSeconds"]) if each["stalledSeconds"] else "",
                     _shown(each["lastError"] or ""),

@@ -1,17 +1,22 @@
-"""A node that does nothing any more, and clients that send to it all the same."""
+"""A node that does nothing any more, and clients that send to it all the same, much or little."""
 
 from __future__ import annotations
 
+import json
 import threading
 import time
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 from confluent_kafka import Producer
 
 from tests.clients.gateway.gatewaycases import IS_DIRECT, Connection, GatewayTestCase
+from tests.clients.gateway.gatewayclients import PARTITIONS, ConfluentLoad, waitForEach
 from tests.kit.attack import sized
 from tests.kit.brokerfixture import batchOf, requestFrame, requestOf
-from tests.kit.brokerprocess import PATIENCE_SECONDS
-from tests.kit.gatewayprocess import SMALL_POOL
+from tests.kit.brokerprocess import PATIENCE_SECONDS, endpoint, freePort, until
+from tests.kit.gatewayprocess import SMALL_POOL, GatewayProcess
 from tests.kit.longform import longForm
 
 FROZEN = 2
@@ -80,6 +85,65 @@ class Flood:
             except ConnectionError:
                 self.closedSeconds = time.monotonic()
                 return
+
+
+class SilentNodeTests(GatewayTestCase):
+    """One node is stopped by SIGSTOP, and hears of its clients now and then."""
+
+    if IS_DIRECT:
+        skip = "this is about the gateway, and ADMISSION_GATEWAY_DIRECT leaves it out"
+
+    def makeGateway(self) -> GatewayProcess:
+        """One that tells how it is."""
+        self.statusPort = freePort()
+        return GatewayProcess(self.cluster.bootstrap, "--status", endpoint(self.statusPort)).startedFor(self)
+
+    def test_visible(self) -> None:
+        """The page shows it within five seconds, soon the gateway is not healthy, and it is when the node goes on."""
+        self.cluster.createTopic(self.topic, replicas=[[1], [FROZEN], [3]], min_insync_replicas=1)
+        load = ConfluentLoad(
+            self.address, self.topic, 3 * PARTITIONS, settings={"enable.idempotence": False, "acks": 1}
+        )
+        try:
+            waitForEach([load], PARTITIONS)
+            self.assertEqual(self.health(), "")
+            begin = time.monotonic()
+            self.cluster.freeze(FROZEN)
+            until(lambda: self.unansweredSeconds(FROZEN) > 1)
+            seenSeconds = time.monotonic() - begin
+            until(lambda: self.health() != "")
+            unhealthySeconds = time.monotonic() - begin
+            self.assertIn(f'["node {FROZEN} has not answered for ', self.health())
+            self.assertEqual([self.unansweredSeconds(nodeId) for nodeId in (1, 3)], [0.0, 0.0])
+        finally:
+            self.cluster.thaw(FROZEN)
+        begin = time.monotonic()
+        until(lambda: self.health() == "")
+        wellSeconds = time.monotonic() - begin
+        self.report(seenSeconds=seenSeconds, unhealthySeconds=unhealthySeconds, wellSeconds=wellSeconds)
+        self.assertLess(seenSeconds, 5.0)
+        load.stop()
+        self.assertStored(load)
+
+    def unansweredSeconds(self, nodeId: int) -> float:
+        """How long a node has owed an answer, as the page shows."""
+        nodes = json.loads(self.read("status.json"))["nodes"]
+        seconds: float = next(each["unansweredSeconds"] for each in nodes if each["nodeId"] == nodeId)
+        return seconds
+
+    def health(self) -> str:
+        """Why the gateway is not healthy, in JSON; empty if it is."""
+        try:
+            self.read("healthz")
+        except HTTPError as error:
+            return error.read().decode().strip()
+        return ""
+
+    def read(self, page: str) -> Any:
+        """A page of the gateway."""
+        time.sleep(0.1)
+        with urlopen(f"http://127.0.0.1:{self.statusPort}/{page}", timeout=PATIENCE_SECONDS) as response:
+            return response.read()
 
 
 @longForm

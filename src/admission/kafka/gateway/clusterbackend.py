@@ -27,7 +27,7 @@ from ..serving.session import Backend, KafkaSession
 from ..wire.addresses import metadataHead, withAddresses
 from ..wire.codec import decodeRequest, encodeResponse
 from ..wire.headers import frame, hasResponseTags
-from ..wire.overheard import authBytes, saslMechanism, sessionTimeoutMs
+from ..wire.overheard import authBytes, maxWaitMs, saslMechanism, sessionTimeoutMs
 from ..wire.passing import AddressEraser
 from ..wire.primitives import NO_TAGS, MalformedRequest, MalformedResponse, skipTags
 from ..wire.produce import encodeProduceResponse, parseProduce, refuseAll
@@ -100,6 +100,18 @@ _CHANGING_TOPICS: Final = frozenset(
 """What could keep gateways from telling each other what clients take, where it is about their topics."""
 
 _LIMITS: Final = frozenset((DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS))
+_ANSWERED_ALONE: Final = frozenset(
+    (
+        *("ApiVersions", "SaslHandshake", "SaslAuthenticate", "Metadata", "FindCoordinator", "ListOffsets"),
+        *("OffsetForLeaderEpoch", "DescribeCluster", "DescribeConfigs", "DescribeTopicPartitions", "ListGroups"),
+    )
+)
+"""
+What a node answers without waiting for a client, another node or the controller, which may be frozen itself.  In groups
+and transactions even a Heartbeat may wait until what was written before it is replicated.
+"""
+
+_FETCHES: Final = frozenset((FETCH, SHARE_FETCH))
 _LOGINS: Final = frozenset((SASL_HANDSHAKE, SASL_AUTHENTICATE))
 _PASSED_WITH_ADDRESSES: Final = frozenset((METADATA, PRODUCE, FETCH, SHARE_FETCH, SHARE_ACKNOWLEDGE))
 _OWN_VERSIONS: Final = {
@@ -194,7 +206,11 @@ class ClusterBackend(Backend):
                 self._refuseProducerId(request, decision)
                 return
             session.driver.begin(request)
-        self._relay(request)
+        if api.apiKey in _FETCHES:
+            waitSeconds = maxWaitMs(api.apiKey, header.apiVersion, buffer[header.bodyOffset :]) / 1000
+        else:
+            waitSeconds = 0.0 if api.name in _ANSWERED_ALONE else inf
+        self._relay(request, waitSeconds)
 
     def _produce(self, request: KafkaRequest, buffer: memoryview) -> None:
         session = self.session
@@ -226,6 +242,8 @@ class ClusterBackend(Backend):
             else:
                 session.reject(request, _WITHOUT_ACKS + decision.message)
             return
+        # Only the replicas' acknowledgements are waited for.
+        waitSeconds = 0.0 if produced.acks == 1 else max(produced.timeoutMs, 0) / 1000
         # A slice that survives would keep the buffer from being reused.
         del produced
         if request.identities and self.gateway.known is not None:
@@ -236,7 +254,7 @@ class ClusterBackend(Backend):
             # The response does not exist yet, and what has been sent cannot be taken back.
             delaySeconds = request.delaySeconds = session.charge(request, session.driver.usageOf(request, 0, now), now)
             request.throttledUntilSeconds = now + delaySeconds
-        self._relay(request, delaySeconds)
+        self._relay(request, waitSeconds, delaySeconds)
 
     def _namesOwnTopics(self, buffer: memoryview) -> bool:
         """
@@ -314,9 +332,11 @@ class ClusterBackend(Backend):
         if request.ended is None:
             self._answer(request, encodeResponse(request.header.apiKey, request.header.apiVersion, fields))
 
-    def _relay(self, request: KafkaRequest, delaySeconds: float = 0.0) -> None:
+    def _relay(self, request: KafkaRequest, waitSeconds: float, delaySeconds: float = 0.0) -> None:
         """
         Pass a request on, and read the next.
+
+        @param waitSeconds: see L{NodeLink.send}.
         """
         session = self.session
         lease, request.lease = request.lease, None
@@ -336,7 +356,7 @@ class ClusterBackend(Backend):
         link = self._linked()
         if request.acks or request.header.apiKey != PRODUCE:
             self._await(request)
-            link.send(lease)
+            link.send(lease, waitSeconds=waitSeconds)
         else:
             link.send(lease, isAwaited=False)
             session.requestAnswered(request, now, delaySeconds)
@@ -484,6 +504,8 @@ class ClusterBackend(Backend):
         if request.released is not None:
             request.upstreamSeconds = session.factory.clock.seconds() - request.released
         self.node.throttles.add(delaySeconds > 0, request.upstreamThrottleMs > 0)
+        if request.upstreamThrottleMs > 0 and self._nodeLink is not None:
+            self._nodeLink.throttled(request.upstreamThrottleMs / 1000)
         self._answered(request, delaySeconds)
         if delaySeconds and request.header.apiKey != PRODUCE:
             session.throttle(delaySeconds)

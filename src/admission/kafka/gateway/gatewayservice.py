@@ -29,6 +29,7 @@ from ..client.sasl import Credentials
 from ..serving.kafkaservice import CannotStart, KafkaService, ServerConfig
 from ..serving.quotalimits import QuotaLimits
 from ..serving.serveroptions import Listener, buildChosen, buildOrder
+from ..serving.serverstatus import describeAddresses
 from ..serving.session import KafkaSession
 from ..storage.itable import LogRefusal
 from ..storage.tablestore import TableStore
@@ -37,7 +38,7 @@ from .discovery import Discovery
 from .gateway import Gateway
 from .gatewayoptions import GatewayListener, GatewayOptions, Upstream, ephemeralPorts
 from .gatewaysettings import GatewaySettings
-from .gatewaystatus import GatewayStatus, describeAddresses
+from .gatewaystatus import GatewayStatus
 from .knownproducers import KnownProducers
 from .nodes import Nodes
 from .usagetopic import UsageTopic
@@ -134,11 +135,9 @@ class GatewayService(KafkaService):
 
     @property
     def whatServes(self) -> str:
-        listeners = [each for each in self._config.listeners if isinstance(each, GatewayListener)]
-        first = " and ".join(each.description for each in listeners if each.nodeId is None)
         lowest, highest = self._config.nodeIds
         servers = ", ".join(f"{each.host}:{each.port}" for each in self._config.upstream.addresses)
-        return f"the cluster of {servers} at {first}, nodes {lowest} to {highest} at the ports behind that"
+        return f"the cluster of {servers}, nodes {lowest} to {highest} behind the first port"
 
     def makeServer(self, gate: Gate, control: AdmissionControl, started: AsyncExitStack) -> Gateway:
         """

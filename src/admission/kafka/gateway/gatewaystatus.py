@@ -5,15 +5,13 @@ What a gateway adds to its status page: the nodes of the cluster.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from attrs import asdict
-from twisted.internet.address import IPv4Address, IPv6Address
-from twisted.internet.interfaces import IAddress
 
-from admission.connection.factory import AdmittedFactory, peerName
+from admission.connection.factory import AdmittedFactory
 from admission.metrics.registry import SensorRegistry
 from admission.status.sections import Section, shortened
 
@@ -26,27 +24,11 @@ MAX_NODES = 100
 UNREACHED_SECONDS = 30.0
 """After so long without an answer of any node the gateway is not healthy."""
 
+UNANSWERED_SECONDS = 5.0
+"""A node that owes an answer for so long makes the gateway not healthy."""
+
 RECENTLY_SECONDS = 60.0
 """How long an error of a node is shown."""
-
-
-def describeAddresses(addresses: Iterable[IAddress]) -> list[str]:
-    """
-    Where a gateway listens, with ports in a row as one.
-    """
-    rows: list[list[Any]] = []
-    for address in addresses:
-        if rows and _isNext(rows[-1][-1], address):
-            rows[-1].append(address)
-        else:
-            rows.append([address])
-    return [peerName(row[0]) + (f" to {row[-1].port}" if row[1:] else "") for row in rows]
-
-
-def _isNext(before: Any, address: Any) -> bool:
-    return isinstance(address, IPv4Address | IPv6Address) and address == type(address)(
-        "TCP", getattr(before, "host", ""), getattr(before, "port", -1) + 1
-    )
 
 
 class GatewayStatus(ServerStatus):
@@ -71,7 +53,12 @@ class GatewayStatus(ServerStatus):
             sensors,
             listeners,
             [Section("nodes", self._nodesFields), *([] if sharing is None else [Section("sharing", sharing.fields)])],
-            [gateway.nodes.troubles, self._clusterCheck, *([] if sharing is None else [sharing.troubles])],
+            [
+                gateway.nodes.troubles,
+                self._clusterCheck,
+                self._unansweredCheck,
+                *([] if sharing is None else [sharing.troubles]),
+            ],
         )
 
     def addSensors(self) -> None:
@@ -85,6 +72,7 @@ class GatewayStatus(ServerStatus):
             registry.addFamily(name, ("node",), partial(self._values, attribute))
         registry.addFamily("NodeThrottles", ("node", "by"), self._throttles, isCounter=True)
         registry.addFamily("NodeStalled", ("node",), self._stalled)
+        registry.addFamily("NodeUnansweredSeconds", ("node",), self._unanswered)
 
     def _nodesFields(self, now: float) -> list[dict[str, Any]]:
         gateway = self._gateway
@@ -97,6 +85,13 @@ class GatewayStatus(ServerStatus):
             yield f"no node of the cluster has answered yet{reason}"
         elif now - discovery.reachedSeconds > max(UNREACHED_SECONDS, 3 * self._gateway.settings.upstreamRefreshSeconds):
             yield f"no node of the cluster has answered for {now - discovery.reachedSeconds:.0f} s{reason}"
+
+    def _unansweredCheck(self, now: float) -> Iterator[str]:
+        for node in (self._gateway.bootstrap, *self._gateway.nodes):
+            seconds = node.unansweredSeconds(now)
+            if seconds >= UNANSWERED_SECONDS:
+                who = "the bootstrap servers have" if node.nodeId is None else f"node {node.nodeId} has"
+                yield f"{who} not answered for {seconds:.0f} s"
 
     def _values(self, attribute: str, now: float) -> Iterator[tuple[tuple[str], float]]:
         for node in self._gateway.nodes:
@@ -111,6 +106,10 @@ class GatewayStatus(ServerStatus):
         for node in self._gateway.nodes:
             yield (str(node.nodeId),), _stalledSeconds(node, now)
 
+    def _unanswered(self, now: float) -> Iterator[tuple[tuple[str], float]]:
+        for node in self._gateway.nodes:
+            yield (str(node.nodeId),), node.unansweredSeconds(now)
+
 
 def _nodeFields(node: Node, now: float) -> dict[str, Any]:
     isRecent = node.lastError is not None and now - node.lastErrorSeconds <= RECENTLY_SECONDS
@@ -122,6 +121,7 @@ def _nodeFields(node: Node, now: float) -> dict[str, Any]:
         "unanswered": node.unanswered,
         "heldBytes": node.heldBytes,
         "stalledSeconds": _stalledSeconds(node, now),
+        "unansweredSeconds": node.unansweredSeconds(now),
         "throttled": asdict(node.throttles),
         "lastError": shortened(node.lastError or "") if isRecent else None,
     }

@@ -9,6 +9,7 @@ import struct
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
+from math import inf
 from typing import Any, Final, Protocol as TypingProtocol
 
 from twisted.internet import tcp
@@ -101,25 +102,34 @@ class NodeLink(Protocol):
         self._sentBytes = -_LENGTH.size
         self._head = b""
         self._leftBytes = 0
-        # How many of its requests wait for a response.
-        self._unanswered = 0
+        # For each request that waits for a response, how long the node may take for that when it comes to it.
+        self._waits: deque[float] = deque()
+        self._throttledUntil = -inf
+        self._mayBeMuted = False
         self._take: Callable[[bytes, bool], None] | None = None
         self._charge = charge
         node.linkCount += 1
 
     # Requests
 
-    def send(self, lease: ILease, isAwaited: bool = True) -> None:
+    def send(self, lease: ILease, isAwaited: bool = True, waitSeconds: float = inf) -> None:
         """
         Send a request, which the node holds already, and release it when it has been handed over.  While its user reads
         more of them, it is sent with these, by L{pump}.
 
         @param isAwaited: whether its client waits for an answer; if not, it is sent even if the client has gone.
+        @param waitSeconds: how long the node may take to answer although nothing is wrong with it; infinite if nobody
+            can say.
         """
         self._unsent.append((lease, isAwaited))
-        if isAwaited and not self.isLost:
-            self._unanswered += 1
+        if not isAwaited:
+            # The node cannot tell its client to wait, so it may read nothing more for a time.
+            self._mayBeMuted = True
+        elif not self.isLost:
+            self._waits.append(waitSeconds)
             self.node.unanswered += 1
+            if len(self._waits) == 1:
+                self._expect()
         if self.isLost:
             # Connecting has failed at once, or it has just been lost and its user is about to be told.
             self._discard()
@@ -214,23 +224,49 @@ class NodeLink(Protocol):
         """
         if not self._isReadingPaused:
             self._isReadingPaused = True
+            self._expect()
             if self._isConnected:
                 self.transport.pauseProducing()
 
     def resumeReading(self) -> None:
         if self._isReadingPaused:
             self._isReadingPaused = False
+            self._expect()
             if self._isConnected:
                 self.transport.resumeProducing()
+
+    def throttled(self, seconds: float) -> None:
+        """
+        The node has told the client to wait, and does not read its requests for so long.
+        """
+        self._throttledUntil = self._clock.seconds() + seconds
+
+    def _expect(self) -> None:
+        """
+        Note from when on the node owes an answer.  It answers the requests of one connection one after the other, so a
+        request has its time from when the one before it is answered.
+        """
+        isOwing = (
+            self._waits and self._isConnected and not (self._isReadingPaused or self._isClosing or self._mayBeMuted)
+        )
+        # The rest of a response may come at any time.
+        waitSeconds = 0.0 if self._take is not None else self._waits[0] if isOwing else inf
+        if isOwing and waitSeconds < inf:
+            self.node.owingLinks[self] = max(self._clock.seconds(), self._throttledUntil) + waitSeconds
+        else:
+            self.node.owingLinks.pop(self, None)
 
     def dataReceived(self, data: bytes) -> None:
         if self._isClosing or self.isLost:
             return
+        self.node.heardSeconds = self._clock.seconds()
         try:
             while data and not self.isLost:
                 data = self._received(data)
         except ResponseRefused as refusal:
             self._giveUp(str(refusal))
+        else:
+            self._expect()
 
     def _received(self, data: bytes) -> bytes:
         take = self._take
@@ -251,7 +287,7 @@ class NodeLink(Protocol):
         isLast = not self._leftBytes
         if isLast:
             self._take = None
-            self._unanswered -= 1
+            self._waits.popleft()
             self.node.unanswered -= 1
         take(part, isLast)
         return data
@@ -268,6 +304,7 @@ class NodeLink(Protocol):
         if self.isLost:
             return
         self._isClosing = True
+        self.node.gaveUp(self, self._clock.seconds())
         if all(isAwaited for _, isAwaited in self._unsent):
             if not self._isConnected:
                 self._over()
@@ -329,8 +366,9 @@ class NodeLink(Protocol):
             self.isLost = True
             self._isConnected = self._isTaking = False
             self.node.linkCount -= 1
-            self.node.unanswered -= self._unanswered
-            self._unanswered = 0
+            self.node.unanswered -= len(self._waits)
+            self._waits.clear()
+            self.node.gaveUp(self, self._clock.seconds())
             charge, self._charge = self._charge, None
             if charge is not None:
                 charge.release()
@@ -352,6 +390,7 @@ class NodeLink(Protocol):
         self._isConnected = self._isTaking = True
         if self._isReadingPaused:
             transport.pauseProducing()
+        self._expect()
         self.pump()
         if self._isClosing and not self._unsent:
             self._loseConnection()
@@ -359,6 +398,9 @@ class NodeLink(Protocol):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         dropUnsent(self.transport)
         wasClosing = self._isClosing
+        if not wasClosing:
+            # It has hung up, so it is not frozen.
+            self.node.heardSeconds = self._clock.seconds()
         self._over()
         self._discard()
         if not wasClosing:

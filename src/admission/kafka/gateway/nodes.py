@@ -21,6 +21,9 @@ from ..serving.session import IShareWaiter
 MOVE_LOGGED_SECONDS: Final = 1.0
 """How often it is logged, at most, that a node has moved."""
 
+GIVEN_UP_SECONDS: Final = 60.0
+"""How long a node is remembered to owe an answer for which nobody waits any more."""
+
 
 @define
 class Throttles:
@@ -63,6 +66,9 @@ class Node:
     @ivar heldBytes: how much memory is meant for it.
     @ivar tookSeconds: when it has last taken anything.
     @ivar stalledLinks: the links of which it takes nothing, each with the time since then.
+    @ivar owingLinks: the links on which it has an answer to give, each with the time from which on that is late; it may
+        be later than now.
+    @ivar heardSeconds: when anything has last come from it.
     @ivar lastError: what went wrong last, in words.
     @ivar lastErrorSeconds: when that was.
     @ivar throttles: who wanted its clients to wait.
@@ -81,10 +87,14 @@ class Node:
     heldBytes: int = 0
     tookSeconds: float = 0.0
     stalledLinks: dict[Any, float] = field(factory=dict)
+    owingLinks: dict[Any, float] = field(factory=dict)
+    heardSeconds: float = float("-inf")
     lastError: str | None = None
     lastErrorSeconds: float = 0.0
     throttles: Throttles = field(factory=Throttles)
     _waiters: dict[IShareWaiter, None] = field(init=False, factory=dict)
+    # Since when it owed an answer when its link ended, and when that was.
+    _givenUp: tuple[float, float] = field(init=False, default=(float("inf"), float("-inf")))
 
     def hasRoom(self, sizeBytes: int) -> bool:
         """
@@ -140,6 +150,33 @@ class Node:
         for waiter in [*self._waiters]:
             self.forget(waiter)
             waiter.cutOff(f"{self} has taken nothing for {seconds:g} s (upstream.send.timeout)")
+
+    def gaveUp(self, link: Any, now: float) -> None:
+        """
+        A link ends, whatever is owed on it.  Clients of a frozen node do so again and again, and it is no less frozen
+        for that.
+        """
+        since = self.owingLinks.pop(link, now)
+        if since < now:
+            if self._isGivenUp(now):
+                since = min(since, self._givenUp[0])
+            self._givenUp = since, now
+
+    def unansweredSeconds(self, now: float) -> float:
+        """
+        How long it has owed the answer that it has owed longest.
+        """
+        since = min(self.owingLinks.values(), default=now)
+        if self._isGivenUp(now):
+            since = min(since, self._givenUp[0])
+        return max(now - since, 0.0)
+
+    def _isGivenUp(self, now: float) -> bool:
+        """
+        Whether an answer was given up lately, and nothing has come from the node since it was owed.
+        """
+        since, atSeconds = self._givenUp
+        return since >= self.heardSeconds and now - atSeconds <= GIVEN_UP_SECONDS
 
     def failed(self, reason: str, now: float) -> None:
         """

@@ -60,11 +60,12 @@ from .serveroptions import (
     buildExporters,
     buildOrder,
     buildPool,
+    certificatesAnew,
     poolDescription,
     quotaDescriptions,
 )
 from .serversettings import RESERVED_DESCRIPTORS, ServerSettings
-from .serverstatus import ServerStatus
+from .serverstatus import ServerStatus, describeAddresses
 from .session import KafkaSession, SessionFactory
 
 PRESSURE_LOGGED_EVERY_SECONDS = 60.0
@@ -281,7 +282,7 @@ class KafkaService(Service):
 
         def cannotListen(failure: Failure, listener: Listener | StatusPort) -> None:
             option = "--listen" if isinstance(listener, Listener) else "--status"
-            reason = f"cannot listen on {listener.description}: {failure.getErrorMessage()} ({option} says where)"
+            reason = f"cannot listen on {listener.description}: {_whyNotListening(failure)} ({option} says where)"
             failures[listener.description] = reason
             if self.running:
                 self.log.critical("{reason}", reason=reason)
@@ -318,8 +319,9 @@ class KafkaService(Service):
             self._reloadSignal.start()
         pool = self.server.gate.pool
         self.log.info(
-            "serving {what}, with {memory} for requests, each of up to {largest}, {made}",
+            "serving {what}, listening on {addresses}, with {memory} for requests, each of up to {largest}, {made}",
             what=self.whatServes,
+            addresses=" and ".join(describeAddresses(port.getHost() for port in self._ports)) or "no port yet",
             memory="any memory" if bounded(pool.sizeBytes) is None else f"{formatBytes(pool.sizeBytes)} of memory",
             largest=formatBytes(min(self._config.settings.socketRequestMaxBytes, pool.largestBytes)),
             made="compiled" if isCompiled() else "in pure Python",
@@ -345,15 +347,17 @@ class KafkaService(Service):
 
     def reload(self) -> None:
         """
-        Read the file of properties again, and put in force what may change while the server runs.  A mistake in the
-        file changes nothing; the log says what came of it.
+        Read the files of certificates and the file of properties again, and put in force what may change while the
+        server runs.  A mistake in one of them changes nothing that it says; the log says what came of it.
         """
+        hasCertificates = self._reloadCertificates()
         before, config = self._configuration, self._config
         assert config.read is not None
         try:
             found = config.read()
             if before is None or found is None:
-                self.log.warn("there is nothing to reload: no file of properties was named (--config)")
+                if not hasCertificates:
+                    self.log.warn("there is nothing to reload: no file of properties was named (--config)")
                 return
             settings, changes, waiting = takeOver(config.settings, found.settings)
             control = buildControl(settings, found.quotas, self._clock, isShared=config.sharesLimits)
@@ -382,6 +386,24 @@ class KafkaService(Service):
             self.log.warn("in force only after a restart: {names}", names=", ".join(waiting))
         if not (changes or waiting or isLimited):
             self.log.info("nothing to reload has changed in {path}", path=found.path)
+
+    def _reloadCertificates(self) -> bool:
+        """
+        @return: whether there are any.
+        """
+        config = self._config
+        status = [] if config.statusListener is None else [config.statusListener]
+        try:
+            found = certificatesAnew([*config.listeners, *status])
+        except UsageError as error:
+            self.log.error("certificates stay as they are: {error}", error=error)
+            return True
+        for endpoint, context in found:
+            endpoint.use(context)
+        if found:
+            ports = "1 port" if len(found) == 1 else f"{len(found)} ports"
+            self.log.info("new connections to {ports} get the certificates that are in the files now", ports=ports)
+        return bool(found)
 
     def _hasSamePolicies(self, control: AdmissionControl) -> bool:
         """
@@ -612,3 +634,11 @@ class KafkaService(Service):
                     f"{purpose} {formatBytes(held)}" for purpose, held in self.server.gate.ledger.usedBytes.items()
                 ),
             )
+
+
+def _whyNotListening(failure: Failure) -> str:
+    """
+    What the system says, without the address, which was named already.
+    """
+    reason = getattr(getattr(failure.value, "socketError", None), "strerror", None)
+    return str(reason or failure.getErrorMessage())

@@ -6,6 +6,7 @@ How the lines of C{twistd}'s log look: short text, or JSON.
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -20,11 +21,16 @@ from twisted.python.usage import Options, UsageError
 # What events of Twisted's older log have besides.
 _LEGACY = ("system", "time", "isError", "format", "message")
 
+# What Twisted says of each port, of which a gateway has one for each node.  The server itself says it once, of all.
+_OF_PORTS = re.compile(r"ListenerFactory(?: \(TLS\))? starting on \d+|\(T(?:CP|LS) Port \d+ Closed\)")
+
 
 def asText(event: LogEvent) -> str | None:
     """
     A line as Twisted writes it, with the last part of the name of what has logged it instead of all of it.
     """
+    if _isOfPort(event):
+        return None
     source = event.get("log_namespace")
     return formatEventAsClassicLogText(event if source is None else {**event, "log_namespace": _lastPart(source)})
 
@@ -35,7 +41,7 @@ def asJson(event: LogEvent) -> str | None:
     message as C{fields}, and C{traceback} if there is one.
     """
     message, failure = formatEvent(event), event.get("log_failure")
-    if not message and failure is None:
+    if (not message and failure is None) or _isOfPort(event):
         return None
     level, seconds = event.get("log_level"), event.get("log_time")
     fields = {
@@ -99,6 +105,11 @@ def _rotate(file: LogFile, *_: object) -> None:
     from twisted.internet import reactor
 
     reactor.callFromThread(file.rotate)  # type: ignore[attr-defined]
+
+
+def _isOfPort(event: LogEvent) -> bool:
+    message = event.get("message")
+    return bool(message) and isinstance(message, tuple) and _OF_PORTS.fullmatch(str(message[0])) is not None
 
 
 def _lastPart(name: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from random import Random
 from typing import Any, ClassVar
 
@@ -61,6 +61,8 @@ included, fits in that.
 
 _TLS_FILE = re.compile(r":(?:privateKey|certKey|extraCertChain|dhParameters|certificate)=((?:\\.|[^:\\])*)", re.DOTALL)
 """The arguments of Twisted's endpoints that name files."""
+
+_TLS_PREFIXES = frozenset(("ssl", "mtls"))
 
 _PORT = re.compile(r"(?::|:port=)([0-9]+)(?=:|$)")
 
@@ -415,7 +417,12 @@ def endpointOf(option: str, description: str) -> IStreamServerEndpoint:
 
     try:
         checkFiles(description)
-        endpoint: IStreamServerEndpoint = serverFromString(reactor, description)  # type: ignore[no-untyped-call]
+        if _TLS_PREFIXES.isdisjoint(description.split(":")):
+            endpoint: IStreamServerEndpoint = serverFromString(reactor, description)  # type: ignore[no-untyped-call]
+        else:
+            from .servercertificate import TLSEndpoint
+
+            endpoint = TLSEndpoint(reactor, description)
     except Exception as error:
         # Each kind of endpoint has its own way to refuse its arguments.
         raise UsageError(
@@ -423,6 +430,32 @@ def endpointOf(option: str, description: str) -> IStreamServerEndpoint:
             "ssl:9093:privateKey=key.pem:certKey=cert.pem"
         ) from error
     return endpoint
+
+
+def certificatesAnew(listeners: Iterable[Listener]) -> list[tuple[Any, Any]]:
+    """
+    Read the files of all endpoints with TLS again.
+
+    @return: each of these endpoints, and what it is to use.
+    @raise UsageError: if one of them could not be opened with what is there now.
+    """
+    found: list[tuple[Any, Any]] = []
+    # A gateway has a port for each node, all with the same files.
+    contexts: dict[str, Any] = {}
+    for listener in listeners:
+        endpoint: Any = listener.endpoint
+        description = listener.description
+        if not getattr(endpoint, "hasCertificate", False):
+            continue
+        files = description.replace(portOf(description) or "", "", 1)
+        try:
+            if files not in contexts:
+                checkFiles(description)
+                contexts[files] = endpoint.read()
+        except Exception as error:
+            raise UsageError(f"{description}: {_reason(error)}") from error
+        found.append((endpoint, contexts[files]))
+    return found
 
 
 def checkFiles(description: str) -> None:
@@ -438,9 +471,12 @@ def checkFiles(description: str) -> None:
 
 def _reason(error: Exception) -> str:
     """
-    Reword the errors of Python's own that Twisted lets through.
+    Reword the errors of Python's own that Twisted lets through, and those of OpenSSL.
     """
-    text = str(error)
+    if error.args and isinstance(error.args[0], list):
+        reasons = ", ".join(str(each[-1]) for each in error.args[0])
+        return f"OpenSSL cannot read the key or a certificate in PEM ({reasons})"
+    text = str(error).rstrip(".")
     if isinstance(error, TypeError):
         return "it takes other arguments"
     if text.startswith("invalid literal for int()"):

@@ -5,12 +5,13 @@ What all servers of Kafka's protocol add to their status page: requests.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from twisted.internet.interfaces import IReactorTime
+from twisted.internet.address import IPv4Address, IPv6Address
+from twisted.internet.interfaces import IAddress, IReactorTime
 
-from admission.connection.factory import AdmittedFactory
+from admission.connection.factory import AdmittedFactory, peerName
 from admission.connection.pauses import Pause
 from admission.metrics.registry import SensorRegistry
 from admission.profiling.profiler import Profiler
@@ -23,6 +24,25 @@ from .metricnames import KAFKA_NAMINGS
 from .server import ANONYMOUS, Server
 
 _PAUSES = (Pause.MEMORY, Pause.THROTTLED, Pause.BUSY, Pause.SERVER_FULL, Pause.UNSENT)
+
+
+def describeAddresses(addresses: Iterable[IAddress]) -> list[str]:
+    """
+    Where a server listens, with ports in a row as one.
+    """
+    rows: list[list[Any]] = []
+    for address in addresses:
+        if rows and _isNext(rows[-1][-1], address):
+            rows[-1].append(address)
+        else:
+            rows.append([address])
+    return [peerName(row[0]) + (f" to {row[-1].port}" if row[1:] else "") for row in rows]
+
+
+def _isNext(before: Any, address: Any) -> bool:
+    return isinstance(address, IPv4Address | IPv6Address) and address == type(address)(
+        "TCP", getattr(before, "host", ""), getattr(before, "port", -1) + 1
+    )
 
 
 class ServerStatus:

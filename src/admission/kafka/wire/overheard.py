@@ -10,11 +10,12 @@ import struct
 from typing import Final
 
 from .primitives import CLASSIC, FLEXIBLE, PAST_THE_END, Buffer, MalformedRequest, MalformedResponse
-from .relayedapis import RELAYED_BY_KEY
+from .relayedapis import RELAYED_BY_KEY, SHARE_FETCH
 from .versions import JOIN_GROUP, SASL_AUTHENTICATE
 
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
+_FIRST_FETCH_WITHOUT_REPLICA: Final = 15
 
 
 def sessionTimeoutMs(apiVersion: int, body: Buffer) -> int:
@@ -31,6 +32,26 @@ def sessionTimeoutMs(apiVersion: int, body: Buffer) -> int:
     except PAST_THE_END:
         raise MalformedRequest("a JoinGroup request ends before its fields do") from None
     return timeoutMs
+
+
+def maxWaitMs(apiKey: int, apiVersion: int, body: Buffer) -> int:
+    """
+    How many milliseconds a Fetch or a ShareFetch request lets the node wait for
+    records.
+
+    @raise MalformedRequest: if the body ends before it.
+    """
+    try:
+        offset = 0 if apiVersion >= _FIRST_FETCH_WITHOUT_REPLICA else _INT32.size
+        if apiKey == SHARE_FETCH:
+            # A group, a member and the epoch of their session come before it.
+            groupIdBytes, offset = FLEXIBLE.readStringLength(body, 0)
+            memberIdBytes, offset = FLEXIBLE.readStringLength(body, offset + max(groupIdBytes, 0))
+            offset += max(memberIdBytes, 0) + _INT32.size
+        waitMs: int = _INT32.unpack_from(body, offset)[0]
+    except PAST_THE_END:
+        raise MalformedRequest(f"a {RELAYED_BY_KEY[apiKey].name} request ends before its fields do") from None
+    return max(waitMs, 0)
 
 
 def saslMechanism(body: Buffer) -> str:

@@ -127,7 +127,8 @@ RELAYED_APIS: Final[tuple[RelayedApi, ...]] = (
     RelayedApi(49, "AlterClientQuotas", 0, 1, 1),
     RelayedApi(50, "DescribeUserScramCredentials", 0, 0, 0),
     RelayedApi(51, "AlterUserScramCredentials", 0, 0, 0),
-    # Its addresses are those of controllers, which clients of brokers do not connect to.
+    # Its addresses are those of controllers, which clients of brokers do not connect to.  Administrators ask for them,
+    # and DescribeConfigs, which is passed on as it is, shows them as well.
     RelayedApi(55, "DescribeQuorum", 0, 2, 0, firstThrottledVersion=None),
     RelayedApi(57, "UpdateFeatures", 0, 2, 0),
     RelayedApi(DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0, firstVersionWithAddresses=0),

@@ -175,8 +175,9 @@ function list(now) {
   ]));
   fill("nodes", "No node is known.", (now.nodes ?? []).map((each) => [
     cell(each.nodeId === null ? "bootstrap" : `${each.nodeId}`), cell(...breakable(each.address ?? "not known")),
-    minor(`${each.links}`), number(`${each.unanswered}`), minor(formatBytes(each.heldBytes)),
-    number(each.stalledSeconds ? formatSeconds(each.stalledSeconds) : ""),
+    minor(`${each.links}`), number(`${each.unanswered}`), number(each.unansweredSeconds ? formatSeconds(each.unansweredSeconds) : ""),
+    minor(formatBytes(each.heldBytes)),
+    minor(each.stalledSeconds ? formatSeconds(each.stalledSeconds) : ""),
     minor(`${each.throttled.ours}, ${each.throttled.theirs}, ${each.throttled.both}`),
     cell(...breakable(each.lastError ?? "")),
   ]));

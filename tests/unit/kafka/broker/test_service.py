@@ -401,7 +401,7 @@ class MistakeTests(ServiceTestCase):
         port = portOf(self.start(self.service()))
         taken = f"tcp:{port}:interface=127.0.0.1"
         service = self.service(endpoints=[LOOPBACK, taken], path=self.mktemp())
-        self.assertCannotStart(service, f"cannot listen on {taken}")
+        self.assertCannotStart(service, f"cannot listen on {taken}: Address already in use (--listen says where)")
 
     def test_portsInUse(self) -> None:
         """Of several ports that are taken the first is told with the reason, and the last with their number."""

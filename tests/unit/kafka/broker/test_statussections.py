@@ -8,6 +8,7 @@ from math import isnan
 from socket import gethostname
 from typing import Any
 
+from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.control import AdmissionControl
@@ -26,6 +27,7 @@ from admission.kafka.broker.statussections import (
     groupsFields,
     lagOf,
 )
+from admission.kafka.serving.serverstatus import describeAddresses
 from admission.metrics.registry import SensorRegistry
 from admission.quotas.metering import Windows
 from admission.status.clients import MAX_CLIENTS, RECENTLY_SECONDS
@@ -47,6 +49,23 @@ from tests.kit.statusfixture import StatusTestCase
 
 LIMIT = 1000.0
 LENGTH_BYTES = 4
+
+
+class DescribeTests(SynchronousTestCase):
+    """L{describeAddresses} is short."""
+
+    def test_rows(self) -> None:
+        """Ports in a row are one, on one address."""
+        addresses = [
+            *(IPv4Address("TCP", "127.0.0.1", port) for port in (9092, 9093, 9094, 9192)),
+            *(IPv4Address("TCP", "10.0.0.1", port) for port in (9193, 9194)),
+            IPv6Address("TCP", "::1", 9195),
+        ]
+        self.assertEqual(
+            describeAddresses(addresses),
+            ["127.0.0.1:9092 to 9094", "127.0.0.1:9192", "10.0.0.1:9193 to 9194", "[::1]:9195"],
+        )
+        self.assertEqual(describeAddresses([]), [])
 
 
 class BrokerStatusTestCase(BrokerTestCase):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from math import inf
 from random import Random
 from typing import Any
 
@@ -23,6 +24,8 @@ from admission.kafka.serving.recordedcolumns import KafkaRequestEvent
 from admission.kafka.serving.server import ANONYMOUS
 from admission.kafka.serving.session import KafkaSession
 from admission.kafka.wire.addresses import metadataHead
+from admission.kafka.wire.headers import parseRequestHeader
+from admission.kafka.wire.relayedapis import RELAYED_FLEXIBLE_FROM
 from tests.kit.brokerfixture import batchOf, framed, produceFields, requestFrame
 from tests.unit.kafka.gateway.gatewayfixture import (
     API_KEYS,
@@ -209,6 +212,52 @@ class PassingTests(RelayTestCase):
         self.assertEqual(len(node.arrived()), KafkaSession.maxInFlight)
         node.answer()
         self.assertEqual(len(node.arrived()), 1)
+
+
+class OwingTests(RelayTestCase):
+    """From when on the node owes an answer."""
+
+    def owedAfter(self, name: str, apiVersion: int, **fields: Any) -> float:
+        """After how many seconds the answer to a request is late; not a finite number if it never is."""
+        client = self.connect(1)
+        client.send(name, apiVersion, **fields)
+        (since,) = self.node.owingLinks.values() or [inf]
+        client.disconnect()
+        self.clock.advance(0)
+        return round(since - self.clock.seconds(), 6) if since < inf else inf
+
+    def test_requests(self) -> None:
+        """
+        It is late at once if the node needs nobody else for it, and after the time that its client allows it to wait
+        for records or replicas; otherwise nobody can say when it is late.
+        """
+        for name, apiVersion, fields, seconds in (
+            ("Metadata", 12, {}, 0.0),
+            ("Fetch", 12, {"max_wait": 500}, 0.5),
+            ("Fetch", 17, {"max_wait": 500}, 0.5),
+            ("ShareFetch", 1, {"max_wait": 700}, 0.7),
+            ("Produce", 9, producing(acks=1), 0.0),
+            ("Produce", 9, producing(acks=-1), 1.0),
+            ("JoinGroup", 6, {}, inf),
+            ("ConsumerGroupHeartbeat", 1, {}, inf),
+            ("CreateTopics", 7, {}, inf),
+        ):
+            self.assertEqual(self.owedAfter(name, apiVersion, **fields), seconds, name)
+
+    def test_throttled(self) -> None:
+        """A node that has told the client to wait owes it nothing meanwhile."""
+        self.exchange("Metadata", 12, answer={"throttle_time_ms": 7000})
+        self.client.send("Metadata", 12)
+        self.clock.advance(8.0)
+        self.assertEqual(self.node.unansweredSeconds(self.clock.seconds()), 1.0)
+
+    def test_malformed(self) -> None:
+        """A Fetch that ends before it says how long it may wait is not passed on."""
+        whole = self.client.frame(requestOf("Fetch", 4))
+        header = parseRequestHeader(whole, 4, RELAYED_FLEXIBLE_FROM)
+        self.client.sendBytes(framed(whole[4 : header.bodyOffset + 7]))
+        self.assertClosed("a Fetch request ends before its fields do")
+        self.assertEqual(self.links, [])
 
 
 class NotLimitedTests(RelayTestCase):

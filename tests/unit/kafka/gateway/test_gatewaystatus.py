@@ -4,31 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from twisted.internet.address import IPv4Address, IPv6Address
-from twisted.trial.unittest import SynchronousTestCase
-
 from admission.kafka.client.clientconnection import ConnectionSettings
 from admission.kafka.gateway.discovery import Discovery
-from admission.kafka.gateway.gatewaystatus import UNREACHED_SECONDS, GatewayStatus, describeAddresses
+from admission.kafka.gateway.gatewaystatus import UNREACHED_SECONDS, GatewayStatus
 from admission.metrics.registry import SensorRegistry
 from tests.unit.kafka.gateway.gatewayfixture import GatewayTestCase
-
-
-class DescribeTests(SynchronousTestCase):
-    """L{describeAddresses} is short."""
-
-    def test_rows(self) -> None:
-        """Ports in a row are one, on one address."""
-        addresses = [
-            *(IPv4Address("TCP", "127.0.0.1", port) for port in (9092, 9093, 9094, 9192)),
-            *(IPv4Address("TCP", "10.0.0.1", port) for port in (9193, 9194)),
-            IPv6Address("TCP", "::1", 9195),
-        ]
-        self.assertEqual(
-            describeAddresses(addresses),
-            ["127.0.0.1:9092 to 9094", "127.0.0.1:9192", "10.0.0.1:9193 to 9194", "[::1]:9195"],
-        )
-        self.assertEqual(describeAddresses([]), [])
 
 
 class GatewayStatusTests(GatewayTestCase):
@@ -70,6 +50,7 @@ class GatewayStatusTests(GatewayTestCase):
                 "unanswered": 0,
                 "heldBytes": 0,
                 "stalledSeconds": 0.0,
+                "unansweredSeconds": 0.0,
                 "throttled": {"ours": 1, "theirs": 0, "both": 1},
                 "lastError": "it hung up",
             },
@@ -84,6 +65,23 @@ class GatewayStatusTests(GatewayTestCase):
         self.nodes.of(1).stalledLinks.update({"one": now - 5.0, "another": now - 9.0})
         self.assertEqual(self.fields()["nodes"][1]["stalledSeconds"], 11.0)
         self.nodes.of(1).stalledLinks.clear()
+
+    def test_unanswered(self) -> None:
+        """A node that owes an answer for five seconds is told of, as the bootstrap servers are."""
+        self.discovery.reachedSeconds = self.clock.seconds()
+        self.nodes.learn(7, "k7.example", 9092)
+        node, bootstrap = self.nodes.of(7), self.gateway.bootstrap
+        now = self.clock.seconds()
+        node.owingLinks.update({"one": now - 2.0, "another": now + 9.0})
+        self.assertEqual(self.reasons(), [])
+        self.assertEqual(self.fields()["nodes"][1]["unansweredSeconds"], 6.0)
+        self.assertEqual(self.reasons(), ["node 7 has not answered for 8 s"])
+        [(labels, value)] = self.status._unanswered(self.clock.seconds())
+        self.assertEqual((labels, value), (("7",), 8.0))
+        node.owingLinks.clear()
+        bootstrap.owingLinks["one"] = now
+        self.assertEqual(self.reasons(), ["the bootstrap servers have not answered for 8 s"])
+        bootstrap.owingLinks.clear()
 
     def test_health(self) -> None:
         """It is not well before any node has answered, and when none has for a while; the reason is told."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from math import inf
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import ILease
 from admission.kafka.gateway.nodelink import CLOSE_SECONDS, PIECE_BYTES, NodeLink, ResponseRefused
-from admission.kafka.gateway.nodes import Node
+from admission.kafka.gateway.nodes import GIVEN_UP_SECONDS, Node
 from admission.testing.faketransport import FakeTLSTransport, FakeTransport
 from admission_plugins.bounded import BoundedPool
 from admission_plugins.orders import FirstInFirstOut
@@ -95,7 +96,8 @@ class LinkTestCase(SynchronousTestCase):
         self.link.abort()
         self.clock.advance(CLOSE_SECONDS)
         self.assertEqual(self.pool.availableBytes, POOL_BYTES)
-        self.assertEqual((self.node.heldBytes, self.node.linkCount, self.node.stalledLinks), (0, 0, {}))
+        self.assertEqual((self.node.heldBytes, self.node.linkCount, self.node.unanswered), (0, 0, 0))
+        self.assertEqual((self.node.stalledLinks, self.node.owingLinks), ({}, {}))
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def connect(self) -> None:
@@ -106,13 +108,18 @@ class LinkTestCase(SynchronousTestCase):
             self.transport.peerFinishesHandshake()
         self.clock.advance(0)
 
-    def send(self, body: bytes, isAwaited: bool = True) -> None:
+    def send(self, body: bytes, isAwaited: bool = True, waitSeconds: float = 0.0) -> None:
         """Send a request."""
         lease: ILease | None = self.pool.tryAllocate(len(body))
         assert lease is not None and lease.buffer is not None
         lease.buffer[:] = body
         self.node.hold(len(body))
-        self.link.send(lease, isAwaited)
+        self.link.send(lease, isAwaited, waitSeconds)
+        self.clock.advance(0)
+
+    def hear(self, data: bytes) -> None:
+        """Have the node send something."""
+        self.transport.peerSends(data)
         self.clock.advance(0)
 
 
@@ -226,6 +233,8 @@ class ResponseTests(LinkTestCase):
         """However they are cut, they come out whole."""
         self.setUp()
         self.connect()
+        for _ in bodies:
+            self.send(b"one")
         data = b"".join(response(number, body) for number, body in enumerate(bodies))
         turn = 0
         while data:
@@ -242,6 +251,7 @@ class ResponseTests(LinkTestCase):
         """One that is refused ends the link; what comes behind it is not looked at."""
         self.user.refused = {2}
         self.connect()
+        self.send(b"one")
         self.transport.peerSends(response(1, b"a") + response(2, b"b") + response(3, b"c"))
         self.clock.advance(0)
         self.assertEqual(self.user.responses, [(1, b"a")])
@@ -260,12 +270,139 @@ class ResponseTests(LinkTestCase):
         self.link.pauseReading()
         self.link.pauseReading()
         self.connect()
+        self.send(b"one")
         self.transport.peerSends(response(1, b"a"))
         self.clock.advance(0)
         self.assertEqual(self.user.responses, [])
         self.link.resumeReading()
         self.clock.advance(0)
         self.assertEqual(self.user.responses, [(1, b"a")])
+
+
+class OwingTests(LinkTestCase):
+    """For how long a node has owed an answer."""
+
+    def assertOwedFor(self, seconds: float) -> None:
+        """That is what the node says."""
+        self.assertEqual(self.node.unansweredSeconds(self.clock.seconds()), seconds)
+
+    def test_first(self) -> None:
+        """The first unanswered request counts; the next one counts from when that is answered."""
+        self.connect()
+        self.send(b"one")
+        self.clock.advance(2.0)
+        self.send(b"two")
+        self.clock.advance(1.0)
+        self.assertOwedFor(3.0)
+        self.hear(response(1, b"a"))
+        self.assertOwedFor(0.0)
+        self.clock.advance(4.0)
+        self.assertOwedFor(4.0)
+        self.hear(response(2, b"b"))
+        self.clock.advance(9.0)
+        self.assertOwedFor(0.0)
+
+    def test_mayWait(self) -> None:
+        """One that may wait counts from when it may no longer, and one of which nobody can say that does not count."""
+        self.connect()
+        self.send(b"one", waitSeconds=30.0)
+        self.send(b"two", waitSeconds=inf)
+        self.clock.advance(30.0)
+        self.assertOwedFor(0.0)
+        self.clock.advance(2.0)
+        self.assertOwedFor(2.0)
+        self.hear(response(1, b"a"))
+        self.clock.advance(1000.0)
+        self.assertOwedFor(0.0)
+
+    def test_pieces(self) -> None:
+        """A node that is sending a response owes the rest of it since the last piece."""
+        self.connect()
+        self.send(b"one", waitSeconds=inf)
+        whole = response(1, bytes(100))
+        for begin in range(0, 80, 20):
+            self.clock.advance(4.0)
+            self.hear(whole[begin : begin + 20])
+            self.assertOwedFor(0.0)
+        self.clock.advance(4.0)
+        self.assertOwedFor(4.0)
+        self.hear(whole[80:])
+        self.assertOwedFor(0.0)
+
+    def test_notRead(self) -> None:
+        """While its responses are not read, because the client does not read them, it owes nothing."""
+        self.connect()
+        self.send(b"one")
+        self.clock.advance(4.0)
+        self.link.pauseReading()
+        self.assertOwedFor(0.0)
+        self.clock.advance(4.0)
+        self.link.resumeReading()
+        self.clock.advance(1.0)
+        self.assertOwedFor(1.0)
+
+    def test_notConnected(self) -> None:
+        """Nor does it before it is connected."""
+        self.send(b"one")
+        self.clock.advance(4.0)
+        self.assertOwedFor(0.0)
+        self.connect()
+        self.clock.advance(1.0)
+        self.assertOwedFor(1.0)
+
+    def test_throttled(self) -> None:
+        """Nor while it throttles the client: told so, or not, as it cannot tell who wants no response."""
+        self.connect()
+        self.link.throttled(5.0)
+        self.send(b"one")
+        self.clock.advance(6.0)
+        self.assertOwedFor(1.0)
+        self.hear(response(1, b"a"))
+        self.send(b"two", isAwaited=False)
+        self.send(b"three")
+        self.clock.advance(6.0)
+        self.assertOwedFor(0.0)
+
+    def test_clientLeaves(self) -> None:
+        """A client that gives up does not make the node answer; it counts for a while longer, unless it is heard of."""
+        for isHeard in (False, True):
+            self.setUp()
+            self.connect()
+            self.send(b"one")
+            self.clock.advance(3.0)
+            self.link.close()
+            self.assertOwedFor(3.0)
+            if isHeard:
+                self.link = NodeLink(self.user, self.node, self.clock, 10.0)
+                self.connect()
+                self.clock.advance(1.0)
+                self.send(b"two")
+                self.hear(response(2, b"b"))
+                self.assertOwedFor(0.0)
+            self.clock.advance(GIVEN_UP_SECONDS)
+            self.assertOwedFor(0.0 if isHeard else 3.0 + GIVEN_UP_SECONDS)
+            self.clock.advance(1.0)
+            self.assertOwedFor(0.0)
+            self.checkWhole()
+
+    def test_clientsLeave(self) -> None:
+        """While clients come and give up again and again, all of that time counts."""
+        for _ in range(5):
+            self.connect()
+            self.send(b"one")
+            self.clock.advance(3.0)
+            self.link.close()
+            self.link = NodeLink(self.user, self.node, self.clock, 10.0)
+        self.assertOwedFor(15.0)
+
+    def test_nodeLeaves(self) -> None:
+        """A node that hangs up owes nothing, as it is not frozen."""
+        self.connect()
+        self.send(b"one")
+        self.clock.advance(3.0)
+        self.transport.peerCloses()
+        self.clock.advance(0)
+        self.assertOwedFor(0.0)
 
 
 class EndingTests(LinkTestCase):

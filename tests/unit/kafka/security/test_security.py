@@ -21,7 +21,6 @@ from twisted.cred.error import UnauthorizedLogin
 from twisted.cred.portal import IRealm
 from twisted.cred.strcred import ICheckerFactory
 from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
-from twisted.internet.endpoints import SSL4ServerEndpoint
 from twisted.internet.interfaces import IStreamServerEndpointStringParser
 from twisted.logger import LogLevel, formatEvent
 from twisted.plugin import getPlugins
@@ -46,6 +45,7 @@ from admission.kafka.security.login import MAX_REQUESTS_BEFORE_LOGIN, Logins
 from admission.kafka.security.mutualtls import subjectName
 from admission.kafka.security.passwordfile import PasswordFile, Users, formatUsers
 from admission.kafka.serving.server import ANONYMOUS
+from admission.kafka.serving.servercertificate import TLSEndpoint
 from admission.kafka.wire.versions import API_VERSIONS
 from admission.testing.faketransport import FakeTLSTransport
 from tests.kit.brokerfixture import API_KEYS, BrokerTestCase, Client, batchOf, requestOf
@@ -811,7 +811,7 @@ class AuthOptionTests(SynchronousTestCase):
         description = f"mtls:0:privateKey={key}:certKey={certificate}:caKey={certificate}"
         for more in ("", ":interface=127.0.0.1:backlog=5:required=no"):
             (listener,) = self.parse("--listen", description + more)["listeners"]
-            self.assertIsInstance(listener.endpoint, SSL4ServerEndpoint)
+            self.assertIsInstance(listener.endpoint, TLSEndpoint)
 
     def test_badEndpoint(self) -> None:
         """What is missing, unknown or makes no sense is said."""

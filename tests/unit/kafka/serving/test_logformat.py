@@ -50,6 +50,18 @@ class TextTests(SynchronousTestCase):
         self.assertIn(" [-] hello\n", asText(logged(log.msg, "hello")) or "")
         self.assertIsNone(asText({}))
 
+    def test_ports(self) -> None:
+        """What Twisted says of single ports of a server is left out, but not what others say of theirs."""
+        for text in (
+            "ListenerFactory starting on 9092",
+            "ListenerFactory (TLS) starting on 9093",
+            "(TLS Port 9093 Closed)",
+        ):
+            self.assertIsNone(asText(logged(log.msg, text)))
+            self.assertIsNone(asJson(logged(log.msg, text)))
+        for text in "StatusSite starting on 9090", "a client says: (TCP Port 9092 Closed)":
+            self.assertIn(text, asText(logged(log.msg, text)) or "")
+
 
 class JsonTests(SynchronousTestCase):
     """Lines for programs."""

@@ -6,9 +6,10 @@ from kio.index import load_request_schema, load_response_schema
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.kafka.wire.codec import encodeEntity
-from admission.kafka.wire.overheard import authBytes, saslErrorCode, saslMechanism, sessionTimeoutMs
+from admission.kafka.wire.overheard import authBytes, maxWaitMs, saslErrorCode, saslMechanism, sessionTimeoutMs
 from admission.kafka.wire.primitives import MalformedRequest, MalformedResponse
-from admission.kafka.wire.versions import JOIN_GROUP, SASL_AUTHENTICATE, SASL_HANDSHAKE
+from admission.kafka.wire.relayedapis import RELAYED_BY_KEY, SHARE_FETCH
+from admission.kafka.wire.versions import FETCH, JOIN_GROUP, SASL_AUTHENTICATE, SASL_HANDSHAKE
 
 
 def _request(apiKey: int, apiVersion: int, **fields: Any) -> bytes:
@@ -25,6 +26,19 @@ class OverheardTests(SynchronousTestCase):
                 body = _request(JOIN_GROUP, apiVersion, group_id=groupId, session_timeout_ms=45_000)
                 self.assertEqual(sessionTimeoutMs(apiVersion, body), 45_000)
                 self.assertEqual(sessionTimeoutMs(apiVersion, memoryview(bytearray(body))), 45_000)
+
+    def test_maxWait(self) -> None:
+        """So is how long a Fetch may wait, which is not negative."""
+        for apiKey, names in (
+            (FETCH, [{}]),
+            (SHARE_FETCH, [{"group_id": "g" * 200, "member_id": "m"}, {"group_id": None}]),
+        ):
+            api = RELAYED_BY_KEY[apiKey]
+            for apiVersion in range(api.minVersion, api.maxVersion + 1):
+                for fields in names:
+                    for waitMs in 0, 500, -1:
+                        body = _request(apiKey, apiVersion, max_wait_ms=waitMs, **fields)
+                        self.assertEqual(maxWaitMs(apiKey, apiVersion, memoryview(body)), max(waitMs, 0))
 
     def test_login(self) -> None:
         """So are the mechanism, the token, and the error code of the answer."""
@@ -43,6 +57,9 @@ class OverheardTests(SynchronousTestCase):
         for read, body in (
             (lambda cut: sessionTimeoutMs(0, cut), b"\x00\x01g\x00\x00\x00\x01"),
             (lambda cut: sessionTimeoutMs(6, cut), b"\x02g\x00\x00\x00\x01"),
+            (lambda cut: maxWaitMs(FETCH, 4, cut), bytes(8)),
+            (lambda cut: maxWaitMs(FETCH, 15, cut), bytes(4)),
+            (lambda cut: maxWaitMs(SHARE_FETCH, 1, cut), b"\x02g\x02m" + bytes(8)),
             (saslMechanism, b"\x00\x05PLAIN"),
             (lambda cut: authBytes(0, cut), b"\x00\x00\x00\x02ab"),
             (lambda cut: authBytes(2, cut), b"\x03ab"),
