@@ -205,6 +205,8 @@ class Admission:
         self._recorder = EventRecorder([(name, exporter) for name, exporter, _ in exporters], self.clock, self.sensors)
         self.observers: tuple[Observer, ...] = (RequestRecording(self._recorder),) if exporters else ()
         self._storing: Deferred[Any] | None = None
+        self._stopped: Deferred[Any] | None = None
+        self._hasStarted = False
         self._sweepSeconds = -inf
         self._shutdown: Any = None
         self._quotaWindows, self._quotaWindowSeconds = context.quotaWindows, context.quotaWindowSeconds
@@ -493,6 +495,8 @@ class Admission:
         if _serving:
             warnOfPools(self, _serving, memoryLimitBytes())
         _serving.add(self)
+        self._hasStarted = True
+        self.control.start(self.clock.seconds())
         if IReactorCore.providedBy(self.reactor) and self._shutdown is None:
             self._shutdown = self.reactor.addSystemEventTrigger("before", "shutdown", self._reactorStops)
 
@@ -542,9 +546,12 @@ class Admission:
             self._recorder.limitsChanged(entity, limits, now)
 
     def _store(self) -> Deferred[Any]:
+        if self._hasStarted:
+            self._hasStarted = False
+            self._stopped = self.control.stop()
         if self._recorder.isRecording:
             self._storing = self._recorder.stop()
-        return gatherResults([] if self._storing is None else [self._storing])
+        return gatherResults([each for each in (self._storing, self._stopped) if each is not None])
 
     def _configured(self, entity: QuotaEntity, limits: Mapping[str, float | None], now: float) -> None:
         self.places.freed()

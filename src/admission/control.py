@@ -14,6 +14,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from attrs import define, evolve
+from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
 from twisted.logger import Logger
 
 from .interfaces import (
@@ -27,6 +28,7 @@ from .interfaces import (
     IRequestLifecycle,
     IRestorable,
     IShared,
+    IStartable,
     Outcome,
     Places,
     QuotaEntity,
@@ -720,6 +722,31 @@ class AdmissionControl:
                 except FAILURES:
                     self._failed(member, now)
         return changes
+
+    def start(self, now: float) -> None:
+        """
+        Tell policies that the server begins to serve; see L{IStartable}.
+        """
+        for member in self._members:
+            if IStartable.providedBy(member.policy):
+                try:
+                    IStartable(member.policy).start()
+                except FAILURES:
+                    self._failed(member, now)
+
+    def stop(self) -> Deferred[Any]:
+        """
+        Tell policies that the last client has gone.
+
+        @return: fires when all have stopped, with whatever success.
+        """
+        return DeferredList([self._stopped(each) for each in self._members if IStartable.providedBy(each.policy)])
+
+    def _stopped(self, member: _Member) -> Deferred[Any]:
+        stopping: Deferred[Any] = maybeDeferred(IStartable(member.policy).stop)
+        return stopping.addErrback(
+            lambda failure: self._log.failure("the quota policy {name} cannot be stopped", failure, name=member.name)
+        )
 
     def untold(self, leastSeconds: float, now: float) -> list[Taken]:
         """

@@ -935,6 +935,28 @@ class IPersistent(Interface):
         """
 
 
+class IStartable(Interface):
+    """
+    A policy that has something of its own while its server runs: a connection, a timer, a thread.
+
+    A policy may be built without ever being used: to check its description, or to see which limits a changed
+    configuration has.  So it begins such things in L{start}, and not when it is built.  All methods are for the
+    reactor's thread.
+    """
+
+    def start() -> None:
+        """
+        The server begins to serve: called once, before the policy is asked about anything.  A replay never calls it.
+        """
+
+    def stop() -> Deferred[Any] | None:
+        """
+        The last client has gone.
+
+        @return: fires when everything is closed; the server waits for that.
+        """
+
+
 class Taken(NamedTuple):
     """
     What clients have taken of a limit.

@@ -24,6 +24,7 @@ from admission.request import ServerRequest
 from admission.testing.faketransport import FakeTransport
 from tests.kit.admitted import framed
 from tests.kit.keptevents import Kept
+from tests.kit.startable import Startable
 from tests.kit.statusfixture import StatusTestCase
 
 EVERYBODY = QuotaEntity(clientId=DEFAULT)
@@ -160,6 +161,23 @@ class AdmissionTests(SynchronousTestCase):
         self.reactor.advance(10)
         self.assertNoResult(stopped)
         kept.stored.callback(None)
+        self.successResultOf(stopped)
+
+    def test_policiesRun(self) -> None:
+        """A policy is told when the first server begins, and when the last has ended; a stop waits for it."""
+        policy = Startable()
+        admission = self.make(quota=policy)
+        self.assertEqual(policy.calls, [])
+        factories = [admission.frames(Upper), admission.wrap(echo())]
+        for each in factories:
+            each.doStart()
+        self.assertEqual(policy.calls, ["start"])
+        stopped = admission.stop()
+        for each in factories:
+            each.doStop()
+        self.assertEqual(policy.calls, ["start", "stop"])
+        self.assertNoResult(stopped)
+        policy.stopped.callback(None)
         self.successResultOf(stopped)
 
     def test_page(self) -> None:

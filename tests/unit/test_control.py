@@ -41,6 +41,7 @@ from admission.request import ServerRequest
 from admission.testing.quotacontract import FixedQuotaPolicyContract
 from admission.testing.scriptedquota import ScriptedQuota
 from admission_plugins.clientquotas import ClientBytes
+from tests.kit.startable import Startable
 
 ALICE = QuotaEntity("alice")
 REQUEST = Request("Produce", "alice", "app", "192.0.2.1", 100)
@@ -691,6 +692,25 @@ class OneASecond(QuotaPolicy):
     def record(self, request: Request, usage: Usage, now: float) -> float:
         self.nextSeconds = now + 1.0 if usage.requestBytes else self.nextSeconds
         return 0.0
+
+
+class StartableTests(SynchronousTestCase):
+    """Policies that are told when their server begins and ends."""
+
+    def test_all(self) -> None:
+        """All are told, whatever others do; the server waits for all of them."""
+        policies = [Startable("start"), Startable("stop"), Startable()]
+        control = AdmissionControl([(f"p{index}", each) for index, each in enumerate(policies)])
+        control.start(1.0)
+        self.assertEqual(len(self.flushLoggedErrors(OSError)), 1)
+        self.assertEqual([each.calls for each in policies], [["start"]] * 3)
+        stopped = control.stop()
+        self.assertEqual(len(self.flushLoggedErrors(OSError)), 1)
+        policies[0].stopped.callback(None)
+        self.assertNoResult(stopped)
+        policies[2].stopped.callback(None)
+        self.successResultOf(stopped)
+        self.assertEqual([each.calls for each in policies], [["start", "stop"]] * 3)
 
 
 class TwoMethodsTests(FixedQuotaPolicyContract, SynchronousTestCase):

@@ -449,6 +449,8 @@ class KafkaService(Service):
 
         control = buildControl(settings, config.quotas, clock, bool(config.exports), config.sharesLimits)
         control.addSensors(self.sensors)
+        control.start(clock.seconds())
+        started.push_async_callback(control.stop)
         self.server = self.makeServer(gate, control, started)
         self._startKeeping()
         self._startRecording(recorder, gateSeed)
