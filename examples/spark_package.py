@@ -39,7 +39,9 @@ for module in WORKER_MODULES:
     import_module(module)
 distributions = metadata.packages_distributions()
 imported = {nameOf(each) for module in [*sys.modules] for each in distributions.get(module.partition(".")[0], ())}
-requirements = (each.partition(";")[0].strip() for each in metadata.requires("admission") or ())
+split = (each.partition(";") for each in metadata.requires("admission") or ())
+# What only tests need may own a part of what is imported, such as a drop-in in twisted.
+requirements = (each.strip() for each, _, marker in split if "extra" not in marker or "spark" in marker)
 # Workers have the pyspark of their Spark, and no use for extras: they serve nobody.
 needed = [re.sub(r"\[.*?\]", "", each) for each in requirements if nameOf(each) in imported - {"admission", "pyspark"}]
 print(f"pip install {shlex.join(dict.fromkeys(needed))}")

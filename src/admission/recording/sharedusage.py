@@ -5,7 +5,7 @@ What servers that enforce limits together have told this one, as events of limit
 
 from __future__ import annotations
 
-from ..interfaces import QuotaEntity, Taken
+from ..interfaces import DEFAULT, QuotaEntity, Taken
 from .recorder import EventRecorder
 
 SHARED, ALONE = "servers sharing limits", "servers not sharing limits"
@@ -33,7 +33,7 @@ def recordShared(recorder: EventRecorder, fraction: float, count: int, now: floa
     So much of each limit is enforced from now on; see L{IShared.share <admission.interfaces.IShared.share>}.
     """
     name = SHARED if fraction == 1.0 else ALONE
-    recorder.limitsChanged(QuotaEntity(), {name: float(count)}, now, TOLD_BY)
+    recorder.limitsChanged(QuotaEntity(user=DEFAULT), {name: float(count)}, now, TOLD_BY)
 
 
 def recordTaken(recorder: EventRecorder, taken: Taken, isOld: bool, now: float) -> None:
@@ -43,7 +43,8 @@ def recordTaken(recorder: EventRecorder, taken: Taken, isOld: bool, now: float) 
     @param taken: with one identity at most.
     """
     if taken.identities:
-        name, value = f"{KNOWN if isOld else LET_IN}{taken.limitName}", float(taken.identities[0])
+        # One more, since no limit is zero.
+        name, value = f"{KNOWN if isOld else LET_IN}{taken.limitName}", taken.identities[0] + 1.0
     else:
         name, value = f"{TAKEN}{taken.limitName}", taken.amount
     recorder.limitsChanged(taken.entity, {name: value}, now, TOLD_BY)
@@ -65,5 +66,5 @@ def recordedTaken(name: str, entity: QuotaEntity, value: float) -> tuple[Taken, 
     """
     for prefix in (LET_IN, KNOWN):
         if name.startswith(prefix):
-            return Taken(name.removeprefix(prefix), entity, 1.0, (int(value),)), prefix is KNOWN
+            return Taken(name.removeprefix(prefix), entity, 1.0, (int(value) - 1,)), prefix is KNOWN
     return Taken(name.removeprefix(TAKEN), entity, value), False

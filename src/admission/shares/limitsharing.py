@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from math import nan
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred
@@ -23,7 +24,7 @@ from twisted.logger import Logger
 
 from ..clock import wholeMicroseconds
 from ..control import AdmissionControl
-from ..interfaces import IUsageExchange, Taken
+from ..interfaces import ISensorRegistry, IUsageExchange, Taken
 from .usagemessages import NotUnderstood, UsageMessage, fitting
 
 LOST_SECONDS: Final = 2.0
@@ -293,6 +294,19 @@ class LimitSharing:
             "heard": self.heardRows,
             "trouble": next(self.troubles(now), None),
         }
+
+    def addSensors(self, registry: ISensorRegistry) -> None:
+        """
+        Publish how many servers there are, how much of each limit is enforced here, how long a message takes, and how
+        many rows were told and heard.
+
+        @raise ValueError: if there are sensors of these names.
+        """
+        registry.addGauge("SharedLimitsServers", lambda now: self.count)
+        registry.addGauge("SharedLimitsFraction", lambda now: self.fraction)
+        registry.addGauge("SharedLimitsTripSeconds", lambda now: nan if self.tripSeconds is None else self.tripSeconds)
+        registry.addCounter("SharedLimitsTold", lambda now: self.toldRows)
+        registry.addCounter("SharedLimitsHeard", lambda now: self.heardRows)
 
     def _why(self) -> str:
         reason = self._exchange.trouble()

@@ -73,6 +73,8 @@ class GatewayStatus(ServerStatus):
         registry.addFamily("NodeThrottles", ("node", "by"), self._throttles, isCounter=True)
         registry.addFamily("NodeStalled", ("node",), self._stalled)
         registry.addFamily("NodeUnansweredSeconds", ("node",), self._unanswered)
+        if self._gateway.sharing is not None:
+            self._gateway.sharing.addSensors(registry)
 
     def _nodesFields(self, now: float) -> list[dict[str, Any]]:
         gateway = self._gateway

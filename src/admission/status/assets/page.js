@@ -216,6 +216,8 @@ function summarise(now) {
     ["connections", `${connections.open} of ${connections.allowed}`], ["CPU", formatPercent(load)],
     ["files", process.maxDescriptors < 0 ? `${process.openDescriptors}` : `${process.openDescriptors} of ${process.maxDescriptors}`],
     ["version", now.version],
+    ...(now.sharing ? [["limits", now.sharing.fraction < 1
+      ? `1/${formatCount(1 / now.sharing.fraction)} of each enforced here` : `shared by ${formatCount(now.sharing.servers)}`]] : []),
     ...(now.limitShare < 1 ? [["enforces", `1/${formatCount(1 / now.limitShare)} of each limit`]] : []),
   ];
   if (pool.waiting) facts.push(["wait for memory", `${pool.waiting}`]);
