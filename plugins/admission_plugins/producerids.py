@@ -282,15 +282,19 @@ class ProducerIds(QuotaPolicy):
 
     # Where several servers share the limits
 
-    def taken(self, leastSeconds: float) -> Iterator[Taken]:
+    def taken(self, leastSeconds: float, now: float) -> Iterator[Taken]:
         """
         See L{IShared}; every id is told, whatever C{leastSeconds}, since others take one that they do not know for new.
         """
-        untold, self._untold = self._untold or {}, {}
-        for principal, identities in untold.items():
-            for begin in range(0, len(identities), TOLD_AT_ONCE):
-                told = tuple(identities[begin : begin + TOLD_AT_ONCE])
-                yield Taken(NEW_IDENTITY_RATE, QuotaEntity(user=principal), len(told), told)
+        untold = self._untold
+        while untold:
+            # The first comes last again if there is more of it.
+            principal = next(iter(untold))
+            identities = untold.pop(principal)
+            told, rest = identities[:TOLD_AT_ONCE], identities[TOLD_AT_ONCE:]
+            if rest:
+                untold[principal] = rest
+            yield Taken(NEW_IDENTITY_RATE, QuotaEntity(user=principal), len(told), tuple(told))
 
     def takenElsewhere(self, taken: Taken, isOld: bool, now: float) -> None:
         """

@@ -748,18 +748,16 @@ class AdmissionControl:
             lambda failure: self._log.failure("the quota policy {name} cannot be stopped", failure, name=member.name)
         )
 
-    def untold(self, leastSeconds: float, now: float) -> list[Taken]:
+    def untold(self, leastSeconds: float, now: float) -> Iterator[Taken]:
         """
-        What clients have taken here since this was last asked, of limits that several servers enforce together; see
+        What clients have taken here and others have not been told, of limits that several servers enforce together; see
         L{IShared.taken}.
         """
-        found: list[Taken] = []
         for member in self._sharing:
             try:
-                found += IShared(member.policy).taken(leastSeconds)
+                yield from IShared(member.policy).taken(leastSeconds, now)
             except FAILURES:
                 self._failed(member, now)
-        return found
 
     def takenElsewhere(self, taken: Taken, isOld: bool, now: float) -> None:
         """

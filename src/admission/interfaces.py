@@ -9,7 +9,7 @@ nothing heavy and never touches the reactor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from math import inf
 from random import Random
@@ -982,9 +982,11 @@ class IShared(Interface):
     memory or its time, is none.
     """
 
-    def taken(leastSeconds: float) -> Iterable[Taken]:
+    def taken(leastSeconds: float, now: float) -> Iterator[Taken]:
         """
-        What clients have taken since this was last asked.  What it says counts as told from then on.
+        What clients have taken and others have not been told.  What is taken out of the iterator counts as told, and
+        what is left there comes the next time.  An entity of which too much is untold is to get this server's part of
+        its limit alone.
 
         @param leastSeconds: entities that have taken less than the limit allows in this time may be left for later.
         """

@@ -5,12 +5,21 @@ Meters of limits that several servers enforce together.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import partial
+from math import inf
+from typing import Final
 
 from ..interfaces import QuotaEntity, Taken
 from .limits import EntityKey
 from .metering import Meters, SharedBucket, SharedBuckets
+
+UNTOLD_SECONDS: Final = 2.0
+"""An entity of which others have not been told what the limit allows in this time gets a part of it alone."""
+
+
+FOUND_SECONDS: Final = 0.5
 
 
 class SharedMeters:
@@ -24,14 +33,35 @@ class SharedMeters:
         """
         self._algorithm = algorithm
         self._meters = {each.limitName: each for each in meters}
+        self._untold: deque[tuple[str, EntityKey, SharedBucket]] = deque()
+        self._foundSeconds = -inf
+        self._toldCount = 0
 
-    def taken(self, leastSeconds: float) -> Iterator[Taken]:
+    def taken(self, leastSeconds: float, now: float) -> Iterator[Taken]:
+        # Where more is to be told than can be, all meters are looked through now and then only.
+        if not self._untold or now - self._foundSeconds >= FOUND_SECONDS:
+            self._foundSeconds = now
+            found = [*self._find(leastSeconds, now)]
+            # Where others were told last of those before it.
+            begin = self._toldCount % len(found) if found else 0
+            self._untold = deque((*found[begin:], *found[:begin]))
+        untold = self._untold
+        while untold:
+            name, key, meter = untold.popleft()
+            amount, meter.untold = meter.untold, 0.0
+            if amount:
+                self._toldCount += 1
+                yield Taken(name, _entityOf(key), amount)
+
+    def _find(self, leastSeconds: float, now: float) -> Iterator[tuple[str, EntityKey, SharedBucket]]:
         for name, meters in self._meters.items():
             for key, meter in meters.items():
-                amount = meter.untold
-                if amount and amount >= meter.limit.value * leastSeconds:
-                    meter.untold = 0.0
-                    yield Taken(name, _entityOf(key), amount)
+                amount, limit = meter.untold, meter.limit.value
+                if (amount > limit * UNTOLD_SECONDS) is not meter.isAlone:
+                    meter.isAlone = not meter.isAlone
+                    meter.shared(now)
+                if amount and amount >= limit * leastSeconds:
+                    yield name, key, meter
 
     def takenElsewhere(self, taken: Taken, isOld: bool, now: float) -> None:
         if not isOld:

@@ -37,8 +37,8 @@ nobody would take itself for the only one."""
 HEARTBEAT_SECONDS: Final = 0.5
 """How often a server that has nothing to tell says that it is there."""
 
-ROWS_PER_SECOND: Final = 4000
-"""How many rows a server tells at most: so many of seven others take a twentieth of a processor to take in."""
+ROWS_PER_SECOND: Final = 1000
+"""How many rows a server tells at most: so many of seven others take a twenty-fifth of a processor to take in."""
 
 MAX_SERVERS: Final = 1000
 """How many are counted; messages of others are ignored."""
@@ -100,9 +100,7 @@ class LimitSharing:
         # By name and channel the last number that was heard; by name when that was.
         self._lastNumbers: dict[tuple[str, bool], int] = {}
         self._heard: dict[str, float] = {}
-        self._waiting: deque[tuple[Taken, float]] = deque()
         self._lostSeconds: float | None = None
-        self._isBehind = False
         self._loggedSeconds = float("-inf")
         self.isLive = False
         self.count = max(atLeast, remembered, 1)
@@ -141,26 +139,21 @@ class LimitSharing:
         self._tell(now)
 
     def _tell(self, now: float) -> None:
-        leastSeconds = self._exchange.intervalSeconds / (2 * self.count)
-        untold = self._control.untold(leastSeconds, now)
-        if not self.isLive:
-            # Each enforces its own part, and what is told later would be taken twice.
-            untold = [each for each in untold if each.identities]
-            self._waiting.clear()
-        self._waiting.extend((each, now) for each in untold)
-        maxRows = max(round(ROWS_PER_SECOND * self._exchange.intervalSeconds), 1)
-        told = list(fitting((each for each, _ in self._waiting), maxRows))
-        for _ in told:
-            self._waiting.popleft()
+        intervalSeconds = self._exchange.intervalSeconds
+        untold = self._control.untold(intervalSeconds / (2 * self.count), now)
+        if self.isLive:
+            told = list(fitting(untold, max(round(ROWS_PER_SECOND * intervalSeconds), 1)))
+        else:
+            # Each enforces its own part, and what is told later would be taken twice.  Identities are known ever after.
+            told = [each for each in untold if each.identities]
         self.toldRows += len(told)
         kept = [each for each in told if each.identities]
         if kept:
             self._publish(kept, True)
-        amounts = [each for each in told if not each.identities]
+        amounts = [each for each in told if not each.identities] if self.isLive else []
         if amounts or now - self._sentSeconds >= HEARTBEAT_SECONDS:
             self._sentSeconds = now
             self._sent.append((self._publish(amounts, False), now))
-        self._isBehind = bool(self._waiting) and now - self._waiting[0][1] > LOST_SECONDS
         self._share()
 
     def _publish(self, taken: list[Taken], isKept: bool) -> int:
@@ -249,7 +242,7 @@ class LimitSharing:
 
     def _share(self) -> None:
         count = self._known() if self.isLive else max(self.count, self._known(), self._remembered)
-        fraction = 1.0 if self.isLive and not self._isBehind else 1 / count
+        fraction = 1.0 if self.isLive else 1 / count
         if self.isLive and count != self._remembered:
             self._remembered = count
             self._remember(count)
@@ -272,11 +265,6 @@ class LimitSharing:
             yield (
                 f"limits are not shared: nothing has come back for {now - self._lostSeconds:.0f} s{self._why()}; each "
                 f"of {self.count} servers enforces 1/{self.count} of them"
-            )
-        elif self._isBehind:
-            yield (
-                f"more clients take something than others can be told; each of {self.count} servers enforces "
-                f"1/{self.count} of each limit until they are"
             )
 
     def fields(self, now: float) -> dict[str, Any]:

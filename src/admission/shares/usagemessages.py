@@ -24,6 +24,7 @@ MAX_ROWS = 1000
 MAX_NAME = 1000
 """The longest name of a limit or of a client, in characters."""
 
+_LONGEST_ROW_BYTES = 40_000
 _MAX_ROWS_BYTES = MAX_MESSAGE_BYTES - 1000
 _MAX_AMOUNT = 2.0**63
 
@@ -77,11 +78,12 @@ def fitting(taken: Iterable[Taken], maxRows: int) -> Iterator[Taken]:
     The first of C{taken} that one message has room for, C{maxRows} at most.
     """
     leftBytes = _MAX_ROWS_BYTES
-    for count, each in enumerate(taken):
-        leftBytes -= len(json.dumps(_row(each)))
-        if count and (count >= min(maxRows, MAX_ROWS) or leftBytes < 0):
-            return
+    for count, each in enumerate(taken, 1):
         yield each
+        leftBytes -= len(json.dumps(_row(each)))
+        # The longest row: what is taken out of C{taken} has to be told.
+        if count >= min(maxRows, MAX_ROWS) or leftBytes < _LONGEST_ROW_BYTES:
+            return
 
 
 def _row(taken: Taken) -> list[Any]:

@@ -177,26 +177,31 @@ class MessagesTests(SynchronousTestCase):
         self.assertEqual(other.sharing.heardRows, 1)
 
     def test_many(self) -> None:
-        """A message has a bounded number of rows; the rest follows, and if that takes too long all enforce parts."""
-        together = Together(2, description=f"client-bytes:received={RATE:.0f}:meters=20000:shared=yes")
+        """
+        A message has a bounded number of rows, by turns; a client of which others could not be told for two seconds
+        gets its part alone until they are.
+        """
+        together = Together(2)
         together.pass_(1)
         server, other = together.servers
-        for number in range(7_000):
-            server.control.charge(
-                Request("Produce", "", f"c{number}", "", 0), Usage(int(RATE)), together.clock.seconds()
-            )
+        clients = [Request("Produce", "", f"c{number}", "", 0) for number in range(3_000)]
+
+        def charge(client: Request) -> float:
+            return server.control.charge(client, Usage(int(RATE)), together.clock.seconds()).delaySeconds
+
+        for client in clients:
+            charge(client)
         together.pass_(1)
-        self.assertTrue(3000 <= other.sharing.heardRows <= 4000)
-        together.pass_(2)
-        self.assertEqual((server.sharing.fraction, other.sharing.heardRows), (1.0, 7000))
-        for number in range(13_000):
-            server.control.charge(
-                Request("Produce", "", f"d{number}", "", 0), Usage(int(RATE)), together.clock.seconds()
-            )
-        together.clock.pump([0.05] * 52)
-        self.assertEqual(server.sharing.fraction, 0.5)
-        self.assertIn("more clients take something", next(server.sharing.troubles(0.0)))
-        together.pass_(3)
+        self.assertTrue(800 <= other.sharing.heardRows <= 1000)
+        for client in clients:
+            charge(client)
+            charge(client)
+        together.clock.pump([0.05] * 12)
+        # Of three: those that were told have two left, and others all.
+        delays = [charge(client) for client in clients]
+        self.assertLess(min(delays), max(delays) / 1.9)
+        together.pass_(6)
+        self.assertGreater(other.sharing.heardRows, 3000)
         self.assertEqual(server.sharing.fraction, 1.0)
 
     def test_nonsense(self) -> None:
