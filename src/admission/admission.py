@@ -184,6 +184,9 @@ class Admission:
         placeOrder = _ORDER.built(described, context)
         self.places = PlaceQueue(memory, self.clock, self.purgatory, placeOrder)
         policies = _QUOTA.builtEach(quota, context)
+        shared = [description for *_, description in policies if ":shared=yes" in description]
+        if shared:
+            raise PolicyError(f"quota: {shared[0]}: only gateways share limits (--shared-limits); leave out shared=yes")
         exporters = _EXPORT.builtEach(export, context)
         self.idlePolicies = [name for name, policy, _ in policies if ICountsRequests.providedBy(policy)]
         self._policyDescriptions = [description for _, _, description in policies]

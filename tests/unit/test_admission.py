@@ -224,6 +224,11 @@ class AdmissionTests(SynchronousTestCase):
             self.assertIn(f"identityKey={wrong!r}: ", str(error))
             self.assertIn(words, str(error))
 
+    def test_shared(self) -> None:
+        """Nothing shares limits here, so a policy that would be told what others take is refused."""
+        error = self.assertRaises(ValueError, self.make, quota="client-bytes:received=1M:shared=yes")
+        self.assertIn("only gateways share limits", str(error))
+
     def test_mistakes(self) -> None:
         """An argument that makes no sense is refused by its name."""
         for arguments, words in (

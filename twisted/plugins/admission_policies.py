@@ -123,7 +123,7 @@ clientBytes = PolicyFactory(
     name="client-bytes",
     format=(
         "client-bytes[:received=RATE][:sent=RATE][:algorithm=window|bucket][:burst=1s][:windows=11][:window=1s]"
-        "[:meters=10000][:shadow=yes|no]"
+        "[:meters=10000][:shadow=yes|no][:shared=yes|no]"
     ),
     help="""
         How many bytes a second are received from each client and sent to it:
@@ -143,6 +143,8 @@ clientBytes = PolicyFactory(
 
         meters is how many clients are told apart, besides those with limits
         of their own; clients beyond share.  With shadow=yes it only counts.
+        shared=yes is what gateways with --shared-limits add; it goes with
+        algorithm=bucket, which is the default then.
     """,
     implementation="admission_plugins.clientquotas.buildClientBytes",
 )
@@ -274,7 +276,7 @@ producerIds = PolicyFactory(
     name="producer-ids",
     format=(
         "producer-ids[:rate=NUMBER][:window=1h][:mode=refuse|throttle][:shadow=yes|no][:layers=4]"
-        "[:falsePositives=0.01][:maxBytes=64MiB][:windows=11][:cleanup=10s][:meters=10000]"
+        "[:falsePositives=0.01][:maxBytes=64MiB][:windows=11][:cleanup=10s][:meters=10000][:shared=yes|no]"
     ),
     help="""
         Limits how many new producer ids a user may introduce in a window (KIP-936):
@@ -293,7 +295,7 @@ producerIds = PolicyFactory(
         most, all users together.  windows is in how many steps the sensor of the
         rate forgets, cleanup how often idle users are looked for, and meters how
         many users are told apart, besides those with limits of their own; those
-        beyond share.
+        beyond share.  shared=yes is what gateways with --shared-limits add.
     """,
     implementation="admission_plugins.producerids.buildProducerIds",
 )

@@ -28,14 +28,17 @@ from ..interfaces import ISensorRegistry, IUsageExchange, Taken
 from .usagemessages import NotUnderstood, UsageMessage, fitting
 
 LOST_SECONDS: Final = 2.0
-"""A server that has heard nothing of what it sent for so long enforces its part of each limit alone."""
+"""After so long without hearing what it has told, a server enforces its part of each limit alone."""
 
-PEER_SECONDS: Final = 10.0
+HEARTBEAT_SECONDS: Final = 5.0
+"""How often a server that has nothing to tell says that it is there."""
+
+SEARCHING_SECONDS: Final = 0.5
+"""How often one does that does not hear itself."""
+
+PEER_SECONDS: Final = 15.0
 """A server that is silent for so long is not counted any more.  Its own silence is noticed earlier: or one that hears
 nobody would take itself for the only one."""
-
-HEARTBEAT_SECONDS: Final = 0.5
-"""How often a server that has nothing to tell says that it is there."""
 
 ROWS_PER_SECOND: Final = 1000
 """How many rows a server tells at most: so many of seven others take a twenty-fifth of a processor to take in."""
@@ -93,9 +96,8 @@ class LimitSharing:
         self._turns = LoopingCall(self._turn)
         self._turns.clock = clock
         self._numbers = {False: 0, True: 0}
-        # Own messages that have not come back: their numbers, and when they were sent; and when the last was that has.
+        # Own messages that have not come back: their numbers, and when they were sent.
         self._sent: deque[tuple[int, float]] = deque()
-        self._toldSeconds = 0.0
         self._sentSeconds = float("-inf")
         # By name and channel the last number that was heard; by name when that was.
         self._lastNumbers: dict[tuple[str, bool], int] = {}
@@ -151,7 +153,7 @@ class LimitSharing:
         if kept:
             self._publish(kept, True)
         amounts = [each for each in told if not each.identities] if self.isLive else []
-        if amounts or now - self._sentSeconds >= HEARTBEAT_SECONDS:
+        if amounts or now - self._sentSeconds >= (HEARTBEAT_SECONDS if self.isLive else SEARCHING_SECONDS):
             self._sentSeconds = now
             self._sent.append((self._publish(amounts, False), now))
         self._share()
@@ -204,7 +206,7 @@ class LimitSharing:
             _, sentSeconds = sent.popleft()
         if sentSeconds is None or now - sentSeconds > LOST_SECONDS:
             return
-        self._toldSeconds, self.tripSeconds = sentSeconds, now - sentSeconds
+        self.tripSeconds = now - sentSeconds
         self._lostSeconds = None
         if not self.isLive:
             self.isLive = True
@@ -218,10 +220,10 @@ class LimitSharing:
         See who is silent.
         """
         sent = self._sent
-        # At the next turn it would be too late.
-        if self.isLive and now - self._toldSeconds > LOST_SECONDS - self._exchange.intervalSeconds:
+        # What was told first of what has not come back was taken in the turn before, and at the next it is too late.
+        if self.isLive and sent and now - sent[0][1] > LOST_SECONDS - 2 * self._exchange.intervalSeconds:
             self.isLive = False
-            self._lostSeconds = self._toldSeconds
+            self._lostSeconds = sent[0][1]
             self._log.error(
                 "limits are not shared: nothing has come back for {seconds:g} s{why}; each of {count} servers enforces "
                 "1/{count} of them",

@@ -63,7 +63,7 @@ class TogetherTests(SynchronousTestCase):
         seconds = together.pass_(10)
         self.assertTrue(0.97 <= sum(seconds[2:]) / 8 <= 1.03, seconds)
         self.assertLess(beyond(together.seconds), excess(3, 3))
-        together.pass_(10)
+        together.pass_(16)
         self.assertEqual([each.sharing.count for each in together.servers[1:]], [2, 2])
 
     def test_lost(self) -> None:
@@ -111,7 +111,7 @@ class TogetherTests(SynchronousTestCase):
         together.topic.isCut = False
         together.pass_(1)
         other.kill()
-        together.pass_(12)
+        together.pass_(17)
         self.assertEqual(stored, [2, 1])
 
     @settings(max_examples=40, deadline=None)
@@ -275,10 +275,10 @@ class ProducerIdsTests(SynchronousTestCase):
         together = Together(2, description="producer-ids:rate=8:window=80s:shared=yes")
         together.pass_(1)
         together.topic.isCut = True
-        together.pass_(3)
+        together.pass_(8)
         first, _ = together.servers
         admitted = sum(self.ask(first, each) for each in range(20))
         self.assertEqual(admitted, 4)
         first.control.configure(QuotaEntity(user=DEFAULT), {"new_identity_rate": 16.0}, together.clock.seconds())
-        together.pass_(10)
+        together.pass_(16)
         self.assertEqual(sum(self.ask(first, each) for each in range(100, 120)), 1)

@@ -43,6 +43,9 @@ MAX_UNANSWERED: Final = 8
 ANSWER_SECONDS: Final = 2.0
 """A node that does not answer for so long is given up."""
 
+FETCH_SECONDS: Final = 2.0
+"""How long a node waits for a message before it says that there is none."""
+
 RETRY_SECONDS: Final = (0.1, 1.0)
 LOGGED_SECONDS: Final = 60.0
 
@@ -117,6 +120,7 @@ class UsageTopic:
             bootstrapServers=servers,
             autoOffsetReset="latest",
             autoCommit=False,
+            fetchMaxWaitSeconds=FETCH_SECONDS,
             requestTimeoutSeconds=ANSWER_SECONDS,
             retryBackoffSeconds=RETRY_SECONDS[0],
             retryBackoffMaxSeconds=RETRY_SECONDS[1],

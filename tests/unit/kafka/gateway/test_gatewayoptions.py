@@ -17,6 +17,7 @@ from admission.kafka.gateway.gatewayoptions import GatewayOptions, Upstream, eph
 from admission.kafka.gateway.gatewaysettings import loadGatewaySettings
 from admission.kafka.gateway.nodes import NodePorts
 from admission.kafka.serving.kafkarequest import Address
+from admission.kafka.serving.serveroptions import quotaDescriptions
 from tests.kit.brokerprocess import certificates
 
 ROOMY = ("--set", "queued.max.request.bytes=1GiB")
@@ -189,3 +190,29 @@ class SettingsTests(SynchronousTestCase):
         """They have bounds."""
         for text in ("upstream.pool.percent=0", "upstream.pool.percent=101", "upstream.refresh=1ms"):
             self.assertRaises(ValueError, loadGatewaySettings, None, [ROOMY[1], text])
+
+
+class SharingTests(OptionsTestCase):
+    """C{--shared-limits} has several gateways enforce one limit."""
+
+    def test_policies(self) -> None:
+        """What limits use of the cluster is shared, and what protects one process is not."""
+        options = self.parse("--shared-limits", "topic:name=mine", "--gateways", "3")
+        self.assertEqual((options["shared-limits"], options["gateways"]), ("topic:name=mine", 3))
+        quotas = ["client-bytes:produce=1M", "request-time", "producer-ids:rate=10", "client-bytes:shared=no"]
+        described = quotaDescriptions(options["settings"], quotas, options.sharesLimits)
+        self.assertEqual([":shared=yes" in each for each in described], [True, False, True, False])
+
+    def test_mistakes(self) -> None:
+        """What contradicts it, or goes with it alone, is refused."""
+        topic = ["--shared-limits", "topic"]
+        self.assertMistake([*topic, "--share", "1/2"], "--share", "keep one")
+        self.assertMistake([*topic, "--limits", "upstream"], "--limits upstream")
+        self.assertMistake(["--gateways", "2"], "--shared-limits")
+        self.assertMistake([*topic, "--gateways", "none"], "how many")
+        self.assertMistake(["--shared-limits", "nothing"], "installed: topic")
+        self.assertMistake(["--shared-limits", "topic:interval=5s"], "20ms to 1s")
+        self.assertMistake(["--shared-limits", "topic:kept=1s"], "10m")
+        self.assertMistake(["--shared-limits", "topic:name=a/b"], "letters")
+        self.assertMistake([*topic, "--quota", "client-bytes:algorithm=window"], "algorithm=bucket")
+        self.assertMistake(["--quota", "client-bytes:shared=yes"], "--shared-limits")
