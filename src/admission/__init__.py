@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         IQuotaPolicy as IQuotaPolicy,
         IQuotaPolicyFactory as IQuotaPolicyFactory,
         IRequestLifecycle as IRequestLifecycle,
+        IShared as IShared,
         ITransportMutability as ITransportMutability,
         IWaitOrder as IWaitOrder,
         IWaitOrderFactory as IWaitOrderFactory,
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
         QuotaStatus as QuotaStatus,
         Refusal as Refusal,
         Request as Request,
+        Taken as Taken,
         Traits as Traits,
         Usage as Usage,
     )

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .scriptedquota import ScriptedQuota as ScriptedQuota
     from .scriptedthreads import ScriptedThreads as ScriptedThreads
     from .servercontract import AdmittedServerContract as AdmittedServerContract, WatchedPolicy as WatchedPolicy
+    from .sharedlimitscontract import SharedLimitsContract as SharedLimitsContract
     from .timerscontract import TimersContract as TimersContract
 
 __all__, __getattr__, __dir__ = lazyNames(__name__)
