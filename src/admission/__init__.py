@@ -51,6 +51,8 @@ if TYPE_CHECKING:
         IRequestLifecycle as IRequestLifecycle,
         IShared as IShared,
         ITransportMutability as ITransportMutability,
+        IUsageExchange as IUsageExchange,
+        IUsageExchangeFactory as IUsageExchangeFactory,
         IWaitOrder as IWaitOrder,
         IWaitOrderFactory as IWaitOrderFactory,
         Outcome as Outcome,

@@ -73,15 +73,17 @@ class TogetherTests(SynchronousTestCase):
         for server in together.servers:
             server.connect()
         together.pass_(6)
-        together.topic.isCut = True
+        together.line.isCut = True
         seconds = together.pass_(8)
         self.assertTrue(all(0.95 <= each <= 1.05 for each in seconds[4:]), seconds)
         sharing = together.servers[0].sharing
         now = together.clock.seconds()
         self.assertEqual((sharing.isLive, sharing.count, sharing.fraction), (False, 2, 0.5))
         (words,) = sharing.troubles(now)
-        self.assertRegex(words, r"limits are not shared: nothing has come back for \d+ s \(it was cut\); each of 2 ser")
-        together.topic.isCut = False
+        self.assertRegex(
+            words, r"limits are not shared: nothing has come back for \d+ s \(the line is cut\); each of 2 ser"
+        )
+        together.line.isCut = False
         seconds = together.pass_(6)
         self.assertTrue(all(0.8 <= each <= 1.2 for each in seconds[1:]), seconds)
         self.assertEqual((sharing.fraction, list(sharing.troubles(now))), (1.0, []))
@@ -91,8 +93,8 @@ class TogetherTests(SynchronousTestCase):
         """One that starts while it hears nobody enforces no more than its part of what is known."""
         for settings_, expected in (({}, 1.0), ({"atLeast": 4}, 0.25), ({"remembered": 3}, 1 / 3)):
             together = Together(0)
-            together.topic.isCut = True
-            server = SharedServer(together.topic, **settings_)  # type: ignore[arg-type]
+            together.line.isCut = True
+            server = SharedServer(together.line, **settings_)  # type: ignore[arg-type]
             self.assertEqual(server.sharing.fraction, expected)
             together.pass_(5)
             self.assertEqual((server.sharing.fraction, server.sharing.isLive), (expected, False))
@@ -103,12 +105,12 @@ class TogetherTests(SynchronousTestCase):
         stored: list[int] = []
         together = Together(1, remember=stored.append)
         together.pass_(1)
-        other = SharedServer(together.topic)
+        other = SharedServer(together.line)
         together.pass_(1)
-        together.topic.isCut = True
+        together.line.isCut = True
         together.pass_(20)
         self.assertEqual(stored, [2])
-        together.topic.isCut = False
+        together.line.isCut = False
         together.pass_(1)
         other.kill()
         together.pass_(12)
@@ -132,27 +134,27 @@ class TogetherTests(SynchronousTestCase):
         """
         random = Random(seed)
         together = Together(count, seed)
-        topic = together.topic
-        topic.tripSeconds = lambda: random.uniform(0.01, 0.04 + delaySeconds)
+        line = together.line
+        line.tripSeconds = lambda: random.uniform(0.01, 0.04 + delaySeconds)
         losses = 0
 
-        def fate() -> int:
+        def copies() -> int:
             nonlocal losses
             if random.random() < lost:
                 losses += 1
                 return 0
             return 2 if random.random() < doubled else 1
 
-        topic.fate = fate
+        line.copies = copies
         together.pass_(1)
         for server in together.servers:
             server.connect()
         cutsBegun = 0
         for isCut in cuts:
-            cutsBegun += isCut and not topic.isCut
-            topic.isCut = isCut
+            cutsBegun += isCut and not line.isCut
+            line.isCut = isCut
             together.pass_(2)
-        topic.isCut = False
+        line.isCut = False
         together.pass_(2)
         # Of each cut, and of each message that nobody hears, as much is not counted as could be taken meanwhile.
         unheardSeconds = cutsBegun * (LOST_SECONDS + INTERVAL_SECONDS + TRIP_SECONDS + delaySeconds) + delaySeconds
@@ -251,7 +253,7 @@ class ProducerIdsTests(SynchronousTestCase):
         together.pass_(1)
         self.assertTrue(all(self.ask(first, each) and self.ask(second, each) for each in range(8)))
         self.assertFalse(self.ask(first, 8) or self.ask(second, 9))
-        third = SharedServer(together.topic, "producer-ids:rate=8:window=1h:shared=yes")
+        third = SharedServer(together.line, "producer-ids:rate=8:window=1h:shared=yes")
         self.assertTrue(all(self.ask(third, each) for each in range(8)))
 
     def test_refreshed(self) -> None:
@@ -269,7 +271,7 @@ class ProducerIdsTests(SynchronousTestCase):
         """While nothing comes back, new ones come as slowly as a part of the limit allows."""
         together = Together(2, description="producer-ids:rate=8:window=80s:shared=yes")
         together.pass_(1)
-        together.topic.isCut = True
+        together.line.isCut = True
         together.pass_(3)
         first, _ = together.servers
         admitted = sum(self.ask(first, each) for each in range(20))
