@@ -218,6 +218,11 @@ class MessagesTests(SynchronousTestCase):
             b'{"version":1,"server":"x","number":1,"taken":[["received_byte_rate","a",null,null,-1]]}',
             b'{"version":1,"server":"x","number":1,"taken":[[1,"a",null,null,1]]}',
             b'{"version":1,"server":1,"number":1,"taken":[]}',
+            b'{"version":1,"server":"x","number":1,"taken":[["received_byte_rate","a",null,null,1%s]]}' % (b"0" * 400),
+            b'{"version":1,"server":"x","number":1,"taken":[["received_byte_rate","a",null,null,1,[1%s]]]}'
+            % (b"0" * 400),
+            UsageMessage("x", 1, [taken._replace(identities=(1 << 63,))]).encoded(),
+            UsageMessage("x", 1, [taken._replace(identities=(-1,))]).encoded(),
             UsageMessage("y" * 2000, 1, [taken]).encoded(),
             UsageMessage("x", 1, [taken]).encoded() + b" " * (300 << 10),
         ):
