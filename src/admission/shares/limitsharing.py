@@ -182,10 +182,12 @@ class LimitSharing:
                 self._loggedSeconds = now
                 self._log.warn("a message about what clients take is ignored: {error}", error=error)
             return
-        if message.server == self._server:
-            self._heardSelf(message.number, now)
-            return
         isKept = any(each.identities for each in message.taken)
+        if message.server == self._server:
+            # Kept ones go another way, and have numbers of their own.
+            if not isKept:
+                self._heardSelf(message.number, now)
+            return
         place = message.server, isKept
         if not isOld and message.server not in self._heard and len(self._heard) >= MAX_SERVERS:
             return

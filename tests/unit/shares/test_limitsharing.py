@@ -201,6 +201,23 @@ class MessagesTests(SynchronousTestCase):
         together.pass_(3)
         self.assertEqual(server.sharing.fraction, 1.0)
 
+    def test_keptComesBack(self) -> None:
+        """That identities come back does not mean that amounts do."""
+        together = Together(1)
+        together.pass_(1)
+        (server,) = together.servers
+
+        def publish(message: bytes, isKept: bool) -> None:
+            if isKept:
+                together.line.send(message, isKept)
+
+        server.exchange.publish = publish  # type: ignore[method-assign]
+        for number in range(60):
+            identity = Taken("new_identity_rate", QuotaEntity(user="alice"), 1.0, (number,))
+            self.patch(server.control, "untold", lambda *_, told=identity: [told])
+            together.clock.pump([0.05] * 2)
+        self.assertFalse(server.sharing.isLive)
+
     def test_nonsense(self) -> None:
         """What makes no sense is ignored, and counted."""
         together = Together(1)
