@@ -154,18 +154,20 @@ class LimitSharing:
         self.toldRows += len(told)
         kept = [each for each in told if each.identities]
         if kept:
-            self._publish(kept, True)
+            self._publish(kept, True, now)
         amounts = [each for each in told if not each.identities]
         if amounts or now - self._sentSeconds >= HEARTBEAT_SECONDS:
             self._sentSeconds = now
-            self._sent.append((self._publish(amounts, False), now))
+            self._publish(amounts, False, now)
         self._isBehind = bool(self._waiting) and now - self._waiting[0][1] > LOST_SECONDS
         self._share()
 
-    def _publish(self, taken: list[Taken], isKept: bool) -> int:
+    def _publish(self, taken: list[Taken], isKept: bool, now: float) -> None:
         number = self._numbers[isKept] = self._numbers[isKept] + 1
+        if not isKept:
+            # It may come back at once.
+            self._sent.append((number, now))
         self._exchange.publish(UsageMessage(self._server, number, taken).encoded(), isKept)
-        return number
 
     # Hearing
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from random import Random
 
 from hypothesis import given, settings, strategies as st
+from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import DEFAULT, QuotaEntity, Request, Taken, Usage
 from admission.shares.limitsharing import LOST_SECONDS
 from admission.shares.usagemessages import UsageMessage
+from admission.testing.scriptedexchange import ScriptedLine
 from tests.kit.sharedservers import INTERVAL_SECONDS, RATE, REQUEST_BYTES, SharedServer, Together
 
 BURST = 1.0
@@ -34,6 +36,15 @@ def beyond(seconds: list[float]) -> float:
         run = max(run, 0.0) + each - 1.0
         worst = max(worst, run)
     return worst
+
+
+class LineWithoutDelay(ScriptedLine):
+    """Delivers a message while it is sent."""
+
+    def send(self, message: bytes, isKept: bool) -> None:
+        """All hear it at once."""
+        for end in [] if self.isCut else list(self.ends):
+            end.hear(message, False)
 
 
 class TogetherTests(SynchronousTestCase):
@@ -217,6 +228,15 @@ class MessagesTests(SynchronousTestCase):
             self.patch(server.control, "untold", lambda *_, told=identity: [told])
             together.clock.pump([0.05] * 2)
         self.assertFalse(server.sharing.isLive)
+
+    def test_atOnce(self) -> None:
+        """A message may come back from within what sends it."""
+        clock = Clock()
+        server = SharedServer(LineWithoutDelay(clock))
+        for _ in range(2):
+            self.assertTrue(server.sharing.isLive)
+            self.assertAlmostEqual(server.sharing.tripSeconds, 0.0, places=6)
+            clock.pump([0.05] * 60)
 
     def test_nonsense(self) -> None:
         """What makes no sense is ignored, and counted."""
