@@ -49,7 +49,10 @@ if TYPE_CHECKING:
         IQuotaPolicy as IQuotaPolicy,
         IQuotaPolicyFactory as IQuotaPolicyFactory,
         IRequestLifecycle as IRequestLifecycle,
+        IShared as IShared,
         ITransportMutability as ITransportMutability,
+        IUsageExchange as IUsageExchange,
+        IUsageExchangeFactory as IUsageExchangeFactory,
         IWaitOrder as IWaitOrder,
         IWaitOrderFactory as IWaitOrderFactory,
         Outcome as Outcome,
@@ -58,6 +61,7 @@ if TYPE_CHECKING:
         QuotaStatus as QuotaStatus,
         Refusal as Refusal,
         Request as Request,
+        Taken as Taken,
         Traits as Traits,
         Usage as Usage,
     )

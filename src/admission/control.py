@@ -154,6 +154,19 @@ def _checkedEntity(entity: QuotaEntity) -> QuotaEntity:
     return entity
 
 
+def _checkedTaken(taken: Taken) -> Taken:
+    if not (isinstance(taken, Taken) and isinstance(taken.limitName, str) and isinstance(taken.identities, tuple)):
+        raise TypeError(f"taken has to return Taken with the name of a limit, not {taken!r:.300}")
+    _checkedEntity(taken.entity)
+    _numbers({"amount": taken.amount})
+    if not 0 <= taken.amount < inf:
+        raise ValueError(f"what is taken is finite and not negative, unlike {taken.amount}")
+    for identity in taken.identities:
+        if not (isinstance(identity, int) and 0 <= identity < 1 << 63):
+            raise ValueError(f"an identity has 63 bits, unlike {identity!r:.300}")
+    return taken
+
+
 def _numbers(values: Mapping[str, float]) -> Mapping[str, float]:
     for name, value in values.items():
         if not (isinstance(name, str) and isinstance(value, int | float)):
@@ -755,7 +768,8 @@ class AdmissionControl:
         """
         for member in self._sharing:
             try:
-                yield from IShared(member.policy).taken(leastSeconds, now)
+                for each in IShared(member.policy).taken(leastSeconds, now):
+                    yield _checkedTaken(each)
             except FAILURES:
                 self._failed(member, now)
 

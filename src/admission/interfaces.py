@@ -995,7 +995,8 @@ class IShared(Interface):
         """
         Clients of another server have taken something.
 
-        @param taken: of a limit that this policy knows; its names may be any.
+        @param taken: of a limit that this policy knows, with one identity or an amount.  Its names may be any; what is
+            told of an entity without a limit is ignored.
         @param isOld: whether that was before this server began to listen: identities are known then, and take nothing.
         """
 

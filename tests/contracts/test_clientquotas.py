@@ -25,8 +25,9 @@ from admission.interfaces import (
 )
 from admission.metrics.registry import SensorRegistry
 from admission.plugins import PolicyError, buildPolicy
-from admission.quotas.metering import Buckets, Windows
+from admission.quotas.metering import Buckets, SharedBuckets, Windows
 from admission.testing.quotacontract import QuotaPolicyContract
+from admission.testing.sharedlimitscontract import SharedLimitsContract
 from admission_plugins.clientquotas import ClientBytes, ConnectionRate, RequestTime
 
 DEFAULT_CLIENT = QuotaEntity(clientId=DEFAULT)
@@ -109,6 +110,14 @@ class BucketContractTests(ClientBytesContract, SynchronousTestCase):
         return produced(100)
 
 
+class SharedContractTests(SharedLimitsContract, BucketContractTests):
+    """L{ClientBytes} with shared buckets is an L{IShared}, too."""
+
+    def buildPolicy(self, isShadow: bool = False) -> IQuotaPolicy:
+        """With a second's burst."""
+        return ClientBytes(SharedBuckets(1.0), isShadow=isShadow)
+
+
 class FetchContractTests(WindowContractTests):
     """The same for Fetch requests, which have a budget."""
 
@@ -121,6 +130,20 @@ class FetchContractTests(WindowContractTests):
     def usage(self, request: Request) -> Usage:
         """A tenth of what the windows hold."""
         return fetched(1000)
+
+
+class SharedFetchContractTests(SharedContractTests):
+    """The same for the bytes that are sent."""
+
+    limitName = CONSUMER
+
+    def request(self, client: int, number: int = 0) -> Request:
+        """A Fetch request."""
+        return fetch(f"client-{client}")
+
+    def usage(self, request: Request) -> Usage:
+        """A tenth of the burst."""
+        return fetched(100)
 
 
 class ClientBytesTests(SynchronousTestCase):

@@ -27,6 +27,7 @@ from admission.interfaces import (
 from admission.metrics.registry import SensorRegistry
 from admission.plugins import PolicyError, buildPolicy
 from admission.testing.quotacontract import QuotaPolicyContract
+from admission.testing.sharedlimitscontract import SharedLimitsContract
 from admission_plugins.producerids import MIN_MAX_BYTES, NEW_IDENTITY_RATE, PRODUCE, UNLIMITED, ProducerIds
 
 WINDOW_SECONDS = 3600.0
@@ -79,6 +80,19 @@ class ThrottlingContractTests(ContractTests):
         return [self.request(client, 1000 * self.excesses + number) for number in range(50)]
 
     excesses = 0
+
+
+class SharedContractTests(SharedLimitsContract, ContractTests):
+    """L{ProducerIds} is an L{IShared}, if it is told so."""
+
+    def buildPolicy(self, isShadow: bool = False) -> IQuotaPolicy:
+        """See L{QuotaPolicyContract}."""
+        policy: IQuotaPolicy = ProducerIds(isRefusing=self.isRefusing, isShadow=isShadow, key=KEY, isShared=True)
+        return policy
+
+
+class SharedThrottlingContractTests(SharedContractTests, ThrottlingContractTests):
+    """So it is if it never refuses."""
 
 
 class ProducerIdsTestCase(SynchronousTestCase):

@@ -27,11 +27,13 @@ from admission.interfaces import (
     IQuotaPolicy,
     IRequestLifecycle,
     ISensorRegistry,
+    IShared,
     Outcome,
     QuotaEntity,
     QuotaStatus,
     Refusal,
     Request,
+    Taken,
     Usage,
 )
 from admission.metrics.registry import SensorRegistry
@@ -309,6 +311,43 @@ class AccountableQuota(ScriptedQuota):
     def __init__(self, sizeBytes: Any) -> None:
         super().__init__()
         self.sizeBytes = sizeBytes
+
+
+class SharingTests(SynchronousTestCase):
+    """What policies say of limits that several servers enforce together."""
+
+    def test_taken(self) -> None:
+        """What a policy says and is no L{Taken} is a failure of that policy; what it said before that is told."""
+
+        @implementer(IShared)
+        class Shared(ScriptedQuota):
+            says: ClassVar[list[Any]] = []
+
+            def taken(self, leastSeconds: float, now: float) -> list[Taken]:
+                return self.says
+
+            def takenElsewhere(self, taken: Taken, isOld: bool, now: float) -> None:
+                pass
+
+            def share(self, fraction: float, count: int, now: float) -> None:
+                pass
+
+        wrong, right = Shared(), Shared()
+        control = AdmissionControl([("wrong", wrong), ("right", right)])
+        taken = Taken("scripted_rate", QuotaEntity("alice"), 1.0, (0, (1 << 63) - 1))
+        right.says = [taken]  # type: ignore[misc]
+        for each in (
+            None,
+            tuple(taken),
+            taken._replace(limitName=None),  # type: ignore[arg-type]
+            taken._replace(entity="alice"),  # type: ignore[arg-type]
+            taken._replace(entity=QuotaEntity(5)),  # type: ignore[arg-type]
+            *(taken._replace(amount=amount) for amount in (-1.0, nan, inf, "1", 10**400)),
+            *(taken._replace(identities=identities) for identities in ((-1,), (1 << 63,), ("id",), 1)),
+        ):
+            wrong.says = [taken, each]  # type: ignore[misc]
+            self.assertEqual(list(control.untold(0.0, 0.0)), [taken, taken], repr(each)[:80])
+        self.flushLoggedErrors()
 
 
 class AccountTests(ControlTestCase):

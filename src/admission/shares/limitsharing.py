@@ -151,17 +151,19 @@ class LimitSharing:
         self.toldRows += len(told)
         kept = [each for each in told if each.identities]
         if kept:
-            self._publish(kept, True)
+            self._publish(kept, True, now)
         amounts = [each for each in told if not each.identities] if self.isLive else []
         if amounts or now - self._sentSeconds >= (HEARTBEAT_SECONDS if self.isLive else SEARCHING_SECONDS):
             self._sentSeconds = now
-            self._sent.append((self._publish(amounts, False), now))
+            self._publish(amounts, False, now)
         self._share()
 
-    def _publish(self, taken: list[Taken], isKept: bool) -> int:
+    def _publish(self, taken: list[Taken], isKept: bool, now: float) -> None:
         number = self._numbers[isKept] = self._numbers[isKept] + 1
+        if not isKept:
+            # It may come back at once.
+            self._sent.append((number, now))
         self._exchange.publish(UsageMessage(self._server, number, taken).encoded(), isKept)
-        return number
 
     # Hearing
 
@@ -178,10 +180,12 @@ class LimitSharing:
                 self._loggedSeconds = now
                 self._log.warn("a message about what clients take is ignored: {error}", error=error)
             return
-        if message.server == self._server:
-            self._heardSelf(message.number, now)
-            return
         isKept = any(each.identities for each in message.taken)
+        if message.server == self._server:
+            # Kept ones go another way, and have numbers of their own.
+            if not isKept:
+                self._heardSelf(message.number, now)
+            return
         place = message.server, isKept
         if not isOld and message.server not in self._heard and len(self._heard) >= MAX_SERVERS:
             return

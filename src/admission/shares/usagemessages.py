@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from math import isfinite
 from typing import Any
 
 from attrs import frozen
@@ -27,6 +26,7 @@ MAX_NAME = 1000
 _LONGEST_ROW_BYTES = 40_000
 _MAX_ROWS_BYTES = MAX_MESSAGE_BYTES - 1000
 _MAX_AMOUNT = 2.0**63
+_MAX_IDENTITY = (1 << 63) - 1
 
 
 class NotUnderstood(ValueError):
@@ -97,9 +97,10 @@ def _takenOf(row: Any) -> Taken:
     names = (user, clientId, ip)
     if not (_isName(limitName) and all(each is None or _isName(each) for each in names)):
         raise ValueError("a name is none")
-    isAmount = isinstance(amount, int | float) and isfinite(amount) and 0 <= amount <= _MAX_AMOUNT
+    # JSON has integers that are too large for a float.
+    isAmount = isinstance(amount, int | float) and 0 <= amount <= _MAX_AMOUNT
     identities = tuple(others[0]) if others else ()
-    if not (isAmount and all(isinstance(each, int) for each in identities)):
+    if not (isAmount and all(isinstance(each, int) and 0 <= each <= _MAX_IDENTITY for each in identities)):
         raise ValueError("an amount is none")
     return Taken(limitName, QuotaEntity(*names), float(amount), identities)
 

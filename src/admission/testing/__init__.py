@@ -30,11 +30,14 @@ if TYPE_CHECKING:
         RequestLifecycleContract as RequestLifecycleContract,
     )
     from .recordingwaiter import RecordingWaiter as RecordingWaiter
+    from .scriptedexchange import ScriptedExchange as ScriptedExchange, ScriptedLine as ScriptedLine
     from .scriptedoperation import ScriptedOperation as ScriptedOperation
     from .scriptedpool import ScriptedPool as ScriptedPool
     from .scriptedquota import ScriptedQuota as ScriptedQuota
     from .scriptedthreads import ScriptedThreads as ScriptedThreads
     from .servercontract import AdmittedServerContract as AdmittedServerContract, WatchedPolicy as WatchedPolicy
+    from .sharedlimitscontract import SharedLimitsContract as SharedLimitsContract
     from .timerscontract import TimersContract as TimersContract
+    from .usageexchangecontract import UsageExchangeContract as UsageExchangeContract
 
 __all__, __getattr__, __dir__ = lazyNames(__name__)

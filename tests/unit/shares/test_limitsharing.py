@@ -5,11 +5,13 @@ from __future__ import annotations
 from random import Random
 
 from hypothesis import given, settings, strategies as st
+from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import DEFAULT, QuotaEntity, Request, Taken, Usage
 from admission.shares.limitsharing import LOST_SECONDS
 from admission.shares.usagemessages import UsageMessage
+from admission.testing.scriptedexchange import ScriptedLine
 from tests.kit.sharedservers import INTERVAL_SECONDS, RATE, REQUEST_BYTES, SharedServer, Together
 
 BURST = 1.0
@@ -34,6 +36,15 @@ def beyond(seconds: list[float]) -> float:
         run = max(run, 0.0) + each - 1.0
         worst = max(worst, run)
     return worst
+
+
+class LineWithoutDelay(ScriptedLine):
+    """Delivers a message while it is sent."""
+
+    def send(self, message: bytes, isKept: bool) -> None:
+        """All hear it at once."""
+        for end in [] if self.isCut else list(self.ends):
+            end.hear(message, False)
 
 
 class TogetherTests(SynchronousTestCase):
@@ -73,15 +84,17 @@ class TogetherTests(SynchronousTestCase):
         for server in together.servers:
             server.connect()
         together.pass_(6)
-        together.topic.isCut = True
+        together.line.isCut = True
         seconds = together.pass_(8)
         self.assertTrue(all(0.95 <= each <= 1.05 for each in seconds[4:]), seconds)
         sharing = together.servers[0].sharing
         now = together.clock.seconds()
         self.assertEqual((sharing.isLive, sharing.count, sharing.fraction), (False, 2, 0.5))
         (words,) = sharing.troubles(now)
-        self.assertRegex(words, r"limits are not shared: nothing has come back for \d+ s \(it was cut\); each of 2 ser")
-        together.topic.isCut = False
+        self.assertRegex(
+            words, r"limits are not shared: nothing has come back for \d+ s \(the line is cut\); each of 2 ser"
+        )
+        together.line.isCut = False
         seconds = together.pass_(6)
         self.assertTrue(all(0.8 <= each <= 1.2 for each in seconds[1:]), seconds)
         self.assertEqual((sharing.fraction, list(sharing.troubles(now))), (1.0, []))
@@ -91,8 +104,8 @@ class TogetherTests(SynchronousTestCase):
         """One that starts while it hears nobody enforces no more than its part of what is known."""
         for settings_, expected in (({}, 1.0), ({"atLeast": 4}, 0.25), ({"remembered": 3}, 1 / 3)):
             together = Together(0)
-            together.topic.isCut = True
-            server = SharedServer(together.topic, **settings_)  # type: ignore[arg-type]
+            together.line.isCut = True
+            server = SharedServer(together.line, **settings_)  # type: ignore[arg-type]
             self.assertEqual(server.sharing.fraction, expected)
             together.pass_(5)
             self.assertEqual((server.sharing.fraction, server.sharing.isLive), (expected, False))
@@ -103,12 +116,12 @@ class TogetherTests(SynchronousTestCase):
         stored: list[int] = []
         together = Together(1, remember=stored.append)
         together.pass_(1)
-        other = SharedServer(together.topic)
+        other = SharedServer(together.line)
         together.pass_(1)
-        together.topic.isCut = True
+        together.line.isCut = True
         together.pass_(20)
         self.assertEqual(stored, [2])
-        together.topic.isCut = False
+        together.line.isCut = False
         together.pass_(1)
         other.kill()
         together.pass_(17)
@@ -132,27 +145,27 @@ class TogetherTests(SynchronousTestCase):
         """
         random = Random(seed)
         together = Together(count, seed)
-        topic = together.topic
-        topic.tripSeconds = lambda: random.uniform(0.01, 0.04 + delaySeconds)
+        line = together.line
+        line.tripSeconds = lambda: random.uniform(0.01, 0.04 + delaySeconds)
         losses = 0
 
-        def fate() -> int:
+        def copies() -> int:
             nonlocal losses
             if random.random() < lost:
                 losses += 1
                 return 0
             return 2 if random.random() < doubled else 1
 
-        topic.fate = fate
+        line.copies = copies
         together.pass_(1)
         for server in together.servers:
             server.connect()
         cutsBegun = 0
         for isCut in cuts:
-            cutsBegun += isCut and not topic.isCut
-            topic.isCut = isCut
+            cutsBegun += isCut and not line.isCut
+            line.isCut = isCut
             together.pass_(2)
-        topic.isCut = False
+        line.isCut = False
         together.pass_(2)
         # Of each cut, and of each message that nobody hears, as much is not counted as could be taken meanwhile.
         unheardSeconds = cutsBegun * (LOST_SECONDS + INTERVAL_SECONDS + TRIP_SECONDS + delaySeconds) + delaySeconds
@@ -204,6 +217,32 @@ class MessagesTests(SynchronousTestCase):
         self.assertGreater(other.sharing.heardRows, 3000)
         self.assertEqual(server.sharing.fraction, 1.0)
 
+    def test_keptComesBack(self) -> None:
+        """That identities come back does not mean that amounts do."""
+        together = Together(1)
+        together.pass_(1)
+        (server,) = together.servers
+
+        def publish(message: bytes, isKept: bool) -> None:
+            if isKept:
+                together.line.send(message, isKept)
+
+        server.exchange.publish = publish  # type: ignore[method-assign]
+        for number in range(60):
+            identity = Taken("new_identity_rate", QuotaEntity(user="alice"), 1.0, (number,))
+            self.patch(server.control, "untold", lambda *_, told=identity: [told])
+            together.clock.pump([0.05] * 2)
+        self.assertFalse(server.sharing.isLive)
+
+    def test_atOnce(self) -> None:
+        """A message may come back from within what sends it."""
+        clock = Clock()
+        server = SharedServer(LineWithoutDelay(clock))
+        for _ in range(2):
+            self.assertTrue(server.sharing.isLive)
+            self.assertAlmostEqual(server.sharing.tripSeconds, 0.0, places=6)
+            clock.pump([0.05] * 60)
+
     def test_nonsense(self) -> None:
         """What makes no sense is ignored, and counted."""
         together = Together(1)
@@ -221,6 +260,11 @@ class MessagesTests(SynchronousTestCase):
             b'{"version":1,"server":"x","number":1,"taken":[["received_byte_rate","a",null,null,-1]]}',
             b'{"version":1,"server":"x","number":1,"taken":[[1,"a",null,null,1]]}',
             b'{"version":1,"server":1,"number":1,"taken":[]}',
+            b'{"version":1,"server":"x","number":1,"taken":[["received_byte_rate","a",null,null,1%s]]}' % (b"0" * 400),
+            b'{"version":1,"server":"x","number":1,"taken":[["received_byte_rate","a",null,null,1,[1%s]]]}'
+            % (b"0" * 400),
+            UsageMessage("x", 1, [taken._replace(identities=(1 << 63,))]).encoded(),
+            UsageMessage("x", 1, [taken._replace(identities=(-1,))]).encoded(),
             UsageMessage("y" * 2000, 1, [taken]).encoded(),
             UsageMessage("x", 1, [taken]).encoded() + b" " * (300 << 10),
         ):
@@ -256,7 +300,7 @@ class ProducerIdsTests(SynchronousTestCase):
         together.pass_(1)
         self.assertTrue(all(self.ask(first, each) and self.ask(second, each) for each in range(8)))
         self.assertFalse(self.ask(first, 8) or self.ask(second, 9))
-        third = SharedServer(together.topic, "producer-ids:rate=8:window=1h:shared=yes")
+        third = SharedServer(together.line, "producer-ids:rate=8:window=1h:shared=yes")
         self.assertTrue(all(self.ask(third, each) for each in range(8)))
 
     def test_refreshed(self) -> None:
@@ -274,7 +318,7 @@ class ProducerIdsTests(SynchronousTestCase):
         """While nothing comes back, new ones come as slowly as a part of the limit allows."""
         together = Together(2, description="producer-ids:rate=8:window=80s:shared=yes")
         together.pass_(1)
-        together.topic.isCut = True
+        together.line.isCut = True
         together.pass_(8)
         first, _ = together.servers
         admitted = sum(self.ask(first, each) for each in range(20))
