@@ -300,7 +300,8 @@ class ProducerIds(QuotaPolicy):
         """
         See L{IShared}; ids that are known here already take no token again.
         """
-        meter = self._meters.obtain(Request(PRODUCE, taken.entity.user or "", "", "", 0), now)
+        user = taken.entity.user
+        meter = None if user is None else self._meters.obtain(Request(PRODUCE, user, "", "", 0), now)
         if meter is not None:
             new = meter.remember(taken.identities, now)
             if new and not isOld:

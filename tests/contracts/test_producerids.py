@@ -22,6 +22,7 @@ from admission.interfaces import (
     QuotaEntity,
     QuotaStatus,
     Request,
+    Taken,
     Usage,
 )
 from admission.metrics.registry import SensorRegistry
@@ -435,6 +436,19 @@ class MemoryTests(ProducerIdsTestCase):
         policy.addSensors(registry, "ids")
         self.assertEqual(registry["ids.memory-bytes"], sensors["ids.filter-bytes"])
         self.assertEqual([registry[f"ids.{name}"] for name in ("meters", "overflows", "dropped-layers")], [1, 0, 0])
+
+
+class SharingTests(ProducerIdsTestCase):
+    """What other servers tell."""
+
+    def test_withoutUser(self) -> None:
+        """What is told of no user is taken from nobody: clients without a name are a user, too."""
+        policy = self.build(2.0, isShared=True)
+        for entity in (QuotaEntity(ip="192.0.2.1"), QuotaEntity(clientId="app"), QuotaEntity()):
+            policy.takenElsewhere(Taken(NEW_IDENTITY_RATE, entity, 1.0, (7,)), False, self.clock.seconds())
+        self.assertEqual(self.sendEach(policy, [1, 2, 3], user=""), 2)
+        policy.takenElsewhere(Taken(NEW_IDENTITY_RATE, QuotaEntity(user=""), 1.0, (8,)), True, self.clock.seconds())
+        self.assertEqual(self.sendEach(policy, [7, 8], user=""), 1)
 
 
 class BuildTests(SynchronousTestCase):

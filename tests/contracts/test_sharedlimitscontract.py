@@ -43,14 +43,14 @@ class Silent(Amounts):
     """Tells nothing."""
 
     def taken(self, leastSeconds: float, now: float) -> Any:
-        return ()
+        return iter(())
 
 
 class Nameless(Amounts):
     """Tells of a limit that it does not have."""
 
     def taken(self, leastSeconds: float, now: float) -> Any:
-        return [each._replace(limitName="bytes") for each in super().taken(leastSeconds, now)]
+        return (each._replace(limitName="bytes") for each in super().taken(leastSeconds, now))
 
 
 class Repeats(Amounts):
@@ -62,7 +62,7 @@ class Repeats(Amounts):
 
     def taken(self, leastSeconds: float, now: float) -> Any:
         self.told += super().taken(leastSeconds, now)
-        return list(self.told)
+        return iter(list(self.told))
 
 
 class Samples(Amounts):
@@ -80,12 +80,19 @@ class DropsLittle(Amounts):
     def taken(self, leastSeconds: float, now: float) -> Any:
         found = list(super().taken(leastSeconds, now))
         list(super().taken(0.0, now))
-        return found
+        return iter(found)
+
+
+class TellsAllAtOnce(Amounts):
+    """Takes what it says for told, whether it is heard or not."""
+
+    def taken(self, leastSeconds: float, now: float) -> Any:
+        return iter(list(super().taken(leastSeconds, now)))
 
 
 class TellsHalf(Amounts):
     def taken(self, leastSeconds: float, now: float) -> Any:
-        return [each._replace(amount=each.amount / 2) for each in super().taken(leastSeconds, now)]
+        return (each._replace(amount=each.amount / 2) for each in super().taken(leastSeconds, now))
 
 
 class Deaf(Amounts):
@@ -271,7 +278,7 @@ class TellsOneId(Ids):
     """Tells how many there were, and one of them."""
 
     def taken(self, leastSeconds: float, now: float) -> Any:
-        return [each._replace(identities=each.identities[:1]) for each in super().taken(leastSeconds, now)]
+        return (each._replace(identities=each.identities[:1]) for each in super().taken(leastSeconds, now))
 
 
 class TellsIdsBack(Ids):
@@ -312,6 +319,7 @@ class SharedLimitsContractTests(SeededFaultsTestCase):
             (Repeats, "test_toldOnce"),
             (Samples, "test_toldOnce"),
             (DropsLittle, "test_toldLater"),
+            (TellsAllAtOnce, "test_notTakenOut"),
             (TellsHalf, "test_elsewhere"),
             (Deaf, "test_elsewhere"),
             (ForgetsWhenSwept, "test_elsewhere"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import inf, nan
 from signal import SIGINT, default_int_handler, signal
 from typing import Any, ClassVar
@@ -323,8 +323,8 @@ class SharingTests(SynchronousTestCase):
         class Shared(ScriptedQuota):
             says: ClassVar[list[Any]] = []
 
-            def taken(self, leastSeconds: float, now: float) -> list[Taken]:
-                return self.says
+            def taken(self, leastSeconds: float, now: float) -> Iterator[Taken]:
+                return iter(self.says)
 
             def takenElsewhere(self, taken: Taken, isOld: bool, now: float) -> None:
                 pass

@@ -25,7 +25,7 @@ from twisted.logger import Logger
 from ..clock import wholeMicroseconds
 from ..control import AdmissionControl
 from ..interfaces import ISensorRegistry, IUsageExchange, Taken
-from .usagemessages import NotUnderstood, UsageMessage, fitting
+from .usagemessages import MAX_ROWS, NotUnderstood, UsageMessage, fitting
 
 LOST_SECONDS: Final = 2.0
 """After so long without hearing what it has told, a server enforces its part of each limit alone."""
@@ -149,8 +149,9 @@ class LimitSharing:
             # Each enforces its own part, and what is told later would be taken twice.  Identities are known ever after.
             told = [each for each in untold if each.identities]
         self.toldRows += len(told)
-        kept = [each for each in told if each.identities]
-        if kept:
+        identities = iter([each for each in told if each.identities])
+        # While amounts are left out there may be more than one message has room for.
+        while kept := [*fitting(identities, MAX_ROWS)]:
             self._publish(kept, True, now)
         amounts = [each for each in told if not each.identities] if self.isLive else []
         if amounts or now - self._sentSeconds >= (HEARTBEAT_SECONDS if self.isLive else SEARCHING_SECONDS):

@@ -303,6 +303,18 @@ class ProducerIdsTests(SynchronousTestCase):
         third = SharedServer(together.line, "producer-ids:rate=8:window=1h:shared=yes")
         self.assertTrue(all(self.ask(third, each) for each in range(8)))
 
+    def test_many(self) -> None:
+        """All are told, in as many messages as that takes, also before a server hears itself."""
+        line = ScriptedLine(Clock(), lambda: 0.35)
+        description = "producer-ids:rate=8:window=1h:shared=yes"
+        first, second = (SharedServer(line, description) for _ in range(2))
+        for user in range(2500):
+            first.control.charge(Request("Produce", f"u{user}", "", "", 100, (1,)), Usage(100), 0.0)
+        line.clock.advance(0.1)  # type: ignore[attr-defined]
+        self.assertFalse(first.sharing.isLive)
+        line.clock.advance(0.4)  # type: ignore[attr-defined]
+        self.assertEqual(second.sharing.heardRows, 2500)
+
     def test_refreshed(self) -> None:
         """One that is used at one server only is forgotten by none."""
         together = Together(2, description="producer-ids:rate=2:window=60s:shared=yes")
