@@ -25,6 +25,7 @@ from twisted.logger import Logger
 from ..clock import wholeMicroseconds
 from ..control import AdmissionControl
 from ..interfaces import ISensorRegistry, IUsageExchange, Taken
+from ..policyfailure import FAILURES, raiseInterrupt
 from .usagemessages import MAX_ROWS, NotUnderstood, UsageMessage, fitting
 
 LOST_SECONDS: Final = 2.0
@@ -103,7 +104,7 @@ class LimitSharing:
         self._lastNumbers: dict[tuple[str, bool], int] = {}
         self._heard: dict[str, float] = {}
         self._lostSeconds: float | None = None
-        self._loggedSeconds = float("-inf")
+        self._loggedSeconds = self._failedSeconds = float("-inf")
         self.isLive = False
         self.count = max(atLeast, remembered, 1)
         self.fraction = 1 / self.count
@@ -164,7 +165,14 @@ class LimitSharing:
         if not isKept:
             # It may come back at once.
             self._sent.append((number, now))
-        self._exchange.publish(UsageMessage(self._server, number, taken).encoded(), isKept)
+        try:
+            self._exchange.publish(UsageMessage(self._server, number, taken).encoded(), isKept)
+        except FAILURES:
+            raiseInterrupt()
+            # As if it were lost: that nothing comes back is noticed.
+            if now - self._failedSeconds >= LOGGED_SECONDS:
+                self._failedSeconds = now
+                self._log.failure("a message about what clients take cannot be sent")
 
     # Hearing
 
@@ -304,5 +312,9 @@ class LimitSharing:
         registry.addCounter("SharedLimitsHeard", lambda now: self.heardRows)
 
     def _why(self) -> str:
-        reason = self._exchange.trouble()
+        try:
+            reason = self._exchange.trouble()
+        except FAILURES:
+            raiseInterrupt()
+            reason = "the exchange cannot say why"
         return "" if reason is None else f" ({reason})"

@@ -234,6 +234,21 @@ class MessagesTests(SynchronousTestCase):
             together.clock.pump([0.05] * 2)
         self.assertFalse(server.sharing.isLive)
 
+    def test_failingExchange(self) -> None:
+        """An exchange that raises is as good as none: each server enforces its part, and says so."""
+        together = Together(2)
+        together.pass_(1)
+        server = together.servers[0]
+
+        def fail(*_: object) -> None:
+            raise OSError("no such thing")
+
+        server.exchange.publish = server.exchange.trouble = fail  # type: ignore[method-assign, assignment]
+        together.pass_(10)
+        self.assertEqual(len(self.flushLoggedErrors(OSError)), 1)
+        self.assertEqual((server.sharing.isLive, server.sharing.fraction), (False, 0.5))
+        self.assertIn("cannot say why", next(server.sharing.troubles(together.clock.seconds())))
+
     def test_atOnce(self) -> None:
         """A message may come back from within what sends it."""
         clock = Clock()
