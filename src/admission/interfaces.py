@@ -1188,12 +1188,13 @@ class IUsageExchange(Interface):
             come first.  It does not raise.
         """
 
-    def publish(message: bytes, isKept: bool) -> None:
+    def publish(message: bytes, isKept: bool, key: str | None = None) -> None:
         """
         Send a message, or drop it if that cannot be done now; never wait, never raise.
 
         @param message: up to 256 KiB.
         @param isKept: whether servers that start later want it, too, for some hours.
+        @param key: of a kept message of which they want only the last of each key, and that however old it is.
         """
 
     def stop() -> Deferred[None]:

@@ -39,9 +39,9 @@ class Unsteady(ScriptedExchange):
 class DeafToItself(ScriptedExchange):
     """Does not hear its own messages."""
 
-    def publish(self, message: bytes, isKept: bool) -> None:
+    def publish(self, message: bytes, isKept: bool, key: str | None = None) -> None:
         self.own = message
-        super().publish(message, isKept)
+        super().publish(message, isKept, key)
 
     def hear(self, message: bytes, isOld: bool) -> None:
         if message != getattr(self, "own", None):
@@ -51,54 +51,62 @@ class DeafToItself(ScriptedExchange):
 class Hasty(ScriptedExchange):
     """Sends when it suits it."""
 
-    def publish(self, message: bytes, isKept: bool) -> None:
-        self.line.clock.callLater(0.001 * (sum(message) % 7), super().publish, message, isKept)
+    def publish(self, message: bytes, isKept: bool, key: str | None = None) -> None:
+        self.line.clock.callLater(0.001 * (sum(message) % 7), super().publish, message, isKept, key)
 
 
 class DropsKept(ScriptedExchange):
-    def publish(self, message: bytes, isKept: bool) -> None:
+    def publish(self, message: bytes, isKept: bool, key: str | None = None) -> None:
         if not isKept:
-            super().publish(message, isKept)
+            super().publish(message, isKept, key)
 
 
 class Truncates(ScriptedExchange):
     """Has messages of no more than 64 KiB."""
 
-    def publish(self, message: bytes, isKept: bool) -> None:
-        super().publish(message[: 64 << 10], isKept)
+    def publish(self, message: bytes, isKept: bool, key: str | None = None) -> None:
+        super().publish(message[: 64 << 10], isKept, key)
 
 
 class Strips(ScriptedExchange):
     """Takes messages for lines of text."""
 
-    def publish(self, message: bytes, isKept: bool) -> None:
-        super().publish(message.decode("latin-1").strip().encode(), isKept)
+    def publish(self, message: bytes, isKept: bool, key: str | None = None) -> None:
+        super().publish(message.decode("latin-1").strip().encode(), isKept, key)
 
 
 class KeepsNothing(ScriptedExchange):
     """Knows nothing of before."""
 
-    def publish(self, message: bytes, isKept: bool) -> None:
+    def publish(self, message: bytes, isKept: bool, key: str | None = None) -> None:
         super().publish(message, False)
+
+
+class KeepsTheFirst(ScriptedExchange):
+    """Of messages with one key it keeps the first."""
+
+    def publish(self, message: bytes, isKept: bool, key: str | None = None) -> None:
+        super().publish(message, isKept and (key is None or key not in self.line.kept), key)
 
 
 class KeptBackwards(ScriptedExchange):
     """Begins with what was kept last."""
 
     def start(self, deliver: Callable[[bytes, bool], object]) -> None:
-        self.line.kept.reverse()
+        kept = self.line.kept
+        self.line.kept = dict(reversed(kept.items()))
         super().start(deliver)
-        self.line.kept.reverse()
+        self.line.kept = kept
 
 
 class KeptLast(ScriptedExchange):
     """Reads what is kept at leisure."""
 
     def start(self, deliver: Callable[[bytes, bool], object]) -> None:
-        kept, self.line.kept = self.line.kept, []
+        kept, self.line.kept = self.line.kept, {}
         super().start(deliver)
         self.line.kept = kept
-        for message in list(kept):
+        for message in kept.values():
             self.line.clock.callLater(1.01, deliver, message, True)
 
 
@@ -117,8 +125,8 @@ class KeepsAll(ScriptedExchange):
         for message in getattr(self.line.clock, "all", []):
             deliver(message, False)
 
-    def publish(self, message: bytes, isKept: bool) -> None:
-        super().publish(message, isKept)
+    def publish(self, message: bytes, isKept: bool, key: str | None = None) -> None:
+        super().publish(message, isKept, key)
         clock: Any = self.line.clock
         clock.all = [*getattr(clock, "all", []), *([] if isKept else [message])]
 
@@ -146,7 +154,7 @@ class DeliversWhatIsThere(ScriptedExchange):
         deliver = self._deliver
         stopped = super().stop()
         if deliver is not None:
-            for message, _ in list(self.line._underWay):
+            for message, *_ in list(self.line._underWay):
                 self.line.clock.callLater(0.0, deliver, message, False)
         return stopped
 
@@ -164,7 +172,7 @@ class DeliversInOneGo(ScriptedExchange):
 
     def start(self, deliver: Callable[[bytes, bool], object]) -> None:
         super().start(deliver)
-        for message in self.line.kept[1:]:
+        for message in list(self.line.kept.values())[1:]:
             deliver(message, True)
 
 
@@ -179,26 +187,26 @@ class NotStarted(ScriptedExchange):
 class RaisesBefore(ScriptedExchange):
     """Cannot send before it is started."""
 
-    def publish(self, message: bytes, isKept: bool) -> None:
+    def publish(self, message: bytes, isKept: bool, key: str | None = None) -> None:
         if self._deliver is None:
             raise RuntimeError("not started")
-        super().publish(message, isKept)
+        super().publish(message, isKept, key)
 
 
 class SendsAfterwards(ScriptedExchange):
     """Sends after it was stopped."""
 
-    def publish(self, message: bytes, isKept: bool) -> None:
-        self.line.send(message, isKept)
+    def publish(self, message: bytes, isKept: bool, key: str | None = None) -> None:
+        self.line.send(message, isKept, key)
 
 
 class RaisesWhenCut(ScriptedExchange):
     """Tells what sends whether it could."""
 
-    def publish(self, message: bytes, isKept: bool) -> None:
+    def publish(self, message: bytes, isKept: bool, key: str | None = None) -> None:
         if self.line.isCut:
             raise ConnectionError("cut")
-        super().publish(message, isKept)
+        super().publish(message, isKept, key)
 
 
 class GivesUp(ScriptedExchange):
@@ -206,10 +214,10 @@ class GivesUp(ScriptedExchange):
 
     hasGivenUp = False
 
-    def publish(self, message: bytes, isKept: bool) -> None:
+    def publish(self, message: bytes, isKept: bool, key: str | None = None) -> None:
         self.hasGivenUp |= self.line.isCut
         if not self.hasGivenUp:
-            super().publish(message, isKept)
+            super().publish(message, isKept, key)
 
 
 class WaitsForTheLine(ScriptedExchange):
@@ -294,6 +302,7 @@ class UsageExchangeContractTests(SeededFaultsTestCase):
             (Truncates, "test_unchanged"),
             (Strips, "test_unchanged"),
             (KeepsNothing, "test_keptFirst"),
+            (KeepsTheFirst, "test_lastOfEachKey"),
             (KeptBackwards, "test_keptFirst"),
             (KeptLast, "test_keptFirst"),
             (KeptAsNew, "test_oldIsNotNew"),

@@ -21,7 +21,9 @@ REQUEST_BYTES = 16_000
 class SharedServer:
     """A server with one policy, whose clients are throttled as a gateway's are: each connection waits."""
 
-    def __init__(self, line: ScriptedLine, description: str = "", name: str = "", **settings: Any) -> None:
+    def __init__(
+        self, line: ScriptedLine, description: str = "", name: str = "", isStarted: bool = True, **settings: Any
+    ) -> None:
         self.clock = line.clock
         context = PolicyContext(self.clock, lambda: 0.0)
         description = description or f"client-bytes:received={RATE:.0f}:shared=yes"
@@ -29,7 +31,8 @@ class SharedServer:
         self.control = AdmissionControl([("client-bytes", policy)])
         self.exchange = ScriptedExchange(line, INTERVAL_SECONDS)
         self.sharing = LimitSharing(self.exchange, self.control, self.clock, name or f"{id(self)}", **settings)
-        self.sharing.start()
+        if isStarted:
+            self.sharing.start()
         self.tookBytes = 0.0
         self.isStopped = False
 

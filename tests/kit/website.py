@@ -180,6 +180,8 @@ class WebServer:
         self.pages.requests.clear()
         while self.writes:
             self.writes.pop(0)()
+        # Requests that are forgotten end in a turn of their own.
+        self.settle()
         test.assertEqual(self.pool.availableBytes, self.pool.sizeBytes)
         test.assertEqual(self.admission._underWay, set())
         test.assertEqual(self.factory.wrappedFactory.served.spool.usedBytes, 0)

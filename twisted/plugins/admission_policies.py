@@ -328,9 +328,9 @@ topic = PolicyFactory(
     name="topic",
     format="topic[:name=__admission][:interval=100ms][:kept=25h]",
     help="""
-        Through two topics of the cluster behind the gateways, NAME-usage and
-        NAME-kept, which are made if they are not there.  All gateways that
-        share limits have the same NAME.
+        Through three topics of the cluster behind the gateways, NAME-usage,
+        NAME-kept and NAME-limits, which are made if they are not there.  All
+        gateways that share limits have the same NAME.
 
         Every interval each gateway writes what its clients have taken, and
         reads what all have written.  kept is for how long producer ids are

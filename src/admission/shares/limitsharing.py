@@ -12,11 +12,13 @@ C{L (N - 1)(D + I + t)} more, with D the two seconds until that is noticed.
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Callable, Iterator
 from math import nan
 from typing import Any, Final
 
+from attrs import astuple
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
@@ -24,9 +26,9 @@ from twisted.logger import Logger
 
 from ..clock import wholeMicroseconds
 from ..control import AdmissionControl
-from ..interfaces import ISensorRegistry, IUsageExchange, Taken
+from ..interfaces import ISensorRegistry, IUsageExchange, QuotaEntity, Taken
 from ..policyfailure import FAILURES, raiseInterrupt
-from .usagemessages import MAX_ROWS, NotUnderstood, UsageMessage, fitting
+from .usagemessages import MAX_ROWS, NotUnderstood, SetLimits, UsageMessage, fitting
 
 LOST_SECONDS: Final = 2.0
 """After so long without hearing what it has told, a server enforces its part of each limit alone."""
@@ -61,6 +63,8 @@ class LimitSharing:
     @ivar isLive: whether this server hears itself.
     @ivar fraction: how much of each limit is enforced here.
     @ivar whenTaken: called with what others have taken, whether it is old, and when policies were told.
+    @ivar whenLimits: called with limits that were set at one of the servers, this one included, in the order that all
+        have.
     @ivar whenShared: called with the fraction, the count, and when policies were told.
     @ivar tripSeconds: how long the last own message took until it came back; L{None} if none has.
     @ivar toldRows: how many rows others were told.
@@ -97,9 +101,12 @@ class LimitSharing:
         self._turns = LoopingCall(self._turn)
         self._turns.clock = clock
         self._numbers = {False: 0, True: 0}
+        self._lastLimits = 0
         # Own messages that have not come back: their numbers, and when they were sent.
         self._sent: deque[tuple[int, float]] = deque()
         self._sentSeconds = float("-inf")
+        # Limits that were set here and have not come back: with the number of their message, and when that was sent.
+        self._untoldLimits: dict[QuotaEntity, tuple[SetLimits, int, float]] = {}
         # By name and channel the last number that was heard; by name when that was.
         self._lastNumbers: dict[tuple[str, bool], int] = {}
         self._heard: dict[str, float] = {}
@@ -110,6 +117,7 @@ class LimitSharing:
         self.fraction = 1 / self.count
         self.tripSeconds: float | None = None
         self.toldRows = self.heardRows = self.misunderstood = 0
+        self.whenLimits: Callable[[SetLimits], object] = lambda _: None
         self.whenTaken: Callable[[Taken, bool, float], object] = lambda *_: None
         self.whenShared: Callable[[float, int, float], object] = lambda *_: None
 
@@ -136,10 +144,26 @@ class LimitSharing:
 
     # Telling
 
+    def setLimits(self, limits: SetLimits) -> None:
+        """
+        Limits were set here: tell the others, again and again until they know.
+        """
+        self._publishLimits(limits, self._clock.seconds())
+
+    def _publishLimits(self, limits: SetLimits, now: float) -> None:
+        self._lastLimits += 1
+        self._untoldLimits[limits.entity] = limits, self._lastLimits, now
+        self._send(
+            UsageMessage(self._server, self._lastLimits, (), limits), True, now, json.dumps(astuple(limits.entity))
+        )
+
     def _turn(self) -> None:
         now = self._clock.seconds()
         self._look(now)
         self._tell(now)
+        for limits, _, sentSeconds in [*self._untoldLimits.values()]:
+            if now - sentSeconds >= LOST_SECONDS:
+                self._publishLimits(limits, now)
 
     def _tell(self, now: float) -> None:
         intervalSeconds = self._exchange.intervalSeconds
@@ -165,8 +189,11 @@ class LimitSharing:
         if not isKept:
             # It may come back at once.
             self._sent.append((number, now))
+        self._send(UsageMessage(self._server, number, taken), isKept, now)
+
+    def _send(self, message: UsageMessage, isKept: bool, now: float, key: str | None = None) -> None:
         try:
-            self._exchange.publish(UsageMessage(self._server, number, taken).encoded(), isKept)
+            self._exchange.publish(message.encoded(), isKept, key)
         except FAILURES:
             raiseInterrupt()
             # As if it were lost: that nothing comes back is noticed.
@@ -188,6 +215,9 @@ class LimitSharing:
             if now - self._loggedSeconds >= LOGGED_SECONDS:
                 self._loggedSeconds = now
                 self._log.warn("a message about what clients take is ignored: {error}", error=error)
+            return
+        if message.limits is not None:
+            self._limitsHeard(message.limits, message, isOld)
             return
         isKept = any(each.identities for each in message.taken)
         if message.server == self._server:
@@ -211,6 +241,15 @@ class LimitSharing:
                 self._control.takenElsewhere(each, isOld, now)
                 self.whenTaken(each, isOld, now)
         self._share()
+
+    def _limitsHeard(self, limits: SetLimits, message: UsageMessage, isOld: bool) -> None:
+        if message.server == self._server and not isOld:
+            untold = self._untoldLimits.get(limits.entity)
+            if untold is not None and untold[1] > message.number:
+                # They have been set again since.
+                return
+            self._untoldLimits.pop(limits.entity, None)
+        self.whenLimits(limits)
 
     def _heardSelf(self, number: int, now: float) -> None:
         sent = self._sent

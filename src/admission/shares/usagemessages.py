@@ -6,10 +6,10 @@ What servers that enforce limits together tell each other.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from attrs import frozen
+from attrs import astuple, frozen
 
 from ..interfaces import QuotaEntity, Taken
 
@@ -36,6 +36,20 @@ class NotUnderstood(ValueError):
 
 
 @frozen
+class SetLimits:
+    """
+    All limits that one entity has been given while servers run.
+
+    @ivar limits: by name; empty if it has none any more.
+    @ivar by: who has set them, for the log.
+    """
+
+    entity: QuotaEntity
+    limits: Mapping[str, float]
+    by: str
+
+
+@frozen
 class UsageMessage:
     """
     A message of one server.
@@ -43,15 +57,19 @@ class UsageMessage:
     @ivar server: which one; another for each start of it.
     @ivar number: its number among those of that server.
     @ivar taken: what its clients have taken.
+    @ivar limits: limits that were set there while it ran; L{None} if it tells of none.
     """
 
     server: str
     number: int
-    taken: Sequence[Taken]
+    taken: Sequence[Taken] = ()
+    limits: SetLimits | None = None
 
     def encoded(self) -> bytes:
         rows = [_row(each) for each in self.taken]
-        told = {"version": VERSION, "server": self.server, "number": self.number, "taken": rows}
+        told: dict[str, Any] = {"version": VERSION, "server": self.server, "number": self.number, "taken": rows}
+        if self.limits is not None:
+            told["limits"] = [*astuple(self.limits.entity), dict(self.limits.limits), self.limits.by]
         return json.dumps(told, separators=(",", ":")).encode("ascii")
 
     @classmethod
@@ -68,7 +86,9 @@ class UsageMessage:
             server, number = told["server"], told["number"]
             if not (_isName(server) and isinstance(number, int)):
                 raise ValueError("it does not say whose it is")
-            return cls(server, number, [_takenOf(row) for row in told["taken"][:MAX_ROWS]])
+            limits = told.get("limits")
+            taken = [_takenOf(row) for row in told["taken"][:MAX_ROWS]]
+            return cls(server, number, taken, None if limits is None else _limitsOf(limits))
         except (KeyError, IndexError, TypeError, AttributeError, ValueError, RecursionError) as error:
             raise NotUnderstood(f"{type(error).__name__}: {error}") from error
 
@@ -103,6 +123,17 @@ def _takenOf(row: Any) -> Taken:
     if not (isAmount and all(isinstance(each, int) and 0 <= each <= _MAX_IDENTITY for each in identities)):
         raise ValueError("an amount is none")
     return Taken(limitName, QuotaEntity(*names), float(amount), identities)
+
+
+def _limitsOf(row: Any) -> SetLimits:
+    user, clientId, ip, limits, by = row
+    names = (user, clientId, ip)
+    if not (_isName(by) and all(each is None or _isName(each) for each in names) and any(names)):
+        raise ValueError("limits are of nobody")
+    for name, value in limits.items():
+        if not (_isName(name) and isinstance(value, int | float) and 0 < value <= _MAX_AMOUNT):
+            raise ValueError("a limit is none")
+    return SetLimits(QuotaEntity(*names), {name: float(value) for name, value in limits.items()}, by)
 
 
 def _isName(name: Any) -> bool:

@@ -26,7 +26,7 @@ class ScriptedLine:
     @ivar tripSeconds: called for each message: how long it takes, at least; none overtakes another.
     @ivar copies: called for each message: how often it arrives.
     @ivar isCut: whether nothing gets through.
-    @ivar kept: the messages that servers which start later are told first.
+    @ivar kept: the messages that servers which start later are told first, each by its key, or by a number.
     @ivar ends: those that have started and not stopped.
     """
 
@@ -34,12 +34,12 @@ class ScriptedLine:
     tripSeconds: Callable[[], float] = lambda: 0.03
     copies: Callable[[], int] = lambda: 1
     isCut: bool = False
-    kept: list[bytes] = field(factory=list)
+    kept: dict[str | int, bytes] = field(factory=dict)
     ends: list[ScriptedExchange] = field(factory=list)
-    _underWay: deque[tuple[bytes, bool]] = field(factory=deque)
+    _underWay: deque[tuple[bytes, bool, str | None]] = field(factory=deque)
     _lastSeconds: float = 0.0
 
-    def send(self, message: bytes, isKept: bool) -> None:
+    def send(self, message: bytes, isKept: bool, key: str | None = None) -> None:
         """
         Have all servers hear a message later, unless nothing gets through.
         """
@@ -48,13 +48,16 @@ class ScriptedLine:
         for _ in range(self.copies()):
             now = self.clock.seconds()
             self._lastSeconds = max(self._lastSeconds, now + self.tripSeconds())
-            self._underWay.append((message, isKept))
+            self._underWay.append((message, isKept, key))
             self.clock.callLater(self._lastSeconds - now, self._arrived)
 
     def _arrived(self) -> None:
-        message, isKept = self._underWay.popleft()
+        message, isKept, key = self._underWay.popleft()
         if isKept:
-            self.kept.append(message)
+            place = len(self.kept) if key is None else key
+            # The last of its key comes where it was sent.
+            self.kept.pop(place, None)
+            self.kept[place] = message
         for end in list(self.ends):
             end.hear(message, False)
 
@@ -79,14 +82,14 @@ class ScriptedExchange:
 
     def start(self, deliver: Callable[[bytes, bool], object]) -> None:
         self._deliver = deliver
-        for message in self.line.kept:
+        for message in list(self.line.kept.values()):
             self.hear(message, True)
         if self._deliver is not None:
             self.line.ends.append(self)
 
-    def publish(self, message: bytes, isKept: bool) -> None:
+    def publish(self, message: bytes, isKept: bool, key: str | None = None) -> None:
         if self._deliver is not None:
-            self.line.send(message, isKept)
+            self.line.send(message, isKept, key)
 
     def stop(self) -> Deferred[None]:
         self._deliver = None

@@ -152,6 +152,21 @@ class UsageExchangeContract(Contract):
         beforeLater = [message for message, _ in self.heard[2]]
         self.assertEqual(list(dict.fromkeys(beforeLater)), [*kept, *later])
 
+    def test_lastOfEachKey(self) -> None:
+        """
+        Of kept messages with keys a server that starts later has the last of each at least, in their order and marked
+        as old; those that run have all of them.
+        """
+        self.start(0, 1)
+        messages = [f"{key} {number}".encode() for number in range(3) for key in ("a", "b")]
+        for message in messages:
+            self.ends[0].publish(message, True, message[:1].decode())
+            self.settle()
+        for number in (0, 1):
+            self.assertHears(number, messages)
+        self.start(2)
+        self.assertHears(2, messages[-2:], isOld=True)
+
     def test_oldIsNotNew(self) -> None:
         """
         What was sent before a server started is not delivered to it as new, kept or not.

@@ -234,7 +234,8 @@ class Exchange:
         self.request.release(self.factory.clock.seconds())
         web, self._web = self._web, None
         self._served.abandoned.count += 1
-        self._forgotten = ref(web, lambda _: self._end())
+        # Garbage is collected at any moment: in the middle of another request's decision, or in another thread.
+        self._forgotten = ref(web, lambda _: self.factory.clock.callLater(0, self._end))
 
     def finishedLate(self) -> None:
         """

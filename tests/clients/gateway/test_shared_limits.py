@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from functools import partial
 from typing import ClassVar
@@ -29,6 +31,12 @@ from tests.kit.longform import isLongForm
 
 SECONDS = 12
 IDS = 8
+
+
+def quotas(command: str, gateway: SharingGateway, *arguments: str) -> str:
+    """What C{admission quotas} says at a gateway."""
+    words = [sys.executable, "-m", "admission", "quotas", command, "--broker", gateway.address, *arguments]
+    return subprocess.run(words, check=True, capture_output=True, text=True, timeout=PATIENCE_SECONDS).stdout
 
 
 class SharedLimitsTests(SynchronousTestCase):
@@ -112,3 +120,18 @@ class SharedLimitsTests(SynchronousTestCase):
         )
         third.startedFor(self)
         self.assertEqual(self.sent(*producers), [True] * IDS)
+
+    def test_limitsAtRunTime(self) -> None:
+        """A limit that is set at one gateway holds at all, and at one that starts later, until it is removed."""
+        open_ = ("--set", "super.users=User:ANONYMOUS")
+        made = gateways(self.cluster, 2, *open_)
+        for each in made:
+            self.addCleanup(each.remove)
+        first, second = made
+        quotas("set", first, "--client-id", "bob", "producer_byte_rate=123456")
+        until(lambda: "123456" in quotas("describe", second))
+        third = SharingGateway(self.cluster.bootstrap, "--shared-limits", "topic", *open_)
+        third.startedFor(self)
+        until(lambda: "123456" in quotas("describe", third))
+        quotas("remove", third, "--client-id", "bob", "producer_byte_rate")
+        until(lambda: not any("123456" in quotas("describe", each) for each in (first, second, third)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from random import Random
 
 from hypothesis import given, settings, strategies as st
@@ -10,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import DEFAULT, QuotaEntity, Request, Taken, Usage
 from admission.shares.limitsharing import LOST_SECONDS
-from admission.shares.usagemessages import UsageMessage
+from admission.shares.usagemessages import NotUnderstood, SetLimits, UsageMessage
 from admission.testing.scriptedexchange import ScriptedLine
 from tests.kit.sharedservers import INTERVAL_SECONDS, RATE, REQUEST_BYTES, SharedServer, Together
 
@@ -41,7 +42,7 @@ def beyond(seconds: list[float]) -> float:
 class LineWithoutDelay(ScriptedLine):
     """Delivers a message while it is sent."""
 
-    def send(self, message: bytes, isKept: bool) -> None:
+    def send(self, message: bytes, isKept: bool, key: str | None = None) -> None:
         """All hear it at once."""
         for end in [] if self.isCut else list(self.ends):
             end.hear(message, False)
@@ -223,7 +224,7 @@ class MessagesTests(SynchronousTestCase):
         together.pass_(1)
         (server,) = together.servers
 
-        def publish(message: bytes, isKept: bool) -> None:
+        def publish(message: bytes, isKept: bool, key: str | None = None) -> None:
             if isKept:
                 together.line.send(message, isKept)
 
@@ -291,6 +292,83 @@ class MessagesTests(SynchronousTestCase):
         self.assertEqual(sharing.heardRows, 2)
         sharing.deliver(UsageMessage("x", 1, [taken]).encoded(), False)
         self.assertEqual(sharing.heardRows, 2)
+
+
+class LimitsTests(SynchronousTestCase):
+    """Limits that are set while servers run."""
+
+    def setUp(self) -> None:
+        self.together = Together(2)
+        self.together.pass_(1)
+        self.found: list[list[SetLimits]] = [self.listen(each) for each in self.together.servers]
+
+    def listen(self, server: SharedServer) -> list[SetLimits]:
+        """What a server is told from now on."""
+        found: list[SetLimits] = []
+        server.sharing.whenLimits = found.append
+        return found
+
+    def limits(self, value: float, user: str = "alice") -> SetLimits:
+        """A limit, or none any more."""
+        return SetLimits(QuotaEntity(user), {"received_byte_rate": value} if value else {}, "User:root")
+
+    def test_told(self) -> None:
+        """All are told, in the same order, and one that starts later of the last of each entity."""
+        first, second = (each.sharing for each in self.together.servers)
+        sent = [self.limits(1.0), self.limits(2.0, "bob"), self.limits(3.0), self.limits(0.0, "bob")]
+        for each, sharing in zip(sent, (first, second, second, first), strict=True):
+            sharing.setLimits(each)
+            self.together.pass_(1)
+        self.assertEqual(self.found, [sent, sent])
+        found: list[SetLimits] = []
+        third = SharedServer(self.together.line, isStarted=False)
+        third.sharing.whenLimits = found.append
+        third.sharing.start()
+        self.assertEqual(found, sent[2:])
+
+    def test_atOnce(self) -> None:
+        """Where two are set at the same time, all end with the same."""
+        first, second = (each.sharing for each in self.together.servers)
+        for number in range(1, 6):
+            first.setLimits(self.limits(number))
+            second.setLimits(self.limits(number + 0.5))
+        self.together.pass_(1)
+        self.assertEqual(self.found[0][-1], self.found[1][-1])
+        # What was set again since is not put in force for a moment.
+        self.assertEqual([each.limits["received_byte_rate"] for each in self.found[0] if each == self.limits(1.0)], [])
+
+    def test_cut(self) -> None:
+        """What nobody hears is told until they do, the last of each entity."""
+        first, _ = (each.sharing for each in self.together.servers)
+        self.together.line.isCut = True
+        for number in range(1, 4):
+            first.setLimits(self.limits(number))
+            self.together.pass_(1)
+        self.together.pass_(10)
+        self.assertEqual(self.found, [[], []])
+        self.together.line.isCut = False
+        self.together.pass_(3)
+        self.assertEqual({each for found in self.found for each in map(str, found)}, {str(self.limits(3.0))})
+        told = [len(each) for each in self.found]
+        self.together.pass_(10)
+        self.assertEqual([len(each) for each in self.found], told)
+
+    def test_message(self) -> None:
+        """There and back; what is no limit is refused."""
+        for limits in (self.limits(1.5), self.limits(0.0)):
+            message = UsageMessage("x", 1, (), limits)
+            self.assertEqual(UsageMessage.of(message.encoded()), UsageMessage("x", 1, [], limits))
+        for wrong in (
+            [],
+            5,
+            ["alice", None, None, {}, 5],
+            [None, None, None, {}, "me"],
+            ["alice", None, None, {"rate": 0}, "me"],
+            ["alice", None, None, {"rate": "1"}, "me"],
+            ["alice", None, None, [1], "me"],
+        ):
+            told = {"version": 1, "server": "x", "number": 1, "taken": [], "limits": wrong}
+            self.assertRaises(NotUnderstood, UsageMessage.of, json.dumps(told).encode())
 
 
 class ProducerIdsTests(SynchronousTestCase):

@@ -380,6 +380,7 @@ class RefusalTests(SynchronousTestCase):
                 self.assertRaises(RuntimeError, request.finish)
             del request
             gc.collect()
+            server.settle()
             self.assertEqual(server.connect().ask("GET /").status, 200)
 
     def test_queue(self) -> None:

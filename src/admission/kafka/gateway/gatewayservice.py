@@ -23,6 +23,7 @@ from admission.recording.recorder import EventRecorder
 from admission.recording.sharedusage import recordShared, recordTaken
 from admission.shares.limitsharing import LimitSharing
 from admission.shares.rememberedcount import RememberedCount
+from admission.shares.usagemessages import SetLimits
 
 from ..client.clientconnection import ConnectionSettings
 from ..client.sasl import Credentials
@@ -218,6 +219,9 @@ class GatewayService(KafkaService):
             if recorder.isRecording:
                 recordShared(recorder, fraction, count, now)
 
+        limits = gateway.limits
+        limits.onAltered = lambda entity, changed, by: sharing.setLimits(SetLimits(entity, changed, by))
+        sharing.whenLimits = lambda told: limits.adopt(told.entity, told.limits, told.by)
         sharing.whenTaken, sharing.whenShared = taken, shared
         sharing.start()
         started.push_async_callback(sharing.stop)

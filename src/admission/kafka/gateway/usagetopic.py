@@ -70,8 +70,9 @@ class ClusterAccess:
 @implementer(IUsageExchange)
 class UsageTopic:
     """
-    Two topics of one partition each, which are made if they are not there: C{NAME-usage}, of which each gateway reads
-    what comes while it runs, and C{NAME-kept}, of which it reads all that is there.
+    Three topics of one partition each, which are made if they are not there: C{NAME-usage}, of which each gateway reads
+    what comes while it runs; C{NAME-kept}, of which it reads all that is there; and C{NAME-limits}, which keeps the
+    last message of each key.
 
     One partition has one order, and a gateway that reads what it has written itself knows that the others can, too.
     """
@@ -97,7 +98,7 @@ class UsageTopic:
         self._clock = clock
         self._wallSeconds = wallSeconds
         self._keptSeconds = keptSeconds
-        self._topics = {False: f"{name}-usage", True: f"{name}-kept"}
+        self._usage, self._kept, self._limits = f"{name}-usage", f"{name}-kept", f"{name}-limits"
         servers = tuple((each.host, each.port) for each in access.addresses)
         backoff = Backoff(*RETRY_SECONDS, random)
         self._backoff = backoff
@@ -111,7 +112,7 @@ class UsageTopic:
             ),
             servers,
             backoff,
-            topics=lambda: self._topics.values(),
+            topics=lambda: self.topics,
             onRefreshed=lambda: None,
             maxAgeSeconds=60.0,
             allowAutoCreateTopics=False,
@@ -139,18 +140,19 @@ class UsageTopic:
         """
         The topics that are closed to clients.
         """
-        return frozenset(self._topics.values())
+        return frozenset((self._usage, self._kept, self._limits))
 
     # What the gateway calls
 
     def start(self, deliver: Callable[[bytes, bool], object]) -> None:
         self._readings.append(Deferred.fromCoroutine(self._run(deliver)).addErrback(self._ended))
 
-    def publish(self, message: bytes, isKept: bool) -> None:
+    def publish(self, message: bytes, isKept: bool, key: str | None = None) -> None:
         if not self._isReady or self._unanswered >= MAX_UNANSWERED:
             return
         self._unanswered += 1
-        sending = Deferred.fromCoroutine(self._send(message, self._topics[isKept]))
+        topic = self._limits if key is not None else self._kept if isKept else self._usage
+        sending = Deferred.fromCoroutine(self._send(message, topic, None if key is None else key.encode()))
         sending.addErrback(self._notSent)
         sending.addBoth(self._answered)
 
@@ -163,13 +165,13 @@ class UsageTopic:
 
     # Writing
 
-    async def _send(self, message: bytes, topic: str) -> None:
+    async def _send(self, message: bytes, topic: str, key: bytes | None) -> None:
         leaderId = self._cluster.leaderOf(TopicPartition(topic, _THE_ONLY_PARTITION))
         if leaderId is None:
             self._cluster.refreshSoon()
             return
         connection = await self._cluster.connection(leaderId, METADATA)
-        records = encodeBatch([Record(value=message, timestampMs=round(self._wallSeconds() * 1000))])
+        records = encodeBatch([Record(key, message, timestampMs=round(self._wallSeconds() * 1000))])
         partition = {"index": _THE_ONLY_PARTITION, "records": records}
         answer = await connection.request(
             "Produce",
@@ -196,12 +198,13 @@ class UsageTopic:
     # Reading
 
     async def _run(self, deliver: Callable[[bytes, bool], object]) -> None:
-        begin, end = await self._prepared()
-        # What is kept comes first, so that nothing is taken for new that was let in before.
-        kept = TopicPartition(self._topics[True], _THE_ONLY_PARTITION)
-        usage = TopicPartition(self._topics[False], _THE_ONLY_PARTITION)
-        self._readings.append(Deferred.fromCoroutine(self._read(usage, None, 0, deliver)).addErrback(self._ended))
-        await self._read(kept, begin, end, deliver)
+        begins, ends = await self._prepared()
+        self._begin(TopicPartition(self._usage, _THE_ONLY_PARTITION), None, 0, deliver)
+        for place in begins:
+            self._begin(place, begins[place], ends[place], deliver)
+
+    def _begin(self, place: TopicPartition, *arguments: Any) -> None:
+        self._readings.append(Deferred.fromCoroutine(self._read(place, *arguments)).addErrback(self._ended))
 
     async def _read(
         self, place: TopicPartition, position: int | None, oldEnd: int, deliver: Callable[[bytes, bool], object]
@@ -234,22 +237,21 @@ class UsageTopic:
                 await consumer.close(commit=False)
                 await deferLater(self._clock, self._backoff.delaySeconds(failures))
 
-    async def _prepared(self) -> tuple[int, int]:
+    async def _prepared(self) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
         """
         Have the topics.
 
-        @return: where the second begins and ends.
+        @return: where those begin and end that keep something.
         """
-        topics = list(self._topics.values())
-        kept = TopicPartition(self._topics[True], _THE_ONLY_PARTITION)
+        keeping = [TopicPartition(topic, _THE_ONLY_PARTITION) for topic in (self._limits, self._kept)]
         failures = 0
         while True:
             try:
                 await self._cluster.refresh()
-                await self._made([each for each in topics if each not in self._cluster.leaders])
-                begins = await self._cluster.listOffsets([kept], isEarliest=True)
-                ends = await self._cluster.listOffsets([kept], isEarliest=False)
-                return begins[kept], ends[kept]
+                await self._made(sorted(self.topics - self._cluster.leaders.keys()))
+                begins = await self._cluster.listOffsets(keeping, isEarliest=True)
+                ends = await self._cluster.listOffsets(keeping, isEarliest=False)
+                return begins, ends
             except ClientError as error:
                 failures += 1
                 self._failed(error)
@@ -262,6 +264,7 @@ class UsageTopic:
             error = self._cluster.errors.get(topic)
             if error not in (None, ErrorCode.unknown_topic_or_partition, ErrorCode.leader_not_available):
                 raise BrokerRefused(error, f"Metadata of {topic}")
+        retention = {self._usage: USAGE_SECONDS, self._kept: self._keptSeconds}
         topics = [
             {
                 "name": topic,
@@ -269,12 +272,12 @@ class UsageTopic:
                 "replication_factor": -1,
                 "assignments": [],
                 "configs": [
-                    {"name": "cleanup.policy", "value": "delete"},
-                    {"name": "retention.ms", "value": str(round(1000 * seconds))},
+                    {"name": "retention.ms", "value": str(round(1000 * retention[topic]))}
+                    if topic in retention
+                    else {"name": "cleanup.policy", "value": "compact"}
                 ],
             }
-            for topic, seconds in ((self._topics[False], USAGE_SECONDS), (self._topics[True], self._keptSeconds))
-            if topic in missing
+            for topic in missing
         ]
         answer = await self._cluster.askAny(
             "CreateTopics", {"topics": topics, "timeout_ms": round(ANSWER_SECONDS * 1000), "validate_only": False}

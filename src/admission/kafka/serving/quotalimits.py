@@ -98,6 +98,8 @@ class QuotaLimits:
     with; the upper one is set at run time and survives restarts.  When a limit is
     removed from the upper layer, the one below it holds again.
 
+    @ivar onAltered: called for each entity whose limits of the upper layer were altered, with all that it has there,
+        and who did it.
     @ivar onEnforced: called for each entity whose limits have just been put in
         force, with the entity, the limits that have changed (L{None} for removed
         ones), who changed them, and the time that the policies were given.
@@ -126,6 +128,7 @@ class QuotaLimits:
         @param share: see L{AdmissionControl}.
         @raise LogRefusal: if the stored limits cannot be read.
         """
+        self.onAltered: Callable[[QuotaEntity, Limits, str], object] = lambda *_: None
         self.onEnforced: Callable[[QuotaEntity, Mapping[str, float | None], str, float], object] = lambda *_: None
         self._whenFlushed = log.whenFlushed
         self._producers = log.producers
@@ -223,7 +226,50 @@ class QuotaLimits:
             return succeed(verdicts)
         done: Deferred[list[LogRefusal | None]] = Deferred()
         self._whenFlushed(partial(self._committed, done, verdicts, accepted, by))
+        if accepted:
+            done.addCallback(self._altered, accepted, by)
         return done
+
+    def _altered(
+        self, verdicts: list[LogRefusal | None], accepted: Mapping[int, tuple[QuotaEntity, Limits]], by: str
+    ) -> list[LogRefusal | None]:
+        for index, (entity, limits) in accepted.items():
+            if verdicts[index] is None:
+                self.onAltered(entity, limits, by)
+        return verdicts
+
+    def adopt(self, entity: QuotaEntity, limits: Limits, by: str) -> None:
+        """
+        Take over the limits of the upper layer that an entity was given at another server.  What no policy here takes
+        is logged, and so is an entity too many.
+        """
+        try:
+            entity = _checkEntity(entity)
+            if limits == self._stored(entity):
+                return
+            isNew = entity not in self._dynamic and entity not in self._uncommitted
+            if limits and isNew and len(self._dynamic) + len(self._uncommitted) >= self._maxEntities:
+                raise LimitRefused(f"{self._maxEntities} entities have limits of their own, and there may be no more")
+            self._write(entity, {name: _checkLimit(name, limit) for name, limit in limits.items()})
+        except LogRefusal as refusal:
+            self._notAdopted(entity, by, refusal)
+            return
+
+        def committed(verdicts: list[LogRefusal | None]) -> None:
+            if verdicts[0] is not None:
+                self._notAdopted(entity, by, verdicts[0])
+
+        done: Deferred[list[LogRefusal | None]] = Deferred()
+        done.addCallback(committed)
+        self._whenFlushed(partial(self._committed, done, [None], {0: (entity, limits)}, by))
+
+    def _notAdopted(self, entity: QuotaEntity, by: str, refusal: LogRefusal) -> None:
+        self._log.error(
+            "limits of {entity} that {by} has set at another server are not in force: {refusal}",
+            entity=describeEntity(entity),
+            by=by,
+            refusal=refusal,
+        )
 
     def setStatic(self, static: Mapping[QuotaEntity, Limits], by: str) -> bool:
         """

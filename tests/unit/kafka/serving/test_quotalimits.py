@@ -785,3 +785,65 @@ class KeepingTests(LimitsTestCase):
         again = [self.persistent(), self.persistent()]
         self.restart(*again)
         self.assertEqual([each.resumed for each in again], [[], [{"alice": 2.0}]])
+
+
+class AdoptTests(LimitsTestCase):
+    """Limits that were set at another server."""
+
+    def test_told(self) -> None:
+        """What has been stored and is in force is told on, whole; what was refused is not."""
+        told: list[Any] = []
+        self.quotaLimits.onAltered = lambda *each: told.append(each)
+        self.set(ALICE, **{RATE: 5.0, PERCENTAGE: 10.0})
+        self.alter((ALICE, {RATE: None}), (BOTH, {RATE: -1.0}))
+        self.set(ALICE, **{PERCENTAGE: None})
+        self.assertEqual(
+            told,
+            [
+                (ALICE, {RATE: 5.0, PERCENTAGE: 10.0}, "admin"),
+                (ALICE, {PERCENTAGE: 10.0}, "admin"),
+                (ALICE, {}, "admin"),
+            ],
+        )
+
+    def test_adopted(self) -> None:
+        """They are in force, survive a restart, and replace those that were there; nothing is told on."""
+        told: list[Any] = []
+        self.quotaLimits.onAltered = lambda *each: told.append(each)
+        self.quotaLimits.adopt(CLIENT, {RATE: 7.0}, "root elsewhere")
+        self.quotaLimits.adopt(ALICE, {RATE: 5.0, PERCENTAGE: 10.0}, "root elsewhere")
+        self.clock.turn()
+        self.assertEqual(self.control.limits[CLIENT], {RATE: 7.0})
+        self.quotaLimits.adopt(ALICE, {PERCENTAGE: 20.0}, "root elsewhere")
+        self.quotaLimits.adopt(CLIENT, {}, "root elsewhere")
+        self.clock.turn()
+        for _ in range(2):
+            self.assertEqual(
+                (self.control.limits[ALICE], self.control.limits[CLIENT]), ({PERCENTAGE: 20.0}, {RATE: 100.0})
+            )
+            self.restart()
+        self.assertEqual(told, [])
+
+    def test_sameAgain(self) -> None:
+        """What is in force already changes nothing."""
+        self.set(ALICE, **{RATE: 5.0})
+        configured = list(self.policies[0].configured)
+        self.quotaLimits.adopt(ALICE, {RATE: 5.0}, "root elsewhere")
+        self.clock.turn()
+        self.assertEqual(self.policies[0].configured, configured)
+
+    def test_refused(self) -> None:
+        """What cannot be stored, or no policy takes, or is too many, is logged, and the rest stays."""
+        self.start(maxEntities=1)
+        self.set(ALICE, **{RATE: 5.0})
+        with capturedLogs() as logged:
+            self.quotaLimits.adopt(BOTH, {RATE: 1.0}, "root elsewhere")
+            self.quotaLimits.adopt(ALICE, {RATE: -1.0}, "root elsewhere")
+            self.clock.turn()
+            self.policies[0].refusedValue = 6.0
+            self.quotaLimits.adopt(ALICE, {RATE: 6.0}, "root elsewhere")
+            self.clock.turn()
+        errors = [formatEvent(each) for each in logged if each["log_level"] is LogLevel.error]
+        self.assertEqual(len(errors), 3, errors)
+        self.assertTrue(all("root elsewhere" in each for each in errors), errors)
+        self.assertEqual(self.control.limits[ALICE], {RATE: 5.0})
