@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from contextlib import ExitStack
 from random import Random
 from typing import Any
@@ -93,6 +94,9 @@ class SiteTests(SynchronousTestCase):
         for visitor in server.visitors:
             if not visitor.transport.isLost:
                 visitor.transport.abortConnection()
+        # What began last is over, too, before the recording ends, or it would not be there.
+        server.pages.requests.clear()
+        gc.collect()
         server.settle()
         server.factory.doStop()
         directory = self.mktemp()
