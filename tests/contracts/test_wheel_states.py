@@ -33,6 +33,7 @@ class Planned:
     A call, as simply as it can be told.
 
     @ivar dueSeconds: when it is to be made.
+    @ivar movedSeconds: when it was moved last by its own delay, which may be into the past: then it is due from there.
     @ivar then: what it does when it is made: the delay of another call, in
         ticks, and which of the others it cancels, as a share of all; or
         L{None}.
@@ -41,6 +42,7 @@ class Planned:
     call: IDelayedCall
     dueSeconds: float
     then: tuple[float, float] | None = None
+    movedSeconds: float = float("-inf")
 
 
 class WheelMachine(RuleBasedStateMachine):
@@ -130,6 +132,7 @@ class WheelMachine(RuleBasedStateMachine):
         delaySeconds = self.seconds(level, share, fineTicks) * sign
         planned.call.delay(delaySeconds)
         planned.dueSeconds += delaySeconds
+        planned.movedSeconds = self.clock.seconds()
 
     @rule(level=st.integers(0, LEVELS), share=SHARE, fineTicks=FINE)
     def advance(self, level: int, share: float, fineTicks: float) -> None:
@@ -143,7 +146,8 @@ class WheelMachine(RuleBasedStateMachine):
         isPlain = all(each.then is None for each in self.planned)
         self.made.clear()
         self.clock.timers.advance(max(self.seconds(level, share, fineTicks), 0.0))
-        late = [each.dueSeconds for each in self.planned if each.dueSeconds <= self.clock.seconds() - tickSeconds]
+        dueBefore = self.clock.seconds() - tickSeconds
+        late = [each for each in self.planned if max(each.dueSeconds, each.movedSeconds) <= dueBefore]
         assert not late, late
         if isPlain:
             latest = accumulate(self.made, max)
