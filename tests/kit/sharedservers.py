@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -16,6 +17,19 @@ from admission.testing.scriptedexchange import ScriptedExchange, ScriptedLine
 INTERVAL_SECONDS = 0.1
 RATE = 1_000_000.0
 REQUEST_BYTES = 16_000
+
+
+def beyond(seconds: Sequence[float]) -> float:
+    """
+    How far clients were beyond the limit at most, in any stretch of whole seconds.
+
+    @param seconds: by second, how many times the limit they got.
+    """
+    worst = run = 0.0
+    for each in seconds:
+        run = max(run, 0.0) + each - 1.0
+        worst = max(worst, run)
+    return worst
 
 
 class SharedServer:

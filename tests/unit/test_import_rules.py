@@ -312,6 +312,17 @@ class OneRuleTests(SynchronousTestCase):
                     compared = ast.unparse(node.left).rpartition(".")[2]
                     self.assertNotIn(compared, ("recorded", "recorder", "recording"), f"{module}:{node.lineno}")
 
+    def test_namedTests(self) -> None:
+        """Where a module's first line says what tests it, there are such tests."""
+        absent = [
+            f"{module}: {name}"
+            for path, module, _ in modules()
+            for names in re.findall(r"^# -\*- test-case-name: (\S+) ", path.read_text(encoding="utf-8"), re.MULTILINE)
+            for name in names.split(",")
+            if not ((ROOT / name.replace(".", "/")).is_dir() or (ROOT / f"{name.replace('.', '/')}.py").is_file())
+        ]
+        self.assertEqual(absent, [])
+
 
 class RulesTests(SynchronousTestCase):
     """The rules notice what they forbid."""

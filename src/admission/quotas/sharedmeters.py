@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.quotas.test_sharedmeters -*-
+# -*- test-case-name: tests.unit.shares.test_limitsharing -*-
 """
 Meters of limits that several servers enforce together.
 """
@@ -18,8 +18,8 @@ from .metering import Meters, SharedBucket, SharedBuckets
 UNTOLD_SECONDS: Final = 2.0
 """An entity of which others have not been told what the limit allows in this time gets a part of it alone."""
 
-
 FOUND_SECONDS: Final = 0.5
+"""How often at most all meters are looked through while some of those found before are still to be told."""
 
 
 class SharedMeters:

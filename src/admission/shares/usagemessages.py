@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.shares.test_usagemessages -*-
+# -*- test-case-name: tests.unit.shares.test_limitsharing,tests.unit.shares.test_erratic -*-
 """
 What servers that enforce limits together tell each other.
 """

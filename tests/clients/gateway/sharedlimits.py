@@ -23,6 +23,7 @@ from admission.shares.limitsharing import LOST_SECONDS
 from tests.kit.brokerprocess import PATIENCE_SECONDS, freePort
 from tests.kit.gatewayprocess import GatewayProcess
 from tests.kit.kafkacluster import KafkaCluster
+from tests.kit.sharedservers import beyond
 
 RATE = 1_000_000
 INTERVAL_SECONDS = 0.1
@@ -139,15 +140,6 @@ def measured(
         found.append((sent - before) / RATE)
         before = sent
     return found
-
-
-def beyond(seconds: Sequence[float]) -> float:
-    """How far clients were beyond the limit at most, in any stretch of whole seconds."""
-    worst = run = 0.0
-    for each in seconds:
-        run = max(run, 0.0) + each - 1.0
-        worst = max(worst, run)
-    return worst
 
 
 def bound(count: int, connections: int, burstSeconds: float = 1.0, failures: int = 0) -> float:

@@ -13,7 +13,7 @@ from admission.interfaces import DEFAULT, QuotaEntity, Request, Taken, Usage
 from admission.shares.limitsharing import LOST_SECONDS
 from admission.shares.usagemessages import NotUnderstood, SetLimits, UsageMessage
 from admission.testing.scriptedexchange import ScriptedLine
-from tests.kit.sharedservers import INTERVAL_SECONDS, RATE, REQUEST_BYTES, SharedServer, Together
+from tests.kit.sharedservers import INTERVAL_SECONDS, RATE, REQUEST_BYTES, SharedServer, Together, beyond
 
 BURST = 1.0
 TRIP_SECONDS = 0.04
@@ -28,15 +28,6 @@ def excess(servers: int, connections: int, lostSeconds: float = 0.0) -> float:
     """
     others = (servers - 1) * (INTERVAL_SECONDS + TRIP_SECONDS + lostSeconds)
     return BURST + others + INTERVAL_SECONDS / 2 + connections * REQUEST_BYTES / RATE + 0.02
-
-
-def beyond(seconds: list[float]) -> float:
-    """How far clients were beyond the limit at most, in any stretch of whole seconds."""
-    worst = run = 0.0
-    for each in seconds:
-        run = max(run, 0.0) + each - 1.0
-        worst = max(worst, run)
-    return worst
 
 
 class LineWithoutDelay(ScriptedLine):

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.gateway.test_usagetopic -*-
+# -*- test-case-name: tests.clients.gateway.test_shared_limits -*-
 """
 What gateways of one cluster tell each other, through topics of that cluster.
 """
