@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from heapq import nlargest, nsmallest
 from itertools import chain, islice
+from types import MappingProxyType
 from typing import Any
 
 from attrs import define, field, frozen
@@ -34,6 +35,10 @@ ROWS_PER_TURN = 500
 """How many rows are read in a turn of the reactor."""
 
 LEFT_OUT = "admission_left_out_rows"
+
+_HEAD_WORD = "# HELP "
+_HEAD = re.compile(f"^{_HEAD_WORD}", re.MULTILINE)
+"""Where the rows of a metric begin; the texts in them have no ends of lines."""
 
 _Row = tuple[float, Mapping[str, str]]
 
@@ -80,7 +85,9 @@ class _Collector:
         return [self.metric]
 
 
-def exposition(registry: SensorRegistry, namings: Sequence[Naming] = ()) -> Iterator[str]:
+def exposition(
+    registry: SensorRegistry, namings: Sequence[Naming] = (), labels: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[str]:
     """
     Write all sensors in the text format of Prometheus.
 
@@ -88,6 +95,7 @@ def exposition(registry: SensorRegistry, namings: Sequence[Naming] = ()) -> Iter
     number of omitted rows is a metric, too.
 
     @param namings: the names of sensors that are not the framework's.
+    @param labels: labels of every row that has none of these names.
     @return: pieces, possibly empty, none of which takes long to make.
     """
     leftOut = GaugeMetricFamily(LEFT_OUT, "Rows of a metric that are left out.", None, ["metric"])
@@ -111,11 +119,32 @@ def exposition(registry: SensorRegistry, namings: Sequence[Naming] = ()) -> Iter
         _addRows(made, rows)
         if count > len(rows):
             leftOut.add_metric([f"{name}{_suffixOf(made)}"], count - len(rows))
-        yield _textOf(made)
-    yield _textOf(leftOut)
+        yield _textOf(made, labels)
+    yield _textOf(leftOut, labels)
 
 
-def _textOf(metric: Metric) -> str:
+def mergedExposition(expositions: Iterable[str]) -> Iterator[str]:
+    """
+    One exposition of several, whose rows differ by their labels: all rows of a metric are together, as the format
+    requires.
+
+    @param expositions: texts that L{exposition} has written.
+    @return: pieces, one for each metric.
+    """
+    metrics: dict[str, tuple[str, list[str]]] = {}
+    for text in expositions:
+        for block in _HEAD.split(text)[1:]:
+            helpLine, typeLine, rows = block.split("\n", 2)
+            head = f"{_HEAD_WORD}{helpLine}\n{typeLine}\n"
+            metrics.setdefault(helpLine.partition(" ")[0], (head, []))[1].append(rows)
+    for head, some in metrics.values():
+        yield head + "".join(some)
+
+
+def _textOf(metric: Metric, labels: Mapping[str, str]) -> str:
+    for sample in metric.samples:
+        for name, text in labels.items():
+            sample.labels.setdefault(name, text)
     return generate_latest(_Collector(metric)).decode("utf-8")
 
 

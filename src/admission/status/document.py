@@ -40,14 +40,17 @@ FULL_SECONDS = 30.0
 
 class StatusDocument:
     """
-    The state of a server, read on demand and at most once in L{KEPT_SECONDS}.
+    The state of a server, read on demand and at most once in C{keptSeconds}.
     Its lists are bounded, and sorted so that the most important entries are kept.
 
     @ivar server: the server.
     @ivar sensors: the server's sensors; their clock is the clock of the whole document.
     @ivar wallSeconds: returns seconds since the epoch.
     @ivar anonymous: the user of clients that have not said who they are.
+    @ivar keptSeconds: how long what was read is kept.
     """
+
+    keptSeconds = KEPT_SECONDS
 
     def __init__(
         self,
@@ -102,7 +105,7 @@ class StatusDocument:
         The document as Python objects; do not change it.
         """
         now = self.sensors.seconds()
-        if now - self._takenSeconds >= KEPT_SECONDS:
+        if now - self._takenSeconds >= self.keptSeconds:
             self._takenSeconds = now
             self._fields = self._take(now)
             self._text = ""

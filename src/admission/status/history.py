@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 from ..policyfailure import FAILURES
-from .document import StatusDocument
+from .pageresource import Unavailable
 
 SAMPLE_SECONDS = 10.0
 """How often the numbers are taken."""
@@ -32,10 +33,13 @@ class History:
 
     _log = Logger()
 
-    def __init__(self, document: StatusDocument, clock: IReactorTime) -> None:
-        self._document = document
+    def __init__(self, read: Callable[[], Awaitable[Mapping[str, Any]]], clock: IReactorTime) -> None:
+        """
+        @param read: returns the document; if there is none now, it raises or fails with L{Unavailable}.
+        """
+        self._read = read
         self._samples: deque[str] = deque(maxlen=MAX_SAMPLES)
-        self._sampling = LoopingCall(self._take)
+        self._sampling = LoopingCall(lambda: Deferred.fromCoroutine(self._take()))
         self._sampling.clock = clock
 
     def start(self) -> None:
@@ -65,9 +69,11 @@ class History:
             separator = ",\n"
         yield "]}\n"
 
-    def _take(self) -> None:
+    async def _take(self) -> None:
         try:
-            self._samples.append(json.dumps(_numbersIn(self._document.fields), allow_nan=False))
+            self._samples.append(json.dumps(_numbersIn(await self._read()), allow_nan=False))
+        except Unavailable:
+            pass
         except FAILURES:
             # The next one may be better; the page for programs tells the same.
             self._log.failure("the state of the server could not be kept for its page")

@@ -1,19 +1,21 @@
 # -*- test-case-name: tests.unit.status.test_pages -*-
 """
 What the pages of the status port have in common: the parameters of a request,
-the refusal of a bad one, and responses that are sent in pieces.
+the refusal of a bad one, responses that are sent in pieces, and answers without HTTP.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from typing import Any
 
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IDelayedCall, IPushProducer, IReactorTime
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
-from twisted.web.http import BAD_REQUEST, INTERNAL_SERVER_ERROR, NOT_FOUND, OK
+from twisted.web.http import BAD_REQUEST, INTERNAL_SERVER_ERROR, NOT_FOUND, OK, SERVICE_UNAVAILABLE
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 from zope.interface import implementer
@@ -22,11 +24,36 @@ from ..policyfailure import FAILURES
 
 JSON = b"application/json"
 
+NO_PAGE = "there is no such page; /help lists all pages"
+
+Answer = tuple[int, str]
+"""The HTTP status and the text of a page."""
+
 
 class BadQuestion(Exception):
     """
     A page cannot answer a question; the message says what it could answer.
     """
+
+
+class Unavailable(Exception):
+    """
+    There is nothing to answer with now; the message says why.
+    """
+
+
+def encoded(document: Any) -> str:
+    """
+    The text of a page of JSON.
+    """
+    return json.dumps(document, allow_nan=False) + "\n"
+
+
+def errorText(sentence: str) -> str:
+    """
+    The text of a refusal.
+    """
+    return encoded({"error": sentence})
 
 
 def refuse(request: Any, code: int, sentence: str) -> bytes:
@@ -38,7 +65,7 @@ def refuse(request: Any, code: int, sentence: str) -> bytes:
     """
     request.setResponseCode(code)
     request.setHeader(b"Content-Type", JSON)
-    return b"" if request.method == b"HEAD" else json.dumps({"error": sentence}).encode() + b"\n"
+    return b"" if request.method == b"HEAD" else errorText(sentence).encode()
 
 
 class Refused(Resource):
@@ -105,23 +132,72 @@ class Page(Resource):
         self._code = code
 
     def getChild(self, path: bytes, request: Any) -> Resource:
-        return Refused(NOT_FOUND, "there is no such page; /help lists all pages")
+        return Refused(NOT_FOUND, NO_PAGE)
 
     def render(self, request: Any) -> Any:
         try:
             pieces = self._pieces(self.question(request))
             first = next(pieces)
             request.setResponseCode(self._code())
-        except BadQuestion as refusal:
-            return refuse(request, BAD_REQUEST, str(refusal))
-        except FAILURES:
-            self.log.failure("the status page {path} failed", path=request.path)
-            return refuse(request, INTERNAL_SERVER_ERROR, "this page has failed; the server's log says why")
+        except FAILURES as error:
+            return refuse(request, *self._refusalOf(error))
         request.setHeader(b"Content-Type", self.contentType)
         if request.method == b"HEAD":
             return b""
         _Delivery(request, first, pieces, self._clock)
         return NOT_DONE_YET
+
+    def answer(self, question: Mapping[str, str]) -> Deferred[Answer]:
+        """
+        The page without HTTP, made in the same turns.
+
+        @return: fires with the page, or with the status and the text of a refusal; fails only if it is cancelled,
+            which ends the work.
+        """
+        return Deferred.fromCoroutine(self._answer(question))
+
+    async def _answer(self, question: Mapping[str, str]) -> Answer:
+        try:
+            self.check(question)
+            return await self.whole(question)
+        except CancelledError:
+            raise
+        except FAILURES as error:
+            code, sentence = self._refusalOf(error)
+            return code, errorText(sentence)
+
+    async def whole(self, question: Mapping[str, str]) -> Answer:
+        """
+        The page, given parameters that it has.
+        """
+        pieces = self._pieces(question)
+        texts = [next(pieces)]
+        code = self._code()
+        await deferLater(self._clock, 0)
+        for piece in pieces:
+            texts.append(piece)
+            await deferLater(self._clock, 0)
+        return code, "".join(texts)
+
+    def _refusalOf(self, error: BaseException) -> Answer:
+        """
+        The status, and the sentence that says why.  It is called while the exception is handled.
+        """
+        if isinstance(error, BadQuestion):
+            return BAD_REQUEST, str(error)
+        if isinstance(error, Unavailable):
+            return SERVICE_UNAVAILABLE, str(error)
+        self.log.failure("the status page {title!r} failed", title=self.title)
+        return INTERNAL_SERVER_ERROR, "this page has failed; the server's log says why"
+
+    def check(self, question: Mapping[str, str]) -> None:
+        """
+        @raise BadQuestion: for a parameter that the page has not.
+        """
+        for name in question:
+            if name not in self.parameters:
+                known = f"may have {', '.join(self.parameters)}" if self.parameters else "has no parameters"
+                raise BadQuestion(f"there is no parameter {name!r}; this page {known}")
 
     def question(self, request: Any) -> dict[str, str]:
         """
@@ -135,13 +211,53 @@ class Page(Resource):
                 name, *given = (each.decode() for each in (key, *values))
             except UnicodeDecodeError:
                 raise BadQuestion("the question is not UTF-8") from None
-            if name not in self.parameters:
-                known = f"may have {', '.join(self.parameters)}" if self.parameters else "has no parameters"
-                raise BadQuestion(f"there is no parameter {name!r}; this page {known}")
             if len(given) > 1:
                 raise BadQuestion(f"{name} is given {len(given)} times; give it once")
             question[name] = given[0]
+        self.check(question)
         return question
+
+
+class LaterPage(Page):
+    """
+    A page that others make, such as another process, and that is there as a whole when they have.
+    """
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        title: str,
+        ask: Callable[[Mapping[str, str]], Awaitable[Answer]],
+        parameters: Collection[str] = (),
+        contentType: bytes = JSON,
+    ) -> None:
+        """
+        @param ask: makes the page, given the parameters of the request; raises L{BadQuestion} or L{Unavailable} where
+            it cannot.  Cancelled if nobody wants the page any more.
+        """
+        super().__init__(clock, title, lambda question: iter(()), parameters, contentType)
+        self._ask = ask
+
+    def render(self, request: Any) -> Any:
+        try:
+            question = self.question(request)
+        except BadQuestion as refusal:
+            return refuse(request, BAD_REQUEST, str(refusal))
+        answer = self.answer(question)
+        request.notifyFinish().addErrback(lambda gone: answer.cancel())
+        answer.addCallbacks(self._deliver, lambda gone: None, (request,))
+        return NOT_DONE_YET
+
+    async def whole(self, question: Mapping[str, str]) -> Answer:
+        return await self._ask(question)
+
+    def _deliver(self, answer: Answer, request: Any) -> None:
+        code, text = answer
+        request.setResponseCode(code)
+        # What is no page is a refusal, or says as JSON what is wrong.
+        request.setHeader(b"Content-Type", self.contentType if code == OK else JSON)
+        request.write(text.encode())
+        request.finish()
 
 
 @implementer(IPushProducer)

@@ -12,15 +12,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from attrs import asdict
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IReactorTime
-from twisted.python.failure import Failure
-from twisted.web.http import BAD_REQUEST, INTERNAL_SERVER_ERROR, OK, SERVICE_UNAVAILABLE
-from twisted.web.server import NOT_DONE_YET
+from twisted.web.http import NOT_FOUND, OK, SERVICE_UNAVAILABLE
 
 from ..interfaces import IHistogram, QuotaStatus, Request
 from ..metrics.prometheus import CONTENT_TYPE, exposition
@@ -28,9 +25,10 @@ from ..metrics.prometheusnames import Naming
 from ..names import boundedName, canonicalAddress
 from ..profiling.profiler import Profiler, ProfilerStopped
 from .clients import clientsOf, slowest
-from .document import StatusDocument
+from .document import KEPT_SECONDS, StatusDocument
+from .frontpage import frontPage
 from .history import History
-from .pageresource import BadQuestion, Page, Pieces, refuse
+from .pageresource import NO_PAGE, Answer, BadQuestion, LaterPage, Page, Pieces, Unavailable, encoded, errorText
 from .sections import finite
 
 ROWS_PER_PIECE = 200
@@ -38,17 +36,6 @@ ROWS_PER_PIECE = 200
 
 MAX_ROWS = 1000
 """How many rows of a family are in C{/sensors}; clients may make any number of names."""
-
-_ASSETS = Path(__file__).parent / "assets"
-
-_HTML, _TEXT = b"text/html; charset=utf-8", b"text/plain; charset=utf-8"
-
-_ASSET_TYPES = {
-    "page.css": b"text/css; charset=utf-8",
-    "page.js": b"text/javascript; charset=utf-8",
-    "plots.js": b"text/javascript; charset=utf-8",
-    "icon.svg": b"image/svg+xml",
-}
 
 
 class StatusPages:
@@ -65,22 +52,27 @@ class StatusPages:
         document: StatusDocument,
         namings: Sequence[Naming] = (),
         profiler: Profiler | None = None,
+        process: int | None = None,
     ) -> None:
         """
         @param clock: for the turns in which long pages are written.
         @param namings: the Prometheus names of the driver's sensors.
         @param profiler: takes snapshots of the memory; L{None} if that is not possible.
+        @param process: the number of the process, from 1, if the server is one of several processes of a whole.
         """
         self._document = document
-        self.history = History(document, clock)
+        self._profiler = profiler
+        self.history = History(lambda: succeed(document.fields), clock)
         self._sensors = sensors = document.sensors
-        front = (_ASSETS / "page.html").read_text("utf-8")
+        labels = {} if process is None else {"process": str(process)}
+        if process is not None:
+            # Who asks for the whole keeps that as long, and should not be given the same twice.
+            document.keptSeconds = KEPT_SECONDS / 2
 
         def page(title: str, pieces: Pieces, *parameters: str, **options: Any) -> Page:
             return Page(clock, title, pieces, parameters, **options)
 
-        self._pages = {
-            "": page("The page for people, with live plots.", _constant(front), contentType=_HTML),
+        self._pages: dict[str, Page] = {
             "status.json": page(
                 "The state of the server at this moment; its lists are of the largest.",
                 lambda question: iter((document.text,)),
@@ -98,7 +90,7 @@ class StatusPages:
             "sensors": page("Everything that is measured, as it is now.", self._measured),
             "metrics": page(
                 "Everything that is measured, in the text format of Prometheus.",
-                lambda question: exposition(sensors, namings),
+                lambda question: exposition(sensors, namings, labels),
                 contentType=CONTENT_TYPE.encode("ascii"),
             ),
             "healthz": page(
@@ -106,27 +98,29 @@ class StatusPages:
                 self._health,
                 code=lambda: SERVICE_UNAVAILABLE if document.reasons else OK,
             ),
-            **({} if profiler is None else {"memory": MemoryPage(clock, profiler)}),
-            "help": page("This list.", self._help, contentType=_TEXT),
         }
-        self.root = self._pages[""]
-        for name, each in self._pages.items():
-            self.root.putChild(name.encode("ascii"), each)
-        for name, contentType in _ASSET_TYPES.items():
-            pieces = _constant((_ASSETS / name).read_text("utf-8"))
-            asset = page("A part of the page for people.", pieces, contentType=contentType)
-            self.root.putChild(name.encode("ascii"), asset)
+        if profiler is not None:
+            title = "Where the memory is; taken when asked for, in a few seconds, and kept for ten seconds."
+            self._pages["memory"] = LaterPage(clock, title, self._memory)
+        self.root = frontPage(clock, self._pages)
+
+    def answer(self, name: str, question: Mapping[str, str]) -> Deferred[Answer]:
+        """
+        A page without HTTP, made in turns if it is long.
+
+        @param name: that of a page other than the one for people.
+        @param question: its parameters.
+        @return: fires with the page, or with the status and the text of a refusal; fails only if it is cancelled,
+            which ends the work.
+        """
+        page = self._pages.get(name)
+        return succeed((NOT_FOUND, errorText(NO_PAGE))) if page is None else page.answer(question)
 
     # The contents of the pages
 
-    def _help(self, question: Mapping[str, str]) -> Iterator[str]:
-        for name, page in self._pages.items():
-            query = "&".join(f"{parameter}=" for parameter in page.parameters)
-            yield f"/{name}{query and '?'}{query}\n    {page.title}\n"
-
     def _health(self, question: Mapping[str, str]) -> Iterator[str]:
         reasons = self._document.reasons
-        yield _encoded({"status": "unavailable", "reasons": reasons} if reasons else {"status": "ok"})
+        yield encoded({"status": "unavailable", "reasons": reasons} if reasons else {"status": "ok"})
 
     def _explain(self, question: Mapping[str, str]) -> Iterator[str]:
         if not question:
@@ -151,7 +145,7 @@ class StatusPages:
             clientId = asked.get("clientId", "" if "user" in asked else server.clientIdAt(ip))
         request, wallSeconds = Request("", user, clientId, ip, 0), document.wallSeconds()
         delaySeconds = max([0.0, *(each.untilSeconds - now for each in clients)])
-        yield _encoded(
+        yield encoded(
             {
                 "user": user,
                 "clientId": clientId,
@@ -206,53 +200,12 @@ class StatusPages:
             separator = ",\n"
         yield "}}\n"
 
-
-class MemoryPage(Page):
-    """
-    C{/memory}: a snapshot of the memory, for C{admission memory}.  The server
-    takes a few seconds for it, in small steps.  The profiler takes one snapshot at
-    a time, and at most one in ten seconds.
-    """
-
-    def __init__(self, clock: IReactorTime, profiler: Profiler) -> None:
-        title = "Where the memory is; taken when asked for, and kept for ten seconds."
-        super().__init__(clock, title, lambda question: iter(()))
-        self._profiler = profiler
-
-    def render(self, request: Any) -> Any:
+    async def _memory(self, question: Mapping[str, str]) -> Answer:
+        assert self._profiler is not None
         try:
-            self.question(request)
-        except BadQuestion as refusal:
-            return refuse(request, BAD_REQUEST, str(refusal))
-        request.setHeader(b"Content-Type", self.contentType)
-        if request.method == b"HEAD":
-            return b""
-        asked: Deferred[Any] = self._profiler.ask()
-        request.notifyFinish().addErrback(lambda gone: asked.cancel())
-        asked.addCallback(self._answer, request).addErrback(self._failed, request)
-        return NOT_DONE_YET
-
-    def _answer(self, snapshot: Any, request: Any) -> None:
-        request.write(_encoded(snapshot).encode())
-        request.finish()
-
-    def _failed(self, failure: Failure, request: Any) -> None:
-        if isinstance(failure.value, CancelledError):
-            # The client has gone.
-            return
-        if isinstance(failure.value, ProfilerStopped):
-            body = refuse(request, SERVICE_UNAVAILABLE, "the server is being stopped")
-        else:
-            self.log.failure("there is no memory snapshot", failure)
-            body = refuse(
-                request, INTERNAL_SERVER_ERROR, "the snapshot of memory has failed; the server's log says why"
-            )
-        request.write(body)
-        request.finish()
-
-
-def _constant(text: str) -> Pieces:
-    return lambda question: iter((text,))
+            return OK, encoded(await self._profiler.ask())
+        except ProfilerStopped:
+            raise Unavailable("the server is being stopped") from None
 
 
 def _limitFields(status: QuotaStatus, wallSeconds: float) -> dict[str, Any]:
@@ -281,10 +234,6 @@ def _histogramFields(histogram: IHistogram) -> dict[str, Any]:
             {"upTo": bound, "count": count} for bound, count in zip(bounds, histogram.counts, strict=True) if count
         ],
     }
-
-
-def _encoded(document: Any) -> str:
-    return json.dumps(document, allow_nan=False) + "\n"
 
 
 def _rows(rows: Iterator[Any]) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from twisted.internet.defer import succeed
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -31,7 +32,7 @@ class HistoryTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = Clock()
         self.document = StandIn()
-        self.history = History(self.document, self.clock)
+        self.history = History(lambda: succeed(self.document.fields), self.clock)
 
     def samples(self) -> list[dict[str, Any]]:
         """What a client of the port reads."""

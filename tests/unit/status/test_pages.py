@@ -127,7 +127,12 @@ class PagesTests(StatusTestCase):
 
     def test_memory(self) -> None:
         """A snapshot is taken for whoever asks and no more; why there is none is said."""
-        answers: list[Any] = [succeed({"number": 1}), fail(ProfilerStopped()), fail(ZeroDivisionError())]
+        answers: list[Any] = [
+            succeed({"number": 1}),
+            succeed({"number": 1}),
+            fail(ProfilerStopped()),
+            fail(ZeroDivisionError()),
+        ]
         document: Any = self.document
         profiler: Any = SimpleNamespace(ask=lambda: answers.pop(0))
         self.site.resource = StatusPages(self.clock, document, profiler=profiler).root
