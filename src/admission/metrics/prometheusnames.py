@@ -212,6 +212,8 @@ NAMINGS = (
     Naming("ProcessOpenDescriptors", "process_open_fds", "Open file descriptors."),
     Naming("ProcessMostDescriptors", "process_max_fds", "Maximum number of open file descriptors; -1 if unlimited."),
     Naming("ProcessImportedModules", "process_imported_modules", "Modules that Python has imported."),
+    Naming("ProcessesServing", "admission_processes_serving", "Processes of the server that serve clients."),
+    Naming("ProcessRestarts", "admission_process_restarts_total", "How often a process was started again."),
 )
 """The names of the framework's sensors."""
 
