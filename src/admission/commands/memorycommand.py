@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import TextIO
+from urllib.parse import urlencode
 
 from ..plaintext import printable
 from ..profiling.reports import htmlOf, textOf
@@ -23,12 +24,16 @@ class MemoryOptions(StatusOptions):
         "take and what the process really has, and what has changed since it was asked before.  It looks when it is "
         "asked, in small steps, and not again within ten seconds."
     )
-    optParameters = [["html", None, None, "Write a page to this file."]]
+    optParameters = [
+        ["html", None, None, "Write a page to this file."],
+        ["process", None, None, "Which process, if there are several: a number, from 1."],
+    ]
     optFlags = [["json", None, "Write JSON, for programs."]]
     examples = (
         "memory",
         "memory --html memory.html",
         "memory --status http://127.0.0.1:9191 --json",
+        "memory --process 2",
     )
 
     def __init__(self) -> None:
@@ -38,7 +43,8 @@ class MemoryOptions(StatusOptions):
 
 
 def run(options: MemoryOptions, stdin: TextIO, stdout: TextIO, fetch: Fetch = fetch) -> None:
-    document, text, page = askStatus(options, "memory", lambda answer: (answer, textOf(answer), htmlOf(answer)), fetch)
+    asked = "memory" if options["process"] is None else f"memory?{urlencode({'process': options['process']})}"
+    document, text, page = askStatus(options, asked, lambda answer: (answer, textOf(answer), htmlOf(answer)), fetch)
     if options["html"] is not None:
         try:
             Path(options["html"]).write_text(page, encoding="utf-8")

@@ -116,11 +116,11 @@ def _linesOf(now: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iterat
     yield printable(f"admission {now['version']}{where}, up {roundedSeconds(now['uptimeSeconds'])}: {health['status']}")
     for reason in health["reasons"]:
         yield printable(f"  {reason}")
-    load, most = _rate(now, before, lambda each: each["process"]["cpuSeconds"]), process["maxDescriptors"]
+    most = process["maxDescriptors"]
     yield (
         f"process      {roundedBytes(process['residentBytes'])} resident, "
         f"{roundedBytes(process['privateBytes'])} without files, "
-        f"CPU {'-' if load is None else f'{load:.0%}'}, "
+        f"CPU {_load(now, before)}, "
         f"{process['openDescriptors']}{'' if most < 0 else f' of {most}'} files"
     )
     bound = "no bound" if pool["sizeBytes"] is None else roundedBytes(pool["sizeBytes"])
@@ -151,6 +151,22 @@ def _linesOf(now: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iterat
         expired = roundedAmount(purgatory["expirations"])
         yield f"purgatory    {purgatory['watched']} wait, {expired} ran out of time{wait}"
     yield ""
+    if "processes" in now:
+        yield "processes:"
+        yield from _tableOf(
+            ("Process", "State", "CPU", "Resident", "Connections", "Restarts"),
+            [
+                (
+                    str(each["process"]),
+                    f"{_shown(each['state'])} for {roundedSeconds(each['sinceSeconds'])}",
+                    _load(now, before, each["pid"]),
+                    "?" if each["residentBytes"] is None else roundedBytes(each["residentBytes"]),
+                    "?" if each["connections"] is None else str(each["connections"]),
+                    str(each["restarts"]),
+                )
+                for each in now["processes"]
+            ],
+        )
     if throttled is not None:
         share = enforcedShare(now)
         part = "" if share == 1.0 else f"; this gateway enforces {formatShare(share)} of each limit"
@@ -224,15 +240,30 @@ def _tableOf(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[s
 
 
 def _rate(
-    now: Mapping[str, Any], before: Mapping[str, Any] | None, read: Callable[[Mapping[str, Any]], float]
+    now: Mapping[str, Any], before: Mapping[str, Any] | None, read: Callable[[Mapping[str, Any]], float | None]
 ) -> float | None:
     """
-    The growth of a counter per second; L{None} at the first look and after a restart.
+    The growth of a counter per second; L{None} at the first look, after a restart, and where the counter is not known.
     """
     if before is None or now["uptimeSeconds"] <= before["uptimeSeconds"]:
         return None
     elapsedSeconds: float = now["uptimeSeconds"] - before["uptimeSeconds"]
-    return (read(now) - read(before)) / elapsedSeconds
+    counts = read(now), read(before)
+    # A sum falls when one of several processes ends or does not answer.
+    return None if counts[0] is None or counts[1] is None else max(counts[0] - counts[1], 0.0) / elapsedSeconds
+
+
+def _load(now: Mapping[str, Any], before: Mapping[str, Any] | None, pid: int | None = None) -> str:
+    """
+    How busy a process is; without C{pid}, all that there are.
+    """
+
+    def cpuSeconds(document: Mapping[str, Any]) -> float | None:
+        rows = [document["process"]] if pid is None else document.get("processes", ())
+        return next((each["cpuSeconds"] for each in rows if each.get("pid") == pid), None)
+
+    load = _rate(now, before, cpuSeconds)
+    return "-" if load is None else f"{load:.0%}"
 
 
 def _shownLimit(client: Mapping[str, Any]) -> str:

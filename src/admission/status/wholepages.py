@@ -203,7 +203,9 @@ class WholePages:
 
     async def _memory(self, question: Mapping[str, str]) -> Answer:
         if "process" not in question:
-            raise BadQuestion(f"say which process: /memory?process=N, where N is {self._numbers()}")
+            raise BadQuestion(
+                f"say which process: /memory?process=N, or admission memory --process N; N is {self._numbers()}"
+            )
         return await self._one("memory", question)
 
     # What the processes say

@@ -24,6 +24,19 @@ class MemoryCommandTests(SynchronousTestCase):
             )
             self.assertIn("does not answer as the status port", str(error))
 
+    def test_process(self) -> None:
+        """One of several processes can be named, and what the server says to that is told."""
+        options = MemoryOptions()
+        options.parseOptions(["--process", "2&x"])
+        asked = []
+
+        def refusing(url: str, timeoutSeconds: float) -> bytes:
+            asked.append(url)
+            raise CommandFailed("there is no such process")
+
+        self.assertRaises(CommandFailed, run, options, StringIO(), StringIO(), refusing)
+        self.assertEqual(asked, ["http://127.0.0.1:9090/memory?process=2%26x"])
+
     def test_unwritableFile(self) -> None:
         """A file that cannot be written is named."""
         options = MemoryOptions()

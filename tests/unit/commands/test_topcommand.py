@@ -106,6 +106,30 @@ SEEN: dict[str, Any] = {
 }
 
 
+PROCESSES: list[dict[str, Any]] = [
+    {
+        "process": 1,
+        "pid": 101,
+        "state": "serving",
+        "sinceSeconds": 3600.0,
+        "restarts": 0,
+        "cpuSeconds": 8.0,
+        "residentBytes": 70 << 20,
+        "connections": 12,
+    },
+    {
+        "process": 2,
+        "pid": 102,
+        "state": "starting",
+        "sinceSeconds": 1.0,
+        "restarts": 3,
+        "cpuSeconds": None,
+        "residentBytes": None,
+        "connections": None,
+    },
+]
+
+
 class Terminal(io.StringIO):
     """Somebody who looks."""
 
@@ -209,6 +233,14 @@ class OnceTests(TopTestCase):
         self.seen["limitShare"] = 0.5
         self.assertIn("ten seconds: 1; this gateway enforces 1/2 of each limit\n", self.run_())
 
+    def test_processes(self) -> None:
+        """Of a server with several processes each has a row, also one that does not say how it is."""
+        self.seen["processes"] = deepcopy(PROCESSES)
+        output = self.run_()
+        self.assertRegex(output, r"(?m)^  Process  State +CPU +Resident +Connections +Restarts$")
+        self.assertRegex(output, r"(?m)^  1 +serving for 60 min +- +70 MiB +12 +0$")
+        self.assertRegex(output, r"(?m)^  2 +starting for 1 s +- +\? +\? +3$")
+
     def test_unknown(self) -> None:
         """What is not known has a question mark."""
         self.seen["throttled"]["clients"][0].update(
@@ -258,6 +290,17 @@ class WatchTests(TopTestCase):
         for screen in (second, third):
             self.assertIn("requests     25 a second, 1050 in all", screen)
             self.assertIn("CPU 25%", screen)
+
+    def test_processRates(self) -> None:
+        """A process that is the same as before has a rate, and a sum that falls has none below zero."""
+        first, then = deepcopy(SEEN), self.later(2.0, -50)
+        first["processes"], then["processes"] = deepcopy(PROCESSES), deepcopy(PROCESSES)
+        then["processes"][0]["cpuSeconds"] += 1.0
+        then["processes"][1].update(pid=103, cpuSeconds=0.5)
+        _, screen = self.screens(first, then)
+        self.assertIn("requests     0 a second", screen)
+        self.assertRegex(screen, r"  1 +serving for 60 min +50% ")
+        self.assertRegex(screen, r"  2 +starting for 1 s +- ")
 
     def test_restart(self) -> None:
         """A broker that was restarted counts anew, and has no rates at first."""

@@ -12,7 +12,14 @@ from twisted.trial.unittest import SynchronousTestCase
 from admission.control import AdmissionControl
 from admission.interfaces import DEFAULT, QuotaEntity, Request, Usage
 from admission.metrics.histogram import Histogram
-from admission.metrics.prometheus import LEFT_OUT, MAX_LABEL_CHARACTERS, MAX_ROWS, ROWS_PER_TURN, exposition
+from admission.metrics.prometheus import (
+    LEFT_OUT,
+    MAX_LABEL_CHARACTERS,
+    MAX_ROWS,
+    ROWS_PER_TURN,
+    exposition,
+    mergedExposition,
+)
 from admission.metrics.prometheusnames import NAMINGS, Naming, namingsOf
 from admission.metrics.registry import SensorRegistry
 from admission.quotas.metering import Buckets, Windows
@@ -192,6 +199,54 @@ class ExpositionTests(ExpositionTestCase):
     def test_nothing(self) -> None:
         """Without sensors there is nothing but the metric that says that nothing was left out."""
         self.assertEqual(self.kinds(), {LEFT_OUT: "gauge"})
+
+
+class MergedTests(SynchronousTestCase):
+    """Expositions of several processes become one."""
+
+    def expositionOf(self, process: str, clients: Sequence[str], histogram: Histogram | None = None) -> str:
+        """What a process says."""
+        registry = SensorRegistry(lambda: 0.0)
+        registry.addCounter("RequestsRead", lambda now: 7)
+        registry.addFamily("Bytes", ("client",), lambda now: [((name,), 1.0) for name in clients])
+        if histogram is not None:
+            registry.addHistogram("RequestWaitSeconds", histogram)
+        return "".join(exposition(registry, labels={"process": process}))
+
+    def test_together(self) -> None:
+        """All rows of a metric are together, whatever their labels say, and none is lost."""
+        names = ["a", "# HELP b", "\n# HELP admission_requests_total x\n# TYPE c counter"]
+        histogram = Histogram((1.0,))
+        histogram.record(0.5)
+        texts = [
+            self.expositionOf("1", names),
+            self.expositionOf("2", names[:2], histogram),
+            self.expositionOf("3", []),
+        ]
+        whole = "".join(mergedExposition(texts))
+        kinds = re.findall(r"^# TYPE (\S+) (\S+)$", whole, re.MULTILINE)
+        self.assertEqual(len(kinds), len(dict(kinds)))
+        self.assertEqual(set(kinds), {each for text in texts for each in re.findall(r"(?m)^# TYPE (\S+) (\S+)$", text)})
+        rows = [
+            (each.labels.pop("process"), each.name, each.labels, each.value)
+            for family in text_string_to_metric_families(whole)
+            for each in family.samples
+        ]
+        self.assertEqual([row[0] for row in rows if row[1] == "admission_requests_total"], ["1", "2", "3"])
+        self.assertEqual(
+            [(row[0], row[2]["client"]) for row in rows if row[1] == "admission_bytes"],
+            [("1", names[0]), ("1", names[1]), ("1", names[2]), ("2", names[0]), ("2", names[1])],
+        )
+        self.assertIn(("2", "admission_purgatory_wait_seconds_count", {"purgatory": "Request"}, 1.0), rows)
+        self.assertEqual(len(whole.splitlines()), len(kinds) * 2 + len(rows))
+
+    def test_leftOut(self) -> None:
+        """Rows that are left out are counted for each process."""
+        names = [str(number) for number in range(MAX_ROWS + 1)]
+        whole = "".join(mergedExposition([self.expositionOf(process, names) for process in "12"]))
+        for process in "12":
+            self.assertIn(f'{LEFT_OUT}{{metric="admission_bytes",process="{process}"}} 1.0\n', whole)
+        self.assertEqual(whole.count(f"# TYPE {LEFT_OUT} "), 1)
 
 
 class BoundsTests(ExpositionTestCase):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
+from typing import Any
 
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.python.failure import Failure
 from twisted.web.http import ACCEPTED
 
-from admission.status.pageresource import BadQuestion, Page
+from admission.status.pageresource import Answer, BadQuestion, LaterPage, Page, Unavailable
 from tests.kit.statusfixture import StatusTestCase
 
 
@@ -16,8 +20,8 @@ class DeliveryTests(StatusTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.made = 0
-        page = Page(self.clock, "Counts.", self.count, ["until"], b"text/plain", lambda: ACCEPTED)
-        self.root.putChild(b"count", page)
+        self.page = Page(self.clock, "Counts.", self.count, ["until"], b"text/plain", lambda: ACCEPTED)
+        self.root.putChild(b"count", self.page)
 
     def count(self, question: Mapping[str, str]) -> Iterator[str]:
         """One number in each piece."""
@@ -77,3 +81,80 @@ class DeliveryTests(StatusTestCase):
         self.assertTrue(transport.isAborted)
         self.assertFalse(transport.value().endswith(b"0\r\n\r\n"))
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
+
+    def test_answer(self) -> None:
+        """Without HTTP a page is made in the same turns, and is there as a whole."""
+        answer = self.page.answer({"until": "3"})
+        for made in (1, 2, 3):
+            self.assertNoResult(answer)
+            self.assertEqual(self.made, made)
+            self.turn(1)
+        self.assertEqual(self.successResultOf(answer), (202, "1 2 3 "))
+
+    def test_answerRefused(self) -> None:
+        """What a page cannot answer is refused in the words that HTTP has for it; also what fails halfway."""
+        for question, code, words in (
+            ({"until": "-1"}, 400, "it counts upwards"),
+            ({"since": "1"}, 400, "no parameter 'since'; this page may have until"),
+            ({"until": "many"}, 500, "the server's log says why"),
+            ({"until": "5"}, 500, "the server's log says why"),
+        ):
+            answer = self.page.answer(question)
+            self.turn()
+            told, text = self.successResultOf(answer)
+            self.assertEqual((told, list(json.loads(text))), (code, ["error"]))
+            self.assertIn(words, json.loads(text)["error"])
+        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 2)
+
+    def test_answerCancelled(self) -> None:
+        """Nothing more is made of an answer that nobody wants."""
+        answer = self.page.answer({"until": "3"})
+        answer.cancel()
+        self.failureResultOf(answer, CancelledError)
+        self.turn()
+        self.assertEqual((self.made, self.clock.getDelayedCalls()), (1, []))
+
+
+class LaterTests(StatusTestCase):
+    """A page that somebody else makes."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.ended: list[Any] = []
+        self.answer: Deferred[Answer] = Deferred(self.ended.append)
+        page = LaterPage(self.clock, "Waits.", lambda question: self.answer, ["for"], b"text/plain")
+        self.root.putChild(b"later", page)
+
+    def test_whole(self) -> None:
+        """It is sent when it is there."""
+        _channel, transport = self.send(b"GET /later?for=it HTTP/1.0\r\n\r\n")
+        self.assertEqual(transport.value(), b"")
+        self.answer.callback((202, "at last"))
+        self.assertTrue(transport.disconnecting)
+        self.assertTrue(transport.value().startswith(b"HTTP/1.0 202 "))
+        self.assertTrue(transport.value().endswith(b"\r\n\r\nat last"))
+
+    def test_refused(self) -> None:
+        """A refusal is one, whether it was known at once or later."""
+        self.assertRefused(self.get("/later?until=it"), 400, "may have for")
+        for error, code, words in (
+            (BadQuestion("ask for more"), 400, "ask for more"),
+            (Unavailable("it is gone"), 503, "it is gone"),
+            (ZeroDivisionError(), 500, "the server's log says why"),
+        ):
+            self.answer = Deferred()
+            self.answer.errback(Failure(error))
+            self.assertRefused(self.get("/later"), code, words)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+    def test_head(self) -> None:
+        """For HEAD it is made as well, to know whether there is anything."""
+        self.answer.callback((503, "no"))
+        response = self.get("/later", method="HEAD")
+        self.assertEqual((response.code, response.body), (503, ""))
+
+    def test_clientLeaves(self) -> None:
+        """What is made for a client that has gone is cancelled."""
+        channel, transport = self.send(b"GET /later HTTP/1.1\r\n\r\n")
+        self.disconnect(channel)
+        self.assertEqual((self.ended, transport.value()), ([self.answer], b""))

@@ -16,6 +16,7 @@ from admission.interfaces import DEFAULT, QuotaEntity, QuotaStatus, Request
 from admission.metrics.histogram import Histogram
 from admission.metrics.prometheusnames import Naming
 from admission.profiling.profiler import ProfilerStopped
+from admission.status.document import KEPT_SECONDS
 from admission.status.pages import MAX_ROWS, ROWS_PER_PIECE, StatusPages
 from tests.kit.statusfixture import ANONYMOUS, NOW_SECONDS, StatusTestCase, unchunked
 
@@ -144,6 +145,32 @@ class PagesTests(StatusTestCase):
         self.assertRefused(self.get("/memory"), 503, "the server is being stopped")
         self.assertRefused(self.get("/memory"), 500, "the server's log says why")
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+    def test_answer(self) -> None:
+        """Pages can be asked for without HTTP; what there is not is refused."""
+        document: Any = self.document
+        pages = StatusPages(self.clock, document)
+        names = ("status.json", "history", "quotas", "sensors", "metrics", "healthz", "explain", "help", "memory")
+        asked = {name: pages.answer(name, {}) for name in names}
+        self.turn()
+        answers = {name: self.successResultOf(each) for name, each in asked.items()}
+        self.assertEqual(answers["status.json"], (200, self.document.text))
+        self.assertEqual(
+            {name: code for name, (code, _) in answers.items() if code != 200},
+            {"explain": 400, "help": 404, "memory": 404},
+        )
+        self.assertEqual(answers["memory"][1], '{"error": "there is no such page; /help lists all pages"}\n')
+
+    def test_process(self) -> None:
+        """
+        A server that is one of several says in every row of its metrics which; its document is kept for a shorter time
+        than the whole, so that none is counted twice.
+        """
+        self.sensors.addGauge("RunningRequests", lambda now: 7)
+        document: Any = self.document
+        self.site.resource = StatusPages(self.clock, document, process=3).root
+        self.assertIn('admission_requests_running{process="3"} 7.0\n', self.get("/metrics").body)
+        self.assertLess(document.keptSeconds, KEPT_SECONDS)
 
     def test_explain(self) -> None:
         """Each limit comes with whose it is, what is used of it and how long the client is throttled."""

@@ -149,7 +149,7 @@ class RealTests(WholeTestCase):
         self.assertRefused(self.get("/explain?process=1"), 400, "say which client")
         self.assertRefused(self.get("/explain?ip=nowhere"), 400, "is not an address")
         self.assertRefused(self.get("/status.json?process=4"), 400, "no process '4'; write 1 or 2 or 3")
-        self.assertRefused(self.get("/memory"), 400, "/memory?process=N, where N is 1 or 2 or 3")
+        self.assertRefused(self.get("/memory"), 400, "--process N; N is 1 or 2 or 3")
         self.assertRefused(self.get("/memory?process=1"), 404, "no such page")
         self.processes.silent = {1}
         self.assertRefused(self.get("/status.json?process=1"), 503, "process 1 does not answer")

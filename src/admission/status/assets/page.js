@@ -83,6 +83,13 @@ function rateOf(now, read) {
   return isSame ? Math.max((read(now) - read(before)) / (now.uptimeSeconds - before.uptimeSeconds), 0) : 0;
 }
 
+/** How busy one of several processes is; not known of one that does not answer, or did not before. */
+function loadOf(now, { pid }) {
+  const usedBy = (state) => (state.processes ?? []).find((each) => each.pid === pid)?.cpuSeconds ?? null;
+  const isKnown = before !== null && usedBy(before) !== null && usedBy(now) !== null;
+  return formatPercent(isKnown ? rateOf(now, usedBy) : null);
+}
+
 function plot(now) {
   for (const [part, title, options, valuesOf] of PLOTTED) {
     if (!(part in now)) continue;
@@ -165,6 +172,11 @@ const clientRow = (client, share) => [
 
 function list(now) {
   for (const section of document.querySelectorAll("[data-of]")) section.hidden = !(section.dataset.of in now);
+  fill("processes", "There is no process.", (now.processes ?? []).map((each) => [
+    cell(`${each.process}`), cell(each.state), minor(formatSeconds(each.sinceSeconds)), number(loadOf(now, each)),
+    number(each.residentBytes === null ? "?" : formatBytes(each.residentBytes)),
+    number(each.connections === null ? "?" : `${each.connections}`), minor(`${each.restarts}`),
+  ]));
   fill("clients", "No client is over a quota.", (now.throttled?.clients ?? []).map((each) => clientRow(each, now.limitShare)));
   fill("latency", "No request has ended lately.", (now.latency ?? []).map((each) => [
     cell(each.kind), minor(formatCount(each.count)), number(atMost(each.medianSeconds)), number(atMost(each.percentile99Seconds)),
@@ -189,7 +201,8 @@ function list(now) {
     cell(...breakable(each.topic)), minor(`${each.partitionCount}`), number(formatBytes(each.usedBytes)),
   ]));
   fill("connections", "Nobody is connected.", now.connections.largest.map((each) => [
-    cell(...breakable(each.peer)), cell(...nameOf({ ...each, ip: "" })), number(formatBytes(each.heldBytes)),
+    cell(...breakable(each.peer), ...(each.process ? [" ", element("span", { class: "faint" }, `process ${each.process}`)] : [])),
+    cell(...nameOf({ ...each, ip: "" })), number(formatBytes(each.heldBytes)),
     minor(formatBytes(each.requestBytes)), minor(formatBytes(each.bufferedBytes)), minor(formatBytes(each.unsentBytes)),
     cell(...mutedFor(each)),
   ]));
