@@ -177,10 +177,9 @@ class WholePages:
 
     async def _quotas(self, question: Mapping[str, str]) -> Answer:
         # One after the other, since there may be many limits, and all processes have the same.
-        for row in self._processes.fields(self._seconds()):
-            if row["state"] == SERVING:
-                for answer in await self._processes.ask("quotas", question, row["process"]):
-                    return answer.code, answer.text
+        for row in sorted(self._processes.fields(self._seconds()), key=lambda row: row["state"] != SERVING):
+            for answer in await self._processes.ask("quotas", question, row["process"]):
+                return answer.code, answer.text
         raise Unavailable(NO_ANSWER)
 
     async def _measured(self, question: Mapping[str, str]) -> Answer:
@@ -295,9 +294,10 @@ class WholePages:
         self._isAsking = False
         self._fields = result if isinstance(result, dict) else {}
         waiting, self._waiting = self._waiting, []
-        for each in waiting:
+        # One of them may be cancelled by what another does, and is then no longer in the list.
+        while waiting:
             # For a failure this is the same as errback.
-            each.callback(result)
+            waiting.pop(0).callback(result)
 
 
 def _refusalIn(answers: list[ProcessAnswer]) -> Answer:

@@ -157,9 +157,12 @@ class RealTests(WholeTestCase):
 
     def test_quotas(self) -> None:
         """The limits are those of one process, which is asked alone; of the next if it does not answer."""
-        self.processes.silent = {1}
+        self.processes.rows[0]["state"] = "draining"
+        self.processes.silent = {2}
         self.assertIn("quotas", self.get("/quotas").document)
-        self.assertEqual([(page, process) for page, _, process in self.processes.asked], [("quotas", 1), ("quotas", 2)])
+        self.processes.silent = {2, 3}
+        self.assertIn("quotas", self.get("/quotas").document)
+        self.assertEqual([process for _, _, process in self.processes.asked], [2, 3, 2, 3, 1])
 
     def test_metrics(self) -> None:
         """Prometheus can read the metrics of all: none is there twice, and each row has its process."""
