@@ -18,7 +18,7 @@ class RememberedCount:
     """
     A number in a file of its own.
 
-    @ivar count: the number that was there at the start; 1 if there was none, or no number.
+    @ivar count: the number that was remembered last; 1 if there was none, or no number.
     """
 
     _log = Logger()
@@ -37,6 +37,7 @@ class RememberedCount:
         """
         There are so many from now on.
         """
+        self.count = count
         unfinished = f"{self._path}.tmp"
         try:
             with open(unfinished, "w", encoding="ascii") as file:

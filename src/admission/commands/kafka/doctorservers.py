@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from attrs import frozen
+from twisted.application.service import IService
 from twisted.internet.defer import Deferred, gatherResults, inlineCallbacks
 from twisted.internet.task import Clock
 from twisted.python.usage import Options
@@ -24,7 +25,6 @@ from admission.kafka.client.errors import AuthenticationFailed, ClientError
 from admission.kafka.gateway.discovery import LARGEST_ANSWER_BYTES, MAX_NODES
 from admission.kafka.gateway.gatewayoptions import GatewayOptions
 from admission.kafka.gateway.gatewayservice import makeService as makeGateway
-from admission.kafka.serving.kafkaservice import KafkaService
 from admission.kafka.serving.serveroptions import Listener, buildExporters
 
 from ..console import CommandOptions, parseTimeout
@@ -75,7 +75,7 @@ class ServerDoctorOptions(Options):
         finally:
             self.parent = parent
 
-    def makeService(self) -> KafkaService:
+    def makeService(self) -> IService:
         """
         Make what twistd would run.
         """
@@ -117,7 +117,7 @@ Examples:
   admission doctor --status http://127.0.0.1:9090 --json
 {_NOTE}"""
 
-    def makeService(self) -> KafkaService:
+    def makeService(self) -> IService:
         return makeBroker(self)
 
 
@@ -132,7 +132,7 @@ Examples:
   admission doctor-gateway --upstream k1:9092,k2:9092 --listen tcp:9092
 {_NOTE}"""
 
-    def makeService(self) -> KafkaService:
+    def makeService(self) -> IService:
         return makeGateway(self)
 
 

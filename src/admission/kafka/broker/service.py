@@ -22,8 +22,9 @@ from admission.profiling.objectgroups import Group, subclassOf
 from admission.units import formatSeconds
 
 from ..security.checkers import makePortal
-from ..serving.kafkaservice import CannotStart, KafkaService, ServerConfig
+from ..serving.kafkaservice import KafkaService, ServerConfig
 from ..serving.serveroptions import Listener
+from ..serving.serverports import CannotStart
 from ..serving.session import KafkaSession
 from ..storage.itable import LogRefusal
 from .broker import Broker
@@ -113,7 +114,7 @@ class BrokerService(KafkaService):
             self.broker,
             self.factory,
             self.sensors,
-            lambda: [peerName(port.getHost()) for port in self._ports],
+            lambda: [peerName(port.getHost()) for port in self._ports.open],
             self._space,
         )
 

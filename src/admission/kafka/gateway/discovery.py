@@ -5,6 +5,7 @@ Asking the cluster which nodes it has.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from attrs import evolve
@@ -15,7 +16,8 @@ from twisted.logger import Logger
 
 from ..client.clientconnection import ClientConnection, ConnectionSettings, connectTo
 from ..serving.kafkarequest import Address
-from .gateway import Gateway
+from .gateway import EndpointMaker
+from .nodes import FoundNode
 
 LOGGED_SECONDS = 60.0
 
@@ -33,12 +35,33 @@ class Discovery:
 
     @ivar reachedSeconds: when a server has last said which versions it speaks, at least; L{None} if none has.
     @ivar lastError: why the last one has not answered; L{None} if it has.
+    @ivar onAsked: called when one has answered, or has not.
     """
 
     _log = Logger()
 
-    def __init__(self, gateway: Gateway, clock: IReactorTime, settings: ConnectionSettings) -> None:
-        self._gateway = gateway
+    def __init__(
+        self,
+        upstream: Sequence[Address],
+        endpointFor: EndpointMaker,
+        clock: IReactorTime,
+        settings: ConnectionSettings,
+        refreshSeconds: float,
+        found: Callable[[Sequence[FoundNode]], object],
+        known: Callable[[], Iterable[Address]],
+    ) -> None:
+        """
+        @param upstream: the servers to ask first.
+        @param endpointFor: how to connect to one.
+        @param refreshSeconds: how often to ask.
+        @param found: called with all nodes that an answer names.
+        @param known: returns where nodes are that may be asked, too.
+        """
+        self._upstream = upstream
+        self._endpointFor = endpointFor
+        self._refreshSeconds = refreshSeconds
+        self._found = found
+        self._known = known
         self._clock = clock
         # No client is charged for what a node answers here.
         self._settings = evolve(settings, maxResponseBytes=LARGEST_ANSWER_BYTES, maxElements=MAX_NODES)
@@ -50,9 +73,10 @@ class Discovery:
         self._asks.clock = clock
         self.reachedSeconds: float | None = None
         self.lastError: str | None = None
+        self.onAsked: Callable[[], object] = lambda: None
 
     def start(self) -> None:
-        self._asks.start(self._gateway.settings.upstreamRefreshSeconds)
+        self._asks.start(self._refreshSeconds)
 
     def stop(self) -> None:
         if self._asks.running:
@@ -71,30 +95,26 @@ class Discovery:
 
     def _asked(self, result: Any) -> None:
         self._asking = None
+        self.onAsked()
 
     @inlineCallbacks
     def _askOnce(self) -> Any:
         connection = self._connection
         if connection is None or not connection.isOpen:
             address = self._candidate()
-            endpoint = self._gateway.endpointFor(address.host, address.port)
+            endpoint = self._endpointFor(address.host, address.port)
             connection = self._connection = yield connectTo(
                 endpoint, self._clock, self._settings, f"{address.host}:{address.port}"
             )
         # A cluster that wants a login answers no more than this without one.
         self.reachedSeconds = self._clock.seconds()
         answer = yield connection.request("Metadata", {"topics": []})
-        nodes = self._gateway.nodes
-        for broker in answer.brokers:
-            nodes.learn(broker.node_id, broker.host, broker.port)
-        # Those that have left the cluster trouble nobody.
-        nodes.unreachable.intersection_update(broker.node_id for broker in answer.brokers)
+        self._found([FoundNode(broker.node_id, broker.host, broker.port) for broker in answer.brokers])
         self.reachedSeconds = self._clock.seconds()
         self.lastError = None
 
     def _candidate(self) -> Address:
-        known = list(self._gateway.nodes.addresses.values())
-        candidates = [*self._gateway.upstream, *(each for each in known if each not in self._gateway.upstream)]
+        candidates = [*self._upstream, *(each for each in self._known() if each not in self._upstream)]
         return candidates[self._next % len(candidates)]
 
     def _failed(self, failure: Any) -> None:

@@ -48,6 +48,7 @@ _NODE_IDS = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
 _PORT = re.compile(r"(?P<before>[a-z0-9]+:(?:port=)?)(?P<port>[0-9]{1,5})(?P<after>(?::.*)?)", re.DOTALL)
 _SHARE = re.compile(r"1/([1-9][0-9]{0,3})")
 _MOST_NODES = 1000
+MAX_PROCESSES = 64
 _OURS, _THEIRS = "gateway", "upstream"
 _TRUST_ROOTS = re.compile(r":trustRoots=((?:\\.|[^:\\])*)", re.DOTALL)
 _EPHEMERAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -138,6 +139,13 @@ class GatewayOptions(ServerOptions):
             "How many gateways share limits (--shared-limits), at least: each enforces that part of them as long as it "
             "does not hear from the others.",
         ],
+        [
+            "processes",
+            None,
+            "1",
+            "How many processes serve the clients, each on a core of its own with an equal part of the pool and of the "
+            "connections; limits hold for all of them together.",
+        ],
         ["node-ids", None, "0-15", "LOWEST-HIGHEST: the ids that nodes of the cluster may have."],
     ]
 
@@ -156,7 +164,11 @@ class GatewayOptions(ServerOptions):
 
     @property
     def sharesLimits(self) -> bool:
-        return self["shared-limits"] is not None
+        return self["shared-limits"] is not None or self["processes"] > 1
+
+    @property
+    def processes(self) -> int:
+        return int(self["processes"])
 
     def loadSettings(self, path: str | None, assignments: Sequence[str], isPoolChosen: bool) -> GatewaySettings:
         return loadGatewaySettings(path, assignments, isPoolChosen)
@@ -176,12 +188,19 @@ class GatewayOptions(ServerOptions):
         if self["limits"] not in (_OURS, _THEIRS):
             raise UsageError(f"--limits {self['limits']}: it is {_OURS} or {_THEIRS}")
         self["share"] = parseShare(self["share"])
-        self["gateways"] = parseGateways(self["gateways"])
-        if self.sharesLimits and self["share"] != 1.0:
+        self["gateways"] = _parseCount("gateways", self["gateways"], MAX_SERVERS)
+        self["processes"] = _parseCount("processes", self["processes"], MAX_PROCESSES)
+        isTold = self["shared-limits"] is not None
+        if isTold and self["share"] != 1.0:
             raise UsageError("--share and --shared-limits: with the second, gateways need no fixed parts; keep one")
-        if self.sharesLimits and self["limits"] == _THEIRS:
+        if self["processes"] > 1 and self["share"] != 1.0:
+            raise UsageError(
+                "--share and --processes: the processes share limits, and so do gateways, without fixed "
+                "parts, with --shared-limits; use that"
+            )
+        if isTold and self["limits"] == _THEIRS:
             raise UsageError("--shared-limits is for the gateway's own limits, and --limits upstream has none")
-        if self["gateways"] > 1 and not self.sharesLimits:
+        if self["gateways"] > 1 and not isTold:
             raise UsageError("--gateways goes with --shared-limits; for fixed parts without it, --share 1/N")
         login: str | None = self["upstream-login"]
         self["credentials"] = None if login is None else parseLogin(login)
@@ -191,7 +210,7 @@ class GatewayOptions(ServerOptions):
         listeners: list[GatewayListener] = []
         for listener in self["listeners"]:
             listeners += _withNodes(listener, lowest, highest)
-        if self.sharesLimits:
+        if isTold:
             # Made again when the gateway starts, which is when it may connect.
             context = PolicyContext(Clock(), wallSeconds, upstream=self["upstream"].access(None, 1.0, None))
             buildChosen("shared-limits", IUsageExchangeFactory, self["shared-limits"], context)
@@ -286,14 +305,9 @@ def parseLogin(text: str) -> Credentials:
         raise UsageError(f"--upstream-login {text}: {error}") from error
 
 
-def parseGateways(text: str) -> int:
-    """
-    Read the value of C{--gateways}.
-
-    @raise UsageError: if it makes no sense.
-    """
-    if not (text.isdecimal() and 1 <= int(text) <= MAX_SERVERS):
-        raise UsageError(f"--gateways {text}: write how many there are, 1 to {MAX_SERVERS}")
+def _parseCount(option: str, text: str, most: int) -> int:
+    if not (text.isdecimal() and 1 <= int(text) <= most):
+        raise UsageError(f"--{option} {text}: write how many there are, 1 to {most}")
     return int(text)
 
 
@@ -330,6 +344,26 @@ def ephemeralPorts() -> tuple[int, int] | None:
         return int(lowest), int(highest)
     except (OSError, ValueError):
         return None
+
+
+def whyPortsMayBeTaken(listeners: Sequence[Listener]) -> str | None:
+    """
+    A warning, if some of the ports are among those of outgoing connections.
+    """
+    found = ephemeralPorts()
+    if found is None:
+        return None
+    for listener in listeners:
+        assert isinstance(listener, GatewayListener)
+        ports = listener.ports
+        last = ports.port + ports.offsetOf(ports.highest)
+        if listener.nodeId is None and ports.port <= found[1] and last >= found[0]:
+            return (
+                f"some of the ports {ports.port} to {last} are among those that the system gives to outgoing "
+                f"connections ({found[0]} to {found[1]}): a start may find them in use; choose others (--listen, "
+                "--node-ids), or reserve them (net.ipv4.ip_local_reserved_ports)"
+            )
+    return None
 
 
 def _tlsServer(text: str, rest: str) -> tuple[str, str, str]:

@@ -16,7 +16,7 @@ from admission.metrics.registry import SensorRegistry
 from admission.status.sections import Section, shortened
 
 from ..serving.serverstatus import ServerStatus
-from .discovery import Discovery
+from .backing import Discovered
 from .gateway import Gateway
 from .nodes import Node
 
@@ -39,7 +39,7 @@ class GatewayStatus(ServerStatus):
     def __init__(
         self,
         gateway: Gateway,
-        discovery: Discovery,
+        discovery: Discovered,
         factory: AdmittedFactory,
         sensors: SensorRegistry,
         listeners: Callable[[], Sequence[str]],

@@ -5,8 +5,8 @@ The nodes of the cluster behind a gateway: where they are, and what is under way
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Final
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Final, NamedTuple
 
 from attrs import define, field, frozen
 from twisted.internet.defer import Deferred, succeed
@@ -219,6 +219,16 @@ class NodePorts:
         return 1 + nodeId - self.lowest
 
 
+class FoundNode(NamedTuple):
+    """
+    Where an answer says that a node is.
+    """
+
+    nodeId: int
+    host: str
+    port: int
+
+
 class Nodes:
     """
     What is known of the cluster's nodes.
@@ -279,6 +289,15 @@ class Nodes:
             node.address = address
             for waiting in self._waiting.pop(nodeId, ()):
                 waiting.callback(node)
+
+    def learnAll(self, found: Collection[FoundNode]) -> None:
+        """
+        The cluster has these nodes and no others.
+        """
+        for each in found:
+            self.learn(*each)
+        # Those that have left the cluster trouble nobody.
+        self.unreachable.intersection_update(each.nodeId for each in found)
 
     def of(self, nodeId: int) -> Node:
         """

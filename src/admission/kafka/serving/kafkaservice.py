@@ -10,20 +10,20 @@ import resource
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from random import Random, SystemRandom
 from socket import gethostname
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from attrs import evolve, frozen
 from twisted.application.service import Service
-from twisted.internet.defer import Deferred, DeferredList, DeferredLock, inlineCallbacks, maybeDeferred
+from twisted.internet.defer import Deferred, DeferredLock, inlineCallbacks, maybeDeferred
 from twisted.internet.interfaces import IAddress, IListeningPort
 from twisted.internet.protocol import Protocol, ServerFactory
 from twisted.internet.task import LoopingCall, deferLater
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import FileLogObserver, ILogObserver, Logger
 from twisted.python.components import Componentized
-from twisted.python.failure import Failure
 from twisted.python.usage import UsageError
 
 from admission._version import isCompiled
@@ -43,6 +43,7 @@ from admission.recording.events import KEPT, Origin
 from admission.recording.recorder import EventRecorder
 from admission.recording.requestrecording import RequestRecording
 from admission.recording.tables import REQUESTS
+from admission.status.pages import StatusPages
 from admission.status.sections import bounded
 from admission.status.site import StatusPort
 from admission.units import formatBytes, formatSeconds
@@ -64,6 +65,7 @@ from .serveroptions import (
     poolDescription,
     quotaDescriptions,
 )
+from .serverports import CannotStart, ServerPorts
 from .serversettings import RESERVED_DESCRIPTORS, ServerSettings
 from .serverstatus import ServerStatus, describeAddresses
 from .session import KafkaSession, SessionFactory
@@ -82,16 +84,6 @@ LIMIT_SETTINGS = {
 """The properties that L{ConnectionLimits} are made of."""
 
 
-class CannotStart(SystemExit, Exception):
-    """
-    The broker cannot start; the message is for the operator.
-
-    In the foreground L{SystemExit} ends the process with this message alone.
-    But C{twistd} removes its process file, and tells the process that waits
-    for a daemon to start, only when it sees an L{Exception}.
-    """
-
-
 S = TypeVar("S", bound=ServerSettings)
 
 
@@ -106,6 +98,8 @@ class ServerConfig(Generic[S]):
     @ivar memoryProfile: from C{--profile-memory}.
     @ivar makeLogObserver: makes what writes the log; L{None} if C{twistd} does that.
     @ivar read: reads the file of properties, see L{ServerOptions.read}; called when SIGHUP asks for it.
+    @ivar processes: how many processes serve together, each with an equal part of the pool and of the connections.
+    @ivar process: which of them this one is, from 1; L{None} if it is the only one, or serves nobody.
     """
 
     settings: S
@@ -119,6 +113,8 @@ class ServerConfig(Generic[S]):
     memoryProfile: MemoryProfile | None = None
     makeLogObserver: Callable[[], FileLogObserver] | None = None
     read: Callable[[], Configuration[S] | None] | None = None
+    processes: int = 1
+    process: int | None = None
 
     @property
     def sharesLimits(self) -> bool:
@@ -199,7 +195,7 @@ class KafkaService(Service):
             self._statusPort = StatusPort(
                 config.statusListener.description, config.statusListener.endpoint, reactor, names, "--advertise"
             )
-        self._ports: list[IListeningPort] = []
+        self._ports = ServerPorts(self._statusPort)
         self._configuration = None if config.read is None else config.read()
         self._reloadSignal = ReloadSignal(reactor, self.reload)
         self._started = AsyncExitStack()
@@ -231,6 +227,25 @@ class KafkaService(Service):
 
     def makeStatus(self) -> ServerStatus:
         raise NotImplementedError
+
+    @property
+    def hasPages(self) -> bool:
+        """
+        Whether anybody can ask how it is.
+        """
+        return self._statusPort is not None
+
+    def servePages(self, pages: StatusPages, started: AsyncExitStack) -> None:
+        """
+        Say how it is, from now on.
+
+        @param started: see L{makeServer}.
+        """
+        assert self._statusPort is not None
+        pages.history.start()
+        started.callback(pages.history.stop)
+        self._statusPort.serve(pages.root)
+        started.push_async_callback(self._statusPort.stop)
 
     def drainServer(self) -> None:
         """
@@ -273,32 +288,16 @@ class KafkaService(Service):
         accepted before the reactor runs.
         """
         self._hasListened = True
-        failures: dict[str, str] = {}
+        self._ports.listen(self._config.listeners, partial(ListenerFactory, self), self._opened, self._cannotListen)
 
-        def listens(port: IListeningPort) -> None:
-            self._ports.append(port)
-            if self.running:
-                self.factory.addPort(port)
+    def _opened(self, port: IListeningPort) -> None:
+        if self.running:
+            self.factory.addPort(port)
 
-        def cannotListen(failure: Failure, listener: Listener | StatusPort) -> None:
-            option = "--listen" if isinstance(listener, Listener) else "--status"
-            reason = f"cannot listen on {listener.description}: {_whyNotListening(failure)} ({option} says where)"
-            failures[listener.description] = reason
-            if self.running:
-                self.log.critical("{reason}", reason=reason)
-                self._reactor.stop()
-
-        for listener in self._config.listeners:
-            listening = listener.endpoint.listen(ListenerFactory(self, listener))
-            listening.addCallbacks(listens, cannotListen, errbackArgs=(listener,))
-        if self._statusPort is not None:
-            self._statusPort.listen().addErrback(cannotListen, self._statusPort)
-        if failures:
-            self._stopListening()
-            first, *others = failures
-            # A gateway has a port for each node, and who has one of them has them all as a rule.
-            also = f"; nor on {len(others)} more, the last of which is {others[-1]}" if others else ""
-            raise CannotStart(f"admission: {failures[first]}{also}")
+    def _cannotListen(self, reason: str) -> None:
+        if self.running:
+            self.log.critical("{reason}", reason=reason)
+            self._reactor.stop()
 
     def startService(self) -> None:
         """
@@ -312,7 +311,7 @@ class KafkaService(Service):
             self._start()
         except BaseException:
             # As a rule the process ends now; where it does not, stopService closes what was started.
-            self._stopListening()
+            self._ports.stop()
             raise
         super().startService()  # type: ignore[no-untyped-call]
         if self._config.read is not None:
@@ -321,7 +320,7 @@ class KafkaService(Service):
         self.log.info(
             "serving {what}, listening on {addresses}, with {memory} for requests, each of up to {largest}, {made}",
             what=self.whatServes,
-            addresses=" and ".join(describeAddresses(port.getHost() for port in self._ports)) or "no port yet",
+            addresses=" and ".join(describeAddresses(port.getHost() for port in self._ports.open)) or "no port yet",
             memory="any memory" if bounded(pool.sizeBytes) is None else f"{formatBytes(pool.sizeBytes)} of memory",
             largest=formatBytes(min(self._config.settings.socketRequestMaxBytes, pool.largestBytes)),
             made="compiled" if isCompiled() else "in pure Python",
@@ -340,7 +339,7 @@ class KafkaService(Service):
         self._reloadSignal.stop()
         if self._status is not None:
             self._status.isDraining = True
-        with SecondSignal(self._reactor, self._hurry):
+        with SecondSignal(self._reactor, self.hurry):
             # Two concurrent calls would each take half of the closers.
             yield self._stopping.run(lambda: Deferred.fromCoroutine(self._started.aclose()))
         self.log.info("stopped: {what} at {path} is closed", what=self.whatIsKept, path=self._config.dataPath)
@@ -423,7 +422,7 @@ class KafkaService(Service):
         useMonotonicTimers(reactor)
         clock = self._clock = MonotonicClock(reactor)
         profiler: Profiler | None = None
-        if config.memoryProfile is not None or self._statusPort is not None:
+        if config.memoryProfile is not None or self.hasPages:
             profiler = makeProfiler(clock, wallSeconds, lambda: claimsOf(self.server.gate), self.memoryGroups)
         self.sensors = SensorRegistry(clock.seconds)
 
@@ -441,7 +440,7 @@ class KafkaService(Service):
         memoryOrder, turnOrder = (buildOrder(config.order, clock, random) for _ in range(2))
         # Not replayed, so they have a source of their own.
         answerOrder, decodingOrder = (buildOrder(config.order, clock, Random()) for _ in range(2))
-        pool = buildPool(settings, config.pool, clock)
+        pool = buildPool(settings, config.pool, clock, config.processes)
         gate = Gate(pool, clock, memoryOrder, turnOrder, answerOrder, decodingOrder, settings.queuedMaxRequests)
         gate.addSensors(self.sensors)
         gate.pressure.subscribe(self._pressed)
@@ -467,7 +466,7 @@ class KafkaService(Service):
 
         self._startStatus(profiler)
 
-        for port in self._ports:
+        for port in self._ports.open:
             self.factory.addPort(port)
         self.factory.start()
         started.push_async_callback(self._drain)
@@ -495,16 +494,20 @@ class KafkaService(Service):
         self.drainServer()
         return emptied
 
-    def _hurry(self) -> None:
+    def hurry(self) -> None:
+        """
+        Do not wait for clients any more while it stops.
+        """
         self.log.warn("asked to stop again: {count} connections are cut off", count=len(self.factory.connections))
         self.factory.abortAll()
 
     def _connectionLimits(self) -> ConnectionLimits:
-        settings = self._config.settings
+        settings, processes = self._config.settings, self._config.processes
         idleSeconds = settings.connectionsMaxIdleSeconds
+        maxConnections = math.ceil(settings.maxConnections / processes)
         return ConnectionLimits(
-            maxConnections=min(settings.maxConnections, self._descriptorLimit(settings.maxConnections)),
-            maxConnectionsPerAddress=settings.maxConnectionsPerIp,
+            maxConnections=min(maxConnections, self._descriptorLimit(maxConnections)),
+            maxConnectionsPerAddress=math.ceil(settings.maxConnectionsPerIp / processes),
             idleSeconds=math.inf if idleSeconds is None else idleSeconds,
             receiveSeconds=settings.requestReceiveTimeoutSeconds,
             sendSeconds=settings.responseSendTimeoutSeconds,
@@ -518,13 +521,9 @@ class KafkaService(Service):
         self._status.addSensors()
         if profiler is not None:
             self._started.callback(profiler.stop)
-        if self._statusPort is not None:
+        if self.hasPages:
             self.factory.observers = (*self.factory.observers, self._status.times)
-            pages = self._status.pages(self._reactor, profiler)
-            pages.history.start()
-            self._started.callback(pages.history.stop)
-            self._statusPort.serve(pages.root)
-            self._started.push_async_callback(self._statusPort.stop)
+            self.servePages(self._status.pages(self._reactor, profiler, self._config.process), self._started)
 
     def _startRecording(self, recorder: EventRecorder, gateSeed: int) -> None:
         config, settings, control = self._config, self._config.settings, self.server.control
@@ -537,7 +536,7 @@ class KafkaService(Service):
             settings.quotaWindowNum,
             settings.quotaWindowSizeSeconds,
             control.maxDelaySeconds,
-            poolDescription(settings, config.pool),
+            poolDescription(settings, config.pool, config.processes),
             control.limitShare,
         )
         try:
@@ -592,15 +591,8 @@ class KafkaService(Service):
         return deferToThreadPool(self._reactor, self._reactor.getThreadPool(), function, *args)
 
     def _stopAccepting(self) -> Deferred[Any]:
-        ports, self._ports = self._ports, []
         self._hasListened = False
-        return DeferredList([maybeDeferred(port.stopListening) for port in ports])
-
-    def _stopListening(self) -> Deferred[Any]:
-        stopping = [self._stopAccepting()]
-        if self._statusPort is not None:
-            stopping.append(self._statusPort.stop())
-        return DeferredList(stopping)
+        return self._ports.stopAccepting()
 
     def _descriptorLimit(self, wanted: int) -> int:
         """
@@ -636,11 +628,3 @@ class KafkaService(Service):
                     f"{purpose} {formatBytes(held)}" for purpose, held in self.server.gate.ledger.usedBytes.items()
                 ),
             )
-
-
-def _whyNotListening(failure: Failure) -> str:
-    """
-    What the system says, without the address, which was named already.
-    """
-    reason = getattr(getattr(failure.value, "socketError", None), "strerror", None)
-    return str(reason or failure.getErrorMessage())

@@ -38,7 +38,7 @@ from admission.interfaces import (
 )
 from admission.plaintext import escapeUnencodable
 from admission.plugins import PolicyError, PolicyKind, PolicyOptionsMixin, buildPolicy, parseDescription
-from admission.units import formatBytes, formatSeconds
+from admission.units import formatBytes, formatSeconds, parseBytes
 
 from .kafkarequest import Address
 from .listenoptions import ListenOptions, parseHostPort
@@ -63,6 +63,8 @@ _TLS_FILE = re.compile(r":(?:privateKey|certKey|extraCertChain|dhParameters|cert
 """The arguments of Twisted's endpoints that name files."""
 
 _TLS_PREFIXES = frozenset(("ssl", "mtls"))
+
+_COLON = re.compile(r"(?<!\\):")
 
 _PORT = re.compile(r"(?::|:port=)([0-9]+)(?=:|$)")
 
@@ -104,6 +106,8 @@ class ServerOptions(ListenOptions, PolicyOptionsMixin):
     C{memoryProfile} and C{makeLogObserver} are keys as well.
 
     @cvar examples: what C{--help} ends with.
+    @ivar arguments: what was parsed.
+    @ivar directory: where that was, for relative paths.
     """
 
     policyKinds: ClassVar[Sequence[PolicyKind]] = (
@@ -141,6 +145,8 @@ class ServerOptions(ListenOptions, PolicyOptionsMixin):
         self["advertise"] = []
 
     def parseOptions(self, options: Sequence[str] | None = None) -> None:
+        self.arguments = [*(sys.argv[1:] if options is None else options)]
+        self.directory = os.getcwd()
         # What is written is help, what twistd says of a mistake, and the log of a server that is no daemon.
         escapeUnencodable(sys.stdout, sys.stderr)
         try:
@@ -158,6 +164,13 @@ class ServerOptions(ListenOptions, PolicyOptionsMixin):
         What properties say; see L{load}.
         """
         raise NotImplementedError
+
+    @property
+    def processes(self) -> int:
+        """
+        How many processes serve together, each with an equal part of the pool.
+        """
+        return 1
 
     @property
     def sharesLimits(self) -> bool:
@@ -218,36 +231,47 @@ class ServerOptions(ListenOptions, PolicyOptionsMixin):
         self["makeLogObserver"] = logObserverMaker(self.parent, self["log-format"])
         # Built again when the broker starts, which may be in another process.
         clock = Clock()
-        buildPool(self["settings"], self["pool"], clock)
+        buildPool(self["settings"], self["pool"], clock, self.processes)
         buildOrder(self["order"], clock)
         buildControl(self["settings"], self["quota"], clock, isShared=self.sharesLimits)
         buildExporters(self["export"], clock)
 
 
-def buildPool(settings: ServerSettings, description: str | None, clock: Any) -> IMemoryPool:
+def buildPool(settings: ServerSettings, description: str | None, clock: Any, processes: int = 1) -> IMemoryPool:
     """
     Build the memory pool.
 
     @param description: the value of C{--pool}, or L{None}; then the properties decide.
+    @param processes: how many have an equal part of it.
     @raise UsageError: if the description and the properties contradict each other,
         or no client could do anything with such a pool.
     """
     queuedBytes, largestBytes = settings.queuedMaxRequestBytes, settings.socketRequestMaxBytes
     context = PolicyContext(clock, wallSeconds, largestBytes)
-    pool: IMemoryPool = buildChosen("pool", IMemoryPoolFactory, poolDescription(settings, description), context)
+    whole: IMemoryPool = buildChosen("pool", IMemoryPoolFactory, poolDescription(settings, description), context)
+    given = POOL if description is None else f"--pool {description}"
+    pool = whole
+    if processes > 1:
+        ofEach = poolDescription(settings, description, processes)
+        pool = buildChosen("pool", IMemoryPoolFactory, ofEach, context)
+        if _isBounded(whole) and pool.sizeBytes * processes > whole.sizeBytes:
+            raise UsageError(
+                f"{given} cannot be divided among {processes} processes, since none of its arguments is its size; "
+                "choose another pool, or one process"
+            )
+        given += f" in {processes} processes (--processes)"
     if pool.largestBytes < _SMALLEST_BYTES:
-        given = POOL if description is None else f"--pool {description}"
         raise UsageError(
             f"{given} allows requests of {pool.largestBytes}B, and the first requests of clients are larger; let the "
             f"pool and {LARGEST_REQUEST} have {formatBytes(_SMALLEST_BYTES)} or more"
         )
-    if description is None:
+    if description is None and processes == 1:
         return pool
     place = settings.places.get(POOL)
-    if place is not None:
-        isBounded = pool.sizeBytes < 2**63 - 1
-        if isBounded != (queuedBytes > 0) or (isBounded and pool.sizeBytes != queuedBytes):
-            size = formatBytes(pool.sizeBytes) if isBounded else "no bound"
+    if place is not None and description is not None:
+        isBounded = _isBounded(whole)
+        if isBounded != (queuedBytes > 0) or (isBounded and whole.sizeBytes != queuedBytes):
+            size = formatBytes(whole.sizeBytes) if isBounded else "no bound"
             configured = formatBytes(queuedBytes) if queuedBytes > 0 else "no bound"
             raise UsageError(
                 f"--pool {description} means {size} and {POOL} means {configured} ({place}); keep one of them"
@@ -255,21 +279,44 @@ def buildPool(settings: ServerSettings, description: str | None, clock: Any) -> 
     place = settings.places.get(LARGEST_REQUEST)
     if place is not None and pool.largestBytes < largestBytes:
         raise UsageError(
-            f"--pool {description} allows requests of {formatBytes(pool.largestBytes)} and {LARGEST_REQUEST} "
+            f"{given} allows requests of {formatBytes(pool.largestBytes)} and {LARGEST_REQUEST} "
             f"{formatBytes(largestBytes)} ({place}); make the pool larger or {LARGEST_REQUEST} smaller"
         )
     return pool
 
 
-def poolDescription(settings: ServerSettings, description: str | None) -> str:
+def poolDescription(settings: ServerSettings, description: str | None, processes: int = 1) -> str:
     """
     The description of the memory pool: C{description}, or one made of the
     properties if that is L{None}.
+
+    @param processes: how many have an equal part of it.
     """
-    if description is not None:
+    if description is None:
+        queuedBytes = settings.queuedMaxRequestBytes
+        description = f"bounded:{queuedBytes}" if queuedBytes > 0 else "unbounded"
+    if processes == 1:
         return description
-    queuedBytes = settings.queuedMaxRequestBytes
-    return f"bounded:{queuedBytes}" if queuedBytes > 0 else "unbounded"
+    name, *arguments = _COLON.split(description)
+    sizes = [_sizeIn(each) for each in arguments]
+    # The size comes first, or has a name; the largest request may be as large, and is not larger than its pool.
+    size = next((each for each in sizes if each is not None), None)
+    for place, each in enumerate(sizes):
+        if each is not None and each == size:
+            before = arguments[place].rpartition("=")
+            arguments[place] = f"{before[0]}{before[1]}{each // processes}"
+    return ":".join([name, *arguments])
+
+
+def _sizeIn(argument: str) -> int | None:
+    try:
+        return parseBytes(argument.rpartition("=")[2])
+    except ValueError:
+        return None
+
+
+def _isBounded(pool: IMemoryPool) -> bool:
+    return pool.sizeBytes < 2**63 - 1
 
 
 def buildOrder(description: str | None, clock: Any, random: Random | None = None) -> IWaitOrder:
@@ -407,14 +454,15 @@ def buildChosen(option: str, interface: type[IPolicyFactory], description: str, 
         raise UsageError(f"--{option}: {error}") from error
 
 
-def endpointOf(option: str, description: str) -> IStreamServerEndpoint:
+def endpointOf(option: str, description: str, reactor: Any = None) -> IStreamServerEndpoint:
     """
     What to listen with.
 
+    @param reactor: opens the port; by default the global one.
     @raise UsageError: if there is no such endpoint.
     """
-    from twisted.internet import reactor
-
+    if reactor is None:
+        from twisted.internet import reactor
     try:
         checkFiles(description)
         if _TLS_PREFIXES.isdisjoint(description.split(":")):

@@ -90,11 +90,13 @@ class ServerStatus:
             ANONYMOUS,
         )
 
-    def pages(self, clock: IReactorTime, profiler: Profiler | None) -> StatusPages:
+    def pages(self, clock: IReactorTime, profiler: Profiler | None, process: int | None = None) -> StatusPages:
         """
         The pages of the status port.
+
+        @param process: see L{StatusPages}.
         """
-        return StatusPages(clock, self.document, KAFKA_NAMINGS, profiler)
+        return StatusPages(clock, self.document, KAFKA_NAMINGS, profiler, process)
 
     def addSensors(self) -> None:
         """

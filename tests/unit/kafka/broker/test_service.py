@@ -96,7 +96,7 @@ class StandInPort:
 
 
 def portOf(service: BrokerService, index: int = 0) -> int:
-    return int(service._ports[index].getHost().port)  # type: ignore[attr-defined]
+    return int(service._ports.open[index].getHost().port)  # type: ignore[attr-defined]
 
 
 class ServiceTestCase(TestCase):
@@ -329,7 +329,7 @@ class StoppingTests(ServiceTestCase):
             called = getattr(owner, name)
 
             def note(instance: Any) -> Any:
-                happened.append((name, len(service._ports), answer.called, len(service.factory.connections)))
+                happened.append((name, len(service._ports.open), answer.called, len(service.factory.connections)))
                 return called(instance)
 
             self.patch(owner, name, note)
@@ -368,7 +368,7 @@ class MistakeTests(ServiceTestCase):
         for word in words:
             self.assertIn(word, str(error))
         self.assertNotIn("\n", str(error))
-        self.assertEqual(service._ports, [])
+        self.assertEqual(service._ports.open, [])
 
     def test_logInUse(self) -> None:
         """A directory belongs to one broker at a time."""
@@ -385,7 +385,7 @@ class MistakeTests(ServiceTestCase):
             with patch.object(GroupCoordinator, "start", side_effect=error):
                 service = self.service()
                 self.assertRaises((SystemExit, ZeroDivisionError), self.start, service)
-            self.assertEqual(service._ports, [])
+            self.assertEqual(service._ports.open, [])
             yield service.stopService()
             again = self.start(self.service())
             yield again.stopService()
@@ -421,7 +421,7 @@ class MistakeTests(ServiceTestCase):
         endpoint, port = StandInEndpoint(), StandInPort()
         service = self.start(self.service(endpoints=[endpoint, LOOPBACK]))
         endpoint.listening.callback(port)
-        self.assertEqual(len(service._ports), 2)
+        self.assertEqual(len(service._ports.open), 2)
         self.assertIn(port, service.factory._ports)
         stopping = service.stopService()
         self.assertTrue(port.isClosed)

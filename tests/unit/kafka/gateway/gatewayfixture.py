@@ -25,7 +25,9 @@ from admission.connection.factory import ConnectionLimits
 from admission.connection.hangup import HangUpWatch
 from admission.control import AdmissionControl
 from admission.interfaces import DEFAULT, QuotaEntity
+from admission.kafka.client.clientconnection import ConnectionSettings
 from admission.kafka.gateway.clusterbackend import ClusterBackend
+from admission.kafka.gateway.discovery import Discovery
 from admission.kafka.gateway.gateway import Gateway
 from admission.kafka.gateway.gatewaysettings import loadGatewaySettings
 from admission.kafka.gateway.nodelink import NodeLink
@@ -327,6 +329,20 @@ class GatewayTestCase(SynchronousTestCase):
         client = GatewayClient(self, nodeId, transportType)
         self.clients.append(client)
         return client
+
+    def makeDiscovery(self, settings: ConnectionSettings) -> Discovery:
+        """What asks the cluster which nodes it has."""
+        gateway, nodes = self.gateway, self.nodes
+        refreshSeconds = gateway.settings.upstreamRefreshSeconds
+        return Discovery(
+            gateway.upstream,
+            gateway.endpointFor,
+            self.clock,
+            settings,
+            refreshSeconds,
+            nodes.learnAll,
+            lambda: nodes.addresses.values(),
+        )
 
     def learn(self, *nodeIds: int) -> None:
         """Make nodes known."""

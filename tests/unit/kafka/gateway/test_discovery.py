@@ -6,7 +6,7 @@ import struct
 from typing import Any
 
 from admission.kafka.client.clientconnection import ConnectionSettings
-from admission.kafka.gateway.discovery import LARGEST_ANSWER_BYTES, LOGGED_SECONDS, MAX_NODES, Discovery
+from admission.kafka.gateway.discovery import LARGEST_ANSWER_BYTES, LOGGED_SECONDS, MAX_NODES
 from admission.kafka.serving.kafkarequest import Address
 from tests.unit.kafka.gateway.gatewayfixture import API_KEYS, UPSTREAM, GatewayTestCase, PlayedNode, addressOf
 
@@ -26,7 +26,7 @@ class DiscoveryTests(GatewayTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.discovery = Discovery(self.gateway, self.clock, PATIENT)
+        self.discovery = self.makeDiscovery(PATIENT)
         self.addCleanup(self.stopDiscovery)
 
     def stopDiscovery(self) -> None:
@@ -136,7 +136,7 @@ class DiscoveryTests(GatewayTestCase):
     def test_stop(self) -> None:
         """It can be stopped whatever it is doing, and twice, and says nothing about that."""
         for doing in ("nothing", "connecting", "negotiating", "asking", "answered"):
-            self.discovery = Discovery(self.gateway, self.clock, PATIENT)
+            self.discovery = self.makeDiscovery(PATIENT)
             if doing == "connecting":
                 self.silent.add(UPSTREAM[0])
             if doing != "nothing":

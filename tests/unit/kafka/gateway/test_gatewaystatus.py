@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from admission.kafka.client.clientconnection import ConnectionSettings
-from admission.kafka.gateway.discovery import Discovery
 from admission.kafka.gateway.gatewaystatus import UNREACHED_SECONDS, GatewayStatus
 from admission.metrics.registry import SensorRegistry
 from tests.unit.kafka.gateway.gatewayfixture import GatewayTestCase
@@ -17,7 +16,7 @@ class GatewayStatusTests(GatewayTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.registry = SensorRegistry(self.clock.seconds)
-        self.discovery = Discovery(self.gateway, self.clock, ConnectionSettings())
+        self.discovery = self.makeDiscovery(ConnectionSettings())
         self.status = GatewayStatus(self.gateway, self.discovery, self.factory, self.registry, lambda: ["127.0.0.1:1"])
         self.status.addSensors()
 

@@ -17,8 +17,9 @@ from admission.control import AdmissionControl
 from admission.kafka.broker.brokeroptions import Options
 from admission.kafka.broker.brokersettings import loadSettings
 from admission.kafka.gateway.gatewayoptions import GatewayOptions
+from admission.kafka.serving import serveroptions
 from admission.kafka.serving.kafkarequest import Address
-from admission.kafka.serving.serveroptions import Listener, buildControl, buildPool
+from admission.kafka.serving.serveroptions import Listener, buildControl, buildPool, poolDescription
 from admission.metrics.registry import SensorRegistry
 from admission.quotas.metering import Windows
 from admission_plugins.bounded import BoundedPool, UnboundedPool
@@ -325,6 +326,29 @@ class PoolTests(OptionsTestCase):
         ):
             self.assertMistake(arguments, words, f"let the pool and {LARGEST} have 4KiB or more")
         self.parse("--pool", "bounded:4KiB")
+
+    def test_divided(self) -> None:
+        """Of several processes each has an equal part of the pool, however that is given, unless it has no bound."""
+        settings = loadSettings(None, [f"{QUEUED}=64MiB", f"{LARGEST}=1MiB"])
+        for description, divided in (
+            (None, f"bounded:{16 << 20}"),
+            ("bounded:64MiB", f"bounded:{16 << 20}"),
+            ("bounded:64MiB:strict=yes:max=1MiB", f"bounded:{16 << 20}:strict=yes:max=1MiB"),
+            ("fair:size=64MiB:max=67108864", f"fair:size={16 << 20}:max={16 << 20}"),
+            ("unbounded", "unbounded"),
+        ):
+            self.assertEqual(poolDescription(settings, description, 4), divided)
+        self.assertEqual(buildPool(settings, None, self, 4).sizeBytes, 16 << 20)
+        self.assertIsInstance(buildPool(loadSettings(None, [f"{QUEUED}=0"]), None, self, 4), UnboundedPool)
+
+    def test_notDivided(self) -> None:
+        """A pool whose size is in none of its arguments is refused, and so is a part too small for a request."""
+        settings = loadSettings(None, [f"{QUEUED}=64MiB", f"{LARGEST}=20MiB"])
+        error = self.assertRaises(UsageError, buildPool, settings, None, self, 4)
+        self.assertIn(f"{QUEUED} in 4 processes (--processes) allows requests of 16MiB and {LARGEST} 20MiB", str(error))
+        self.patch(serveroptions, "buildChosen", lambda *_: BoundedPool(1 << 30, 1 << 20))
+        error = self.assertRaises(UsageError, buildPool, loadSettings(None, []), "roomy:factor=3", self, 4)
+        self.assertIn("--pool roomy:factor=3 cannot be divided among 4 processes", str(error))
 
     def test_bad(self) -> None:
         """A pool or an order that cannot be built is refused when the options are parsed."""

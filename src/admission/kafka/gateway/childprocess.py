@@ -1,0 +1,205 @@
+# -*- test-case-name: tests.clients.gateway.test_processes -*-
+"""
+One of several processes of a gateway; its parent, L{admission.kafka.gateway.gatewayprocesses}, begins it as C{python -m
+admission.kafka.gateway.childprocess}.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+from attrs import evolve
+from twisted.internet.defer import Deferred
+from twisted.internet.protocol import Factory
+from twisted.logger import FileLogObserver, Logger, globalLogBeginner
+from twisted.python.reflect import namedModule
+from twisted.python.usage import UsageError
+
+from admission.clock import MonotonicClock
+from admission.status.pages import StatusPages
+
+from ..serving.logformat import asJson
+from ..serving.serveroptions import endpointOf
+from .gatewayconfig import GatewayConfig, configOf
+from .gatewayoptions import GatewayOptions
+from .gatewayservice import GatewayService
+from .parentbacking import Begin, ParentBacking
+from .processchannel import CHANNEL_DESCRIPTOR, ProcessChannel, Word
+from .sharedsockets import AdoptingReactor
+
+
+class ChildService(GatewayService):
+    """
+    A gateway whose pages the parent shows.
+    """
+
+    pages: StatusPages | None = None
+    hasPages = True
+
+    def __init__(self, reactor: Any, config: GatewayConfig, backing: ParentBacking, channel: ProcessChannel) -> None:
+        super().__init__(reactor, config, backing)
+        self._parent = backing
+        self._channel = channel
+
+    def servePages(self, pages: StatusPages, started: AsyncExitStack) -> None:
+        self.pages = pages
+
+    def stopService(self) -> Any:
+        self._channel.send(Word.DRAINING)
+        stopping: Deferred[Any] = super().stopService()
+        return stopping.addCallback(self._untilKept)
+
+    def _untilKept(self, _: object) -> Deferred[None]:
+        """
+        What was said last is lost if the process ends before the parent has it.
+        """
+        kept: Deferred[None] = Deferred()
+        self._parent.whenFlushed(lambda error: kept.callback(None))
+        return kept
+
+
+class ChildProcess:
+    """
+    What the parent says, and what is done about it.
+
+    @ivar exitCode: what the process is to end with.
+    """
+
+    log = Logger()
+
+    def __init__(self, reactor: Any, process: int, options: GatewayOptions) -> None:
+        """
+        @param process: which one it is, from 1.
+        """
+        self._reactor = reactor
+        self._process = process
+        self._options = options
+        self._service: ChildService | None = None
+        self._backing: ParentBacking | None = None
+        self._isStopping = False
+        self.exitCode = 0
+        self._channel = ProcessChannel(self._received, self._parentLost)
+
+    def connect(self) -> None:
+        """
+        Listen to the parent, which then says how to begin.
+        """
+        factory: Any = Factory.forProtocol(lambda: self._channel)
+        factory.noisy = False
+        self._reactor.addSystemEventTrigger("before", "shutdown", self._stops)
+        self._reactor.adoptStreamConnection(CHANNEL_DESCRIPTOR, socket.AF_UNIX, factory)
+        os.close(CHANNEL_DESCRIPTOR)
+
+    def stop(self) -> None:
+        """
+        End after the last response.
+        """
+        if not self._isStopping:
+            self._reactor.stop()
+
+    def _stops(self) -> None:
+        self._isStopping = True
+
+    def _received(self, word: Word, payload: bytes) -> None:
+        if word is Word.BEGIN:
+            self._begin(Begin.of(payload))
+        elif word is Word.ASK:
+            self._asked(*json.loads(payload))
+        elif word is Word.RELOAD:
+            if self._service is not None:
+                self._service.reload()
+        elif word is Word.DRAIN:
+            self.stop()
+        elif word is Word.HURRY:
+            if self._service is not None:
+                self._service.hurry()
+        elif self._backing is not None:
+            self._backing.received(word, payload)
+
+    def _begin(self, begin: Begin) -> None:
+        reactor, options = self._reactor, self._options
+        config = configOf(options)
+        count = len(config.listeners)
+        adopting = AdoptingReactor(reactor, range(CHANNEL_DESCRIPTOR + 1, CHANNEL_DESCRIPTOR + 1 + count))
+        listeners = [
+            evolve(each, endpoint=endpointOf("listen", each.description, adopting)) for each in config.listeners
+        ]
+        profile = config.memoryProfile
+        if profile is not None:
+            profile = evolve(profile, directory=profile.directory / f"process-{self._process}")
+        config = evolve(config, listeners=listeners, statusListener=None, memoryProfile=profile, process=self._process)
+        self._backing = ParentBacking(begin, self._channel, MonotonicClock(reactor))
+        service = self._service = ChildService(reactor, config, self._backing, self._channel)
+        reactor.addSystemEventTrigger("before", "shutdown", service.stopService)
+        try:
+            service.startService()
+        except (SystemExit, UsageError) as error:
+            self.exitCode = 1
+            self.log.critical("{reason}", reason=str(error))
+            self.stop()
+            return
+        except Exception:
+            self.exitCode = 1
+            self.log.failure("this process cannot start")
+            self.stop()
+            return
+        self._channel.send(Word.SERVING)
+
+    def _asked(self, number: int, page: str, question: dict[str, str]) -> None:
+        pages = None if self._service is None else self._service.pages
+        if pages is None:
+            return
+
+        def answer(answered: tuple[int, str]) -> None:
+            self._channel.tell(Word.ANSWER, (number, *answered))
+
+        answering: Deferred[tuple[int, str]] = pages.answer(page, question)
+        answering.addCallback(answer)
+        answering.addErrback(lambda failure: self.log.failure("the page {page} failed", failure, page=page))
+
+    def _parentLost(self) -> None:
+        if self._backing is not None:
+            self._backing.parentLost()
+        if not self._isStopping:
+            self.log.error("the parent of this process is gone, so it ends after its last response")
+            self.stop()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """
+    Serve until the parent says otherwise.
+
+    @param arguments: the number of the process, the directory to work in, the module of the reactor, and the options of
+        C{twistd admission-gateway}.
+    @return: the exit code.
+    """
+    process, directory, reactorModule, *given = arguments
+    # The parent passes on what a terminal tells them both, and reloads.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, lambda *_: None)
+    namedModule(reactorModule).install()  # type: ignore[no-untyped-call]
+    from twisted.internet import reactor
+
+    globalLogBeginner.beginLoggingTo([FileLogObserver(sys.stdout, asJson)], redirectStandardIO=False)
+    options = GatewayOptions()
+    try:
+        options.parseOptions(given)
+    except UsageError as error:
+        Logger().critical("{reason}", reason=str(error))
+        return 1
+    os.chdir(directory)
+    child = ChildProcess(reactor, int(process), options)
+    child.connect()
+    reactor.run()
+    return child.exitCode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,253 @@
+# -*- test-case-name: tests.unit.kafka.gateway.test_parentbacking -*-
+"""
+What one of several processes of a gateway keeps and is told: by the parent, which has the directory.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Any, Final
+
+from attrs import frozen
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.interfaces import IReactorTime
+from zope.interface import implementer
+
+from admission.interfaces import IUsageExchange
+
+from ..serving.kafkarequest import Address
+from ..storage.itable import LONGEST_KEY_BYTES, CommitCallback, ITable, LogFailed
+from .backing import KnownNodes
+from .nodes import FoundNode
+from .processchannel import ProcessChannel, Word
+
+INTERVAL_SECONDS: Final = 0.1
+"""How often a process tells the others what its clients have taken, as gateways do; a shorter time costs more when
+nothing happens, and this one bounds what clients may take too much by a tenth of a second for each process."""
+
+_PARENT_LOST: Final = "the parent of this process is gone, which keeps limits"
+
+TABLES: Final = ("quotas", "policies")
+"""What is kept, by the names of the tables: limits, for all; and what policies know, for each process."""
+
+
+@frozen
+class Begin:
+    """
+    What a process has to know to begin.
+
+    @ivar tables: the contents of L{TABLES}, by their names.
+    @ivar producers: who was let through, with the user.
+    @ivar gateways: how many enforced limits together when that was remembered last.
+    @ivar ownTopics: what is closed to clients.
+    """
+
+    tables: Mapping[str, Collection[tuple[bytes, bytes]]]
+    producers: Collection[tuple[str, int]]
+    gateways: int
+    ownTopics: frozenset[str]
+
+    def encoded(self) -> bytes:
+        told = {
+            "tables": {
+                name: [(key.decode("latin-1"), value.decode("latin-1")) for key, value in rows]
+                for name, rows in self.tables.items()
+            },
+            "producers": [*self.producers],
+            "gateways": self.gateways,
+            "ownTopics": [*self.ownTopics],
+        }
+        return json.dumps(told).encode()
+
+    @classmethod
+    def of(cls, encoded: bytes) -> Begin:
+        told = json.loads(encoded)
+        tables = {
+            name: [(key.encode("latin-1"), value.encode("latin-1")) for key, value in rows]
+            for name, rows in told["tables"].items()
+        }
+        producers = [(user, producerId) for user, producerId in told["producers"]]
+        return cls(tables, producers, told["gateways"], frozenset(told["ownTopics"]))
+
+
+@implementer(ITable)
+class CopiedTable:
+    """
+    A table that the parent keeps; its contents are here as well.
+    """
+
+    def __init__(self, rows: Collection[tuple[bytes, bytes]], changed: Callable[[bytes, bytes | None], object]) -> None:
+        """
+        @param changed: called with a key and its new value; L{None} if it has none any more.
+        """
+        self._rows = dict(rows)
+        self._changed = changed
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._rows.get(key)
+
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        return iter(sorted(self._rows.items()))
+
+    def put(self, key: bytes, value: bytes) -> None:
+        if not 1 <= len(key) <= LONGEST_KEY_BYTES:
+            raise ValueError(f"a key has 1 to {LONGEST_KEY_BYTES} bytes, and not {len(key)}")
+        self._rows[key] = value
+        self._changed(key, value)
+
+    def delete(self, key: bytes) -> None:
+        if self._rows.pop(key, None) is not None:
+            self._changed(key, None)
+
+
+class ToldDiscovery:
+    """
+    What the parent has said last of the cluster.
+
+    @ivar reachedSeconds: see L{Discovered<admission.kafka.gateway.backing.Discovered>}, as for C{lastError}.
+    """
+
+    reachedSeconds: float | None = None
+    lastError: str | None = None
+
+
+@implementer(IUsageExchange)
+class ParentExchange:
+    """
+    Messages go to the parent, which gives those of all processes to all, and knows whether other machines have them.
+    """
+
+    intervalSeconds = INTERVAL_SECONDS
+
+    def __init__(self, channel: ProcessChannel) -> None:
+        self._channel = channel
+        self._deliver: Callable[[bytes, bool], object] = lambda message, isOld: None
+        self.reason: str | None = None
+
+    def start(self, deliver: Callable[[bytes, bool], object]) -> None:
+        self._deliver = deliver
+
+    def publish(self, message: bytes, isKept: bool, key: str | None = None) -> None:
+        if key is not None:
+            self._channel.send(Word.PUBLISH_KEYED, key.encode() + b"\0" + message)
+        elif isKept:
+            self._channel.send(Word.PUBLISH_KEPT, message)
+        elif not self._channel.isBehind:
+            # What is late would be taken from the limits of a later time.
+            self._channel.send(Word.PUBLISH, message)
+
+    def delivered(self, message: bytes, isOld: bool) -> None:
+        """
+        The parent has a message for all.
+        """
+        self._deliver(message, isOld)
+
+    def stop(self) -> Deferred[None]:
+        self._deliver = lambda message, isOld: None
+        return succeed(None)
+
+    def trouble(self) -> str | None:
+        return self.reason
+
+
+class ParentBacking:
+    """
+    The L{Backing<admission.kafka.gateway.backing.Backing>} of one process of several.
+    """
+
+    known = None
+
+    def __init__(self, begin: Begin, channel: ProcessChannel, clock: IReactorTime) -> None:
+        """
+        @param clock: monotonic.
+        """
+        self._begin = begin
+        self._channel = channel
+        self._clock = clock
+        self._tables = {name: CopiedTable(begin.tables.get(name, ()), partial(self._changed, name)) for name in TABLES}
+        self._flushes: dict[int, CommitCallback] = {}
+        self._flushCount = 0
+        self._discovered = ToldDiscovery()
+        self._nodes: KnownNodes | None = None
+        self._exchange = ParentExchange(channel)
+        self.gateways = begin.gateways
+        self.ownTopics = begin.ownTopics
+
+    def received(self, word: Word, payload: bytes) -> None:
+        """
+        The parent has said something that is for this.
+        """
+        if word in (Word.DELIVER, Word.DELIVER_OLD):
+            self._exchange.delivered(payload, word is Word.DELIVER_OLD)
+        elif word is Word.TROUBLE:
+            self._exchange.reason = json.loads(payload)
+        elif word is Word.FLUSHED:
+            number, reason = json.loads(payload)
+            self._flushes.pop(number)(None if reason is None else LogFailed(reason))
+        elif word is Word.NODES:
+            self._learn(**json.loads(payload))
+
+    def parentLost(self) -> None:
+        """
+        Nothing more is kept.
+        """
+        flushes, self._flushes = self._flushes, {}
+        for callback in flushes.values():
+            callback(LogFailed(_PARENT_LOST))
+
+    def openStore(self, started: AsyncExitStack) -> ParentBacking:
+        return self
+
+    def discover(self, nodes: KnownNodes, started: AsyncExitStack) -> ToldDiscovery:
+        self._nodes = nodes
+        return self._discovered
+
+    def makeExchange(self) -> IUsageExchange:
+        return self._exchange
+
+    def remember(self, gateways: int) -> None:
+        self._channel.tell(Word.REMEMBER, gateways)
+
+    # As a store of limits
+
+    def table(self, name: str, isFlushed: bool = False) -> CopiedTable:
+        return self._tables[name]
+
+    def whenFlushed(self, callback: CommitCallback) -> None:
+        if not self._channel.isOpen:
+            callback(LogFailed(_PARENT_LOST))
+            return
+        self._flushCount += 1
+        self._flushes[self._flushCount] = callback
+        self._channel.tell(Word.FLUSH, self._flushCount)
+
+    def producers(self) -> Iterator[tuple[str, int]]:
+        return iter(self._begin.producers)
+
+    def _changed(self, name: str, key: bytes, value: bytes | None) -> None:
+        told = name, key.decode("latin-1"), None if value is None else value.decode("latin-1")
+        self._channel.tell(Word.PUT, told)
+
+    def _learn(
+        self, nodes: Collection[tuple[int, str, int]], reachedAgoSeconds: float | None, lastError: str | None
+    ) -> None:
+        discovered = self._discovered
+        if reachedAgoSeconds is not None:
+            discovered.reachedSeconds = self._clock.seconds() - reachedAgoSeconds
+        discovered.lastError = lastError
+        if nodes and self._nodes is not None:
+            self._nodes.learnAll([FoundNode(*each) for each in nodes])
+
+
+def encodedNodes(nodes: Mapping[int, Address], reachedAgoSeconds: float | None, lastError: str | None) -> Any:
+    """
+    What L{Word.NODES} tells.
+    """
+    return {
+        "nodes": [(nodeId, *address) for nodeId, address in nodes.items()],
+        "reachedAgoSeconds": reachedAgoSeconds,
+        "lastError": lastError,
+    }

@@ -1,0 +1,109 @@
+# -*- test-case-name: tests.unit.kafka.gateway.test_sharedsockets -*-
+"""
+Ports that one process opens and others listen on: the kernel gives each connection to one of them, and those that wait
+in its queue are lost to none as long as the first has the socket.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+from twisted.internet.address import IPv4Address, IPv6Address
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.error import CannotListenError
+from twisted.internet.interfaces import IAddress, IListeningPort
+from twisted.protocols.tls import TLSMemoryBIOFactory
+from zope.interface import implementer
+
+
+def _family(interface: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in interface else socket.AF_INET
+
+
+@implementer(IListeningPort)
+class ReservedPort:
+    """
+    A socket that listens, from which this process accepts nothing.
+    """
+
+    def __init__(self, listening: socket.socket) -> None:
+        self.socket = listening
+
+    def startListening(self) -> None:
+        pass
+
+    def stopListening(self) -> Deferred[None]:
+        # Not shut down: those that accept connections from it go on.
+        self.socket.close()
+        return succeed(None)
+
+    def getHost(self) -> IAddress:
+        host, port = self.socket.getsockname()[:2]
+        return (IPv6Address if self.socket.family == socket.AF_INET6 else IPv4Address)("TCP", host, port)
+
+
+class ReservingReactor:
+    """
+    The reactor for endpoints, but for the ports that they open: these accept nothing here.
+    """
+
+    def __init__(self, reactor: Any) -> None:
+        self._reactor = reactor
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reactor, name)
+
+    def listenTCP(self, port: int, factory: Any, backlog: int = 50, interface: str = "") -> ReservedPort:
+        family = _family(interface)
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            flags = socket.AI_NUMERICHOST | socket.AI_PASSIVE
+            found = socket.getaddrinfo(interface or None, port, family, socket.SOCK_STREAM, flags=flags)
+            listening.bind(found[0][4])
+            listening.listen(backlog)
+            listening.setblocking(False)
+        except OSError as error:
+            listening.close()
+            raise CannotListenError(interface, port, error) from error  # type: ignore[no-untyped-call]
+        return ReservedPort(listening)
+
+    def listenSSL(
+        self, port: int, factory: Any, contextFactory: Any, backlog: int = 50, interface: str = ""
+    ) -> ReservedPort:
+        return self.listenTCP(port, factory, backlog, interface)
+
+
+class AdoptingReactor:
+    """
+    The reactor for endpoints, but for the ports that they open: these are sockets that the process was given, one after
+    another.
+    """
+
+    def __init__(self, reactor: Any, descriptors: Iterable[int]) -> None:
+        """
+        @param descriptors: of sockets that listen; closed once they are adopted.
+        """
+        self._reactor = reactor
+        self._descriptors = deque(descriptors)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reactor, name)
+
+    def listenTCP(self, port: int, factory: Any, backlog: int = 50, interface: str = "") -> IListeningPort:
+        descriptor = self._descriptors.popleft()
+        try:
+            adopted: IListeningPort = self._reactor.adoptStreamPort(descriptor, _family(interface), factory)
+        finally:
+            # The port has one of its own, and the socket is open as long as anybody has one.
+            os.close(descriptor)
+        return adopted
+
+    def listenSSL(
+        self, port: int, factory: Any, contextFactory: Any, backlog: int = 50, interface: str = ""
+    ) -> IListeningPort:
+        return self.listenTCP(port, TLSMemoryBIOFactory(contextFactory, False, factory), backlog, interface)
