@@ -3,8 +3,9 @@ What a gateway in front of Apache Kafka costs: its CPU time for each request, be
 time that it adds; its memory while clients read slowly, and while a node does not answer.  Java and Maven are needed;
 Kafka is fetched from Maven Central once.
 
-    python -m benchmarks.gateway [--json] [--quick]
+    python -m benchmarks.gateway [--json] [--quick] [--processes N]
 
+With --processes it compares a gateway of so many processes with one of one process, and measures nothing else.
 Kroxylicious, a proxy in Java, is beside it where Maven has it.
 """
 
@@ -12,21 +13,20 @@ from __future__ import annotations
 
 import statistics
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
 from attrs import frozen
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import NewTopic
 from twisted.trial.unittest import SkipTest
 
-from tests.kit.apachekafka import ApacheKafka, classPath
-from tests.kit.gatewayprocess import GatewayProcess
+from tests.kit.apachekafka import classPath
 from tests.kit.kafkacluster import KafkaCluster
 
 from .broker import perRequest, produceResponseBytes
 from .gatewayload import latencies, pipelined, produceSteadily, readSlowly
+from .gatewayprocesses import measureProcesses
+from .gatewayservers import SHORT_LIVED, admin, gateway, node, until
 from .kroxylicious import kroxylicious
 from .load import Cost, Loader, ask, batchOf, exchange, fetchRequest, produceRequest
 from .measure import KIB, MIB, Report, inTurns, median, ratio, run, sizeName
@@ -61,18 +61,6 @@ STUCK_POOL_BYTES = 64 * MIB
 STUCK_CONNECTIONS = 8
 STUCK_NODE = 3
 STEADY_PER_SECOND = 50
-
-PATIENCE_SECONDS = 60.0
-
-# What is produced is of no use, and should not wait for the disk.
-_NODE_PROPERTIES = {
-    "num.network.threads": "2",
-    "num.io.threads": "2",
-    "log.segment.bytes": str(128 * MIB),
-    "log.retention.check.interval.ms": "1000",
-    "log.segment.delete.delay.ms": "1000",
-}
-_SHORT_LIVED = {"retention.bytes": str(128 * MIB)}
 
 
 @frozen
@@ -115,64 +103,16 @@ class Competitor:
     port: int
 
 
-def until(what: str, isSo: Callable[[], bool]) -> None:
-    """
-    Wait for something.
-
-    @raise RuntimeError: if it does not come.
-    """
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while True:
-        try:
-            if isSo():
-                return
-        except KafkaException:
-            pass
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"waited in vain until {what}")
-        time.sleep(0.1)
-
-
-def admin(address: str) -> AdminClient:
-    """
-    A client of the cluster that begins at an address.
-    """
-    return AdminClient({"bootstrap.servers": address, "log_level": 0})
-
-
-@contextmanager
-def gateway(upstream: str, *options: str) -> Iterator[GatewayProcess]:
-    """
-    Run one for the duration of a block.
-    """
-    process = GatewayProcess(upstream, *options)
-    try:
-        process.start()
-        until("the gateway knows the nodes", lambda: bool(admin(process.address).list_topics(timeout=5).topics))
-        yield process
-    finally:
-        process.remove()
-
-
 @contextmanager
 def competitors() -> Iterator[dict[str, Competitor]]:
     """
     One node, and all that is in front of it, for the duration of a block.
     """
-    kafka = ApacheKafka()
-    kafka.properties = {**kafka.properties, **_NODE_PROPERTIES}
+    new = [
+        NewTopic(topic, 1, 1, config={} if topic in (FETCHED, LARGE, IDEMPOTENT) else SHORT_LIVED) for topic in TOPICS
+    ]
     with ExitStack() as stack:
-        stack.callback(kafka.remove)
-        kafka.start()
-        until("Apache Kafka answers", lambda: bool(admin(kafka.address).list_topics(timeout=5).brokers))
-        # Kept until it has answered.
-        client = admin(kafka.address)
-        new = [
-            NewTopic(topic, 1, 1, config={} if topic in (FETCHED, LARGE, IDEMPOTENT) else _SHORT_LIVED)
-            for topic in TOPICS
-        ]
-        for made in client.create_topics(new).values():
-            made.result(PATIENCE_SECONDS)
+        kafka = stack.enter_context(node(*new))
         relay = stack.enter_context(running("relay", str(kafka.port)))
         plain = stack.enter_context(gateway(kafka.address))
         limited = stack.enter_context(gateway(kafka.address, *LIMITS))
@@ -363,6 +303,9 @@ def measure(report: Report) -> None:
     except SkipTest as reason:
         sys.exit(str(reason))
     with Loader() as loader:
+        if report.numbers["processes"]:
+            measureProcesses(report, loader, report.numbers["processes"])
+            return
         with competitors() as servers:
             fill(loader, servers[DIRECT], FETCHED, 1)
             fill(loader, servers[DIRECT], LARGE, LARGE_FETCH_BYTES // MIB + 1)
@@ -378,4 +321,5 @@ if __name__ == "__main__":
         "A gateway in front of Apache Kafka: CPU time of its process, latency and memory",
         "What a gateway in front of Apache Kafka costs, which needs Java and Maven.",
         measure,
+        {"processes": "compare a gateway of so many processes with one of one"},
     )

@@ -13,10 +13,10 @@ from selectors import EVENT_WRITE, DefaultSelector
 from struct import Struct
 from threading import Event, Thread
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from .load import PATIENCE_SECONDS, Cost, exchange
-from .measure import wallSeconds
+from .measure import cpuSecondsOf, wallSeconds
 
 LISTENING_BYTES = 256 << 10
 """What the kernel may keep for a client that reads slowly."""
@@ -97,6 +97,17 @@ def pipelined(pid: int, port: int, request: bytes, responseBytes: int, depth: in
     Send a request many times on one connection; see L{exchange}.
     """
     return exchange(pid, port, [numbered(request, depth)], responseBytes, depth, count)
+
+
+def manyPipelined(
+    pids: Sequence[int], port: int, request: bytes, responseBytes: int, connections: int, depth: int, count: int
+) -> Cost:
+    """
+    The same on several connections, to a server of several processes.
+    """
+    before = sum(map(cpuSecondsOf, pids))
+    cost = exchange(pids[0], port, [numbered(request, depth) for _ in range(connections)], responseBytes, depth, count)
+    return evolve(cost, cpuSeconds=sum(map(cpuSecondsOf, pids)) - before)
 
 
 def latencies(port: int, request: bytes, responseBytes: int, count: int) -> Sequence[float]:

@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from attrs import define, field
@@ -142,11 +143,13 @@ class Report:
 
     @ivar title: the sentence above the tables.
     @ivar quick: whether this was the short run, good for seeing that it works.
+    @ivar numbers: the values of further options, by their names.
     @ivar tables: the rows by the name of their table.
     """
 
     title: str
     quick: bool
+    numbers: Mapping[str, int] = field(factory=dict)
     tables: dict[str, list[Row]] = field(factory=dict)
 
     def add(self, table: str, **row: Any) -> None:
@@ -201,17 +204,22 @@ def _cell(key: str, value: Any) -> str:
     return str(value)
 
 
-def run(title: str, description: str, measure: Callable[[Report], None]) -> None:
+def run(
+    title: str, description: str, measure: Callable[[Report], None], numbers: Mapping[str, str] = MappingProxyType({})
+) -> None:
     """
     The command line of a benchmark: C{--json} and C{--quick}.
 
     @param measure: fills the report that it is given.
+    @param numbers: further options, each with its help; their values are in the report.
     """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--json", action="store_true", help="print JSON and no tables")
     parser.add_argument("--quick", action="store_true", help="take few seconds and measure little")
+    for name, text in numbers.items():
+        parser.add_argument(f"--{name}", type=int, default=0, help=text)
     options = parser.parse_args()
-    report = Report(title, options.quick)
+    report = Report(title, options.quick, {name: getattr(options, name) for name in numbers})
     measure(report)
     progress("")
     print(report.asJson() if options.json else report.asText())

@@ -21,11 +21,22 @@ _ON = DECIDED.names
 
 def readRecording(directory: str) -> Recording:
     """What a server that has ended has exported, all of one run."""
-    rows: dict[str, list[dict[str, Any]]] = {
-        name: [row for path in sorted(Path(directory, name).rglob("*.parquet")) for row in _rowsOf(path)]
-        for name in ("requests", "limits")
-    }
-    return Recording(max(row["mono_us"] for row in rows["requests"]), rows["requests"], rows["limits"])
+    (recording,) = readRecordings(directory)
+    return recording
+
+
+def readRecordings(directory: str) -> list[Recording]:
+    """What servers that have ended have exported, by runs; those in which nothing was asked are left out."""
+    runs: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for name in ("requests", "limits"):
+        for path in sorted(Path(directory, name).rglob("*.parquet")):
+            for row in _rowsOf(path):
+                runs.setdefault(row["boot_id"], {"requests": [], "limits": []})[name].append(row)
+    return [
+        Recording(max(row["mono_us"] for row in rows["requests"]), rows["requests"], rows["limits"])
+        for rows in runs.values()
+        if rows["requests"]
+    ]
 
 
 def gate(recording: Recording, alter: Callable[[Run], Run] = lambda run: run) -> list[Fidelity]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -21,6 +23,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.clients.gateway.sharedlimits import (
     AFTER_SECONDS,
+    CLIENT,
     INTERVAL_SECONDS,
     RATE,
     RECORD_BYTES,
@@ -34,6 +37,7 @@ from tests.clients.gateway.sharedlimits import (
 from tests.kit.brokerfixture import requestFrame, requestOf
 from tests.kit.brokerprocess import PATIENCE_SECONDS, endpoint, freePort, until
 from tests.kit.gatewayprocess import GatewayProcess
+from tests.kit.identitygate import assertAsRecorded, gate, readRecordings
 from tests.kit.kafkacluster import KafkaCluster
 from tests.kit.longform import isLongForm
 from tests.kit.recordingproxy import readFrame
@@ -212,6 +216,29 @@ class LimitTests(ProcessesTestCase):
         gateway.stop()
         gateway.start()
         self.assertEqual(self.sent(*producers), [True] * IDS)
+
+    def test_recording(self) -> None:
+        """What processes record replays exactly, with what they have told each other and limits that were changed."""
+        directory = tempfile.mkdtemp(prefix="admission-recording-")
+        self.addCleanup(shutil.rmtree, directory, ignore_errors=True)
+        gateway = self.gateway(
+            *("--set", "super.users=User:ANONYMOUS", "--quota", f"client-bytes:received={RATE}"),
+            *("--quota", f"producer-ids:rate={IDS}:window=1h", "--export", f"spark:{directory}"),
+        )
+        senders = Senders(gateway.address, 4)
+        try:
+            for limit in ("producer_byte_rate=300000", "producer_byte_rate=2000000"):
+                time.sleep(2)
+                self.quotas("set", gateway, "--client-id", CLIENT, limit)
+            time.sleep(2)
+        finally:
+            senders.stop()
+        self.sent(*(self.producer(gateway, **{"message.timeout.ms": 2_000}) for _ in range(IDS + 2)))
+        gateway.stop()
+        recordings = readRecordings(directory)
+        self.assertEqual({row["broker_id"] for each in recordings for row in each.rows}, {"1-1", "1-2"})
+        for recording in recordings:
+            assertAsRecorded(self, gate(recording))
 
     def sent(self, *producers: Producer) -> list[bool]:
         """Whether a record of each is taken."""

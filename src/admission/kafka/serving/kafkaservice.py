@@ -528,7 +528,7 @@ class KafkaService(Service):
     def _startRecording(self, recorder: EventRecorder, gateSeed: int) -> None:
         config, settings, control = self._config, self._config.settings, self.server.control
         origin = Origin(
-            str(settings.brokerId),
+            str(settings.brokerId) if config.process is None else f"{settings.brokerId}-{config.process}",
             uuid.uuid4().hex,
             gateSeed,
             control.policyNames,
