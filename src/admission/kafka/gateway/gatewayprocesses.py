@@ -306,7 +306,7 @@ class GatewayProcesses(Service):
         with SecondSignal(self.reactor, self._hurry):
             yield DeferredList([process.ended for process in processes])
         yield Deferred.fromCoroutine(self._started.aclose())
-        self.log.info("stopped: all {count} processes have ended", count=len(processes))
+        self.log.info("stopped: all processes have ended")
 
     def _start(self) -> None:
         config, reactor = self._config, self.reactor
@@ -464,8 +464,8 @@ class GatewayProcesses(Service):
             text = f"{text}\n{traceback}"
         if level is LogLevel.critical:
             self._critical[number] = text
-        fields = {name: value for name, value in fields.items() if name not in ("level", "format", "process", "text")}
-        Logger(namespace=source).emit(level, "process {process}: {text}", **fields, process=number, text=text)
+        fields = {name: value for name, value in fields.items() if name not in ("level", "format", "process")}
+        Logger(namespace=source).emit(level, "process {process}: {log_text}", **fields, process=number, log_text=text)
 
     # What is kept for processes
 

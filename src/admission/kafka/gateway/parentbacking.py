@@ -188,7 +188,7 @@ class ParentBacking:
             number, reason = json.loads(payload)
             self._flushes.pop(number)(None if reason is None else LogFailed(reason))
         elif word is Word.NODES:
-            self._learn(**json.loads(payload))
+            self._learn(json.loads(payload))
 
     def parentLost(self) -> None:
         """
@@ -231,15 +231,13 @@ class ParentBacking:
         told = name, key.decode("latin-1"), None if value is None else value.decode("latin-1")
         self._channel.tell(Word.PUT, told)
 
-    def _learn(
-        self, nodes: Collection[tuple[int, str, int]], reachedAgoSeconds: float | None, lastError: str | None
-    ) -> None:
-        discovered = self._discovered
-        if reachedAgoSeconds is not None:
-            discovered.reachedSeconds = self._clock.seconds() - reachedAgoSeconds
-        discovered.lastError = lastError
-        if nodes and self._nodes is not None:
-            self._nodes.learnAll([FoundNode(*each) for each in nodes])
+    def _learn(self, told: Mapping[str, Any]) -> None:
+        discovered, agoSeconds = self._discovered, told["reachedAgoSeconds"]
+        if agoSeconds is not None:
+            discovered.reachedSeconds = self._clock.seconds() - agoSeconds
+        discovered.lastError = told["lastError"]
+        if told["nodes"] and self._nodes is not None:
+            self._nodes.learnAll([FoundNode(*each) for each in told["nodes"]])
 
 
 def encodedNodes(nodes: Mapping[int, Address], reachedAgoSeconds: float | None, lastError: str | None) -> Any:

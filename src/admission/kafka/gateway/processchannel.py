@@ -117,7 +117,12 @@ class ProcessChannel(Int32StringReceiver):
         self.send(word, json.dumps(told).encode())
 
     def stringReceived(self, string: bytes) -> None:
-        self._received(Word(string[:1]), string[1:])
+        try:
+            word = Word(string[:1])
+        except ValueError:
+            # A process that begins again may have a newer version than its parent.
+            return
+        self._received(word, string[1:])
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         super().connectionLost(reason)

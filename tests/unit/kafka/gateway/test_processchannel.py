@@ -37,6 +37,12 @@ class ProcessChannelTests(SynchronousTestCase):
             ],
         )
 
+    def test_unknown(self) -> None:
+        """What another version says is ignored."""
+        self.channel.makeConnection(self.transport)
+        self.channel.dataReceived(b"\0\0\0\2?!" + b"\0\0\0\0" + b"\0\0\0\1s")
+        self.assertEqual(self.received, [(Word.SERVING, b"")])
+
     def test_notConnected(self) -> None:
         """What cannot be sent is dropped, before there is a connection and after."""
         self.channel.send(Word.DRAIN)
