@@ -143,7 +143,16 @@ def _checked(status: QuotaStatus) -> QuotaStatus:
     if not (isinstance(status, QuotaStatus) and isinstance(status.limitName, str)):
         raise TypeError(f"explain has to return QuotaStatus with the name of a limit, not {status!r:.300}")
     _checkedEntity(status.entity)
-    _numbers({"limit": status.limit, "used": status.used, "delaySeconds": status.delaySeconds})
+    elsewhere = {} if status.usedElsewhere is None else {"usedElsewhere": status.usedElsewhere}
+    _numbers(
+        {
+            "limit": status.limit,
+            "used": status.used,
+            "delaySeconds": status.delaySeconds,
+            "fraction": status.fraction,
+            **elsewhere,
+        }
+    )
     return status
 
 
