@@ -27,8 +27,11 @@ OVERFLOW = "<overflow>"
 
 _ADDRESSES_PART: Final = 10
 
-_METER_BYTES: Final = 280
-"""About what a meter takes with its place in the table, without its names; a mean of the algorithms."""
+METER_BYTES: Final = 250
+"""About what a meter takes with its place in the table, without its names; a mean of L{Windows} and L{Buckets}."""
+
+_SHARED_METER_BYTES: Final = 310
+"""The same of one that several servers share."""
 
 _FOUND_BYTES: Final = 60
 """About what a place among what was found lately takes."""
@@ -164,6 +167,7 @@ class Windows:
     samples: int
     windowSeconds: float
     maxDelaySeconds: float = inf
+    meterBytes = METER_BYTES
 
     def __attrs_post_init__(self) -> None:
         SampledTotal(self.samples, self.windowSeconds)
@@ -244,6 +248,7 @@ class Buckets:
 
     burstSeconds: float
     horizonSeconds = None
+    meterBytes = METER_BYTES
 
     def __attrs_post_init__(self) -> None:
         TokenBucket(1.0, self.burstSeconds, 0.0)
@@ -349,6 +354,7 @@ class SharedBuckets:
     fraction: float = 1.0
     count: int = 1
     horizonSeconds = None
+    meterBytes = _SHARED_METER_BYTES
 
     def __attrs_post_init__(self) -> None:
         TokenBucket(1.0, self.burstSeconds, 0.0)
@@ -417,6 +423,7 @@ class Meters(Generic[M]):
         build: Callable[[Limit, float], M],
         maxMeters: int = MAX_METERS,
         by: Callable[[Request], tuple[str, str | None]] = byClient,
+        meterBytes: int = METER_BYTES,
     ) -> None:
         """
         @param limits: the limits in force; call L{refresh} when they have changed.
@@ -424,6 +431,7 @@ class Meters(Generic[M]):
             L{Buckets.build} or another.
         @param by: whose meter counts a request: L{byClient}, L{byUser} or
             L{byAddress}.
+        @param meterBytes: about what a meter takes, for L{sizeBytes}.
         @raise ValueError: if C{maxMeters} is not positive.
         """
         if maxMeters < 1:
@@ -434,6 +442,7 @@ class Meters(Generic[M]):
         self._build = build
         self._maxMeters = maxMeters
         self._by = by
+        self._meterBytes = meterBytes
         self._meters: dict[EntityKey, M] = {}
         self._named: set[EntityKey] = set()
         # By the default and the address of those that share; the address is empty once there are too many.
@@ -450,7 +459,7 @@ class Meters(Generic[M]):
         """
         About how much memory this takes, names included.
         """
-        return len(self) * _METER_BYTES + self._nameBytes + self._foundCount * _FOUND_BYTES + self._foundNameBytes
+        return len(self) * self._meterBytes + self._nameBytes + self._foundCount * _FOUND_BYTES + self._foundNameBytes
 
     def __len__(self) -> int:
         """

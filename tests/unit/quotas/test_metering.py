@@ -352,7 +352,7 @@ class CardinalityTests(MetersTestCase):
         for algorithm in (Windows(11, 1.0), Buckets(1.0), SharedBuckets(1.0)):
             for length in (8, 240):
                 self.limits = LimitTable([RATE])
-                self.meters = Meters(self.limits, RATE, algorithm.build, 2000)
+                self.meters = Meters(self.limits, RATE, algorithm.build, 2000, meterBytes=algorithm.meterBytes)
                 self.configure(DEFAULT_CLIENT)
                 gc.collect()
                 tracemalloc.start()
