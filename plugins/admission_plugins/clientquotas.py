@@ -69,8 +69,10 @@ class ClientBytes(MeteredPolicy):
         limits = LimitTable((RECEIVED_BYTE_RATE, SENT_BYTE_RATE))
         self._algorithm = algorithm
         self._sensorNames = sensorNames
-        self._received: Meters[Any] = Meters(limits, RECEIVED_BYTE_RATE, algorithm.build, maxMeters)
-        self._sent: Meters[Any] = Meters(limits, SENT_BYTE_RATE, algorithm.build, maxMeters)
+        self._received, self._sent = (
+            Meters[Any](limits, name, algorithm.build, maxMeters, meterBytes=algorithm.meterBytes)
+            for name in limits.limitNames
+        )
         super().__init__(limits, (self._received, self._sent), algorithm.horizonSeconds, isShadow)
         if isinstance(algorithm, SharedBuckets):
             shared = SharedMeters(algorithm, (self._received, self._sent))

@@ -36,7 +36,7 @@ from admission.interfaces import (
 from admission.metrics.bucket import NEGLIGIBLE_SECONDS, TokenBucket
 from admission.metrics.rate import SampledMean, SampledTotal
 from admission.quotas.limits import EntityKind, Limit, LimitTable
-from admission.quotas.metering import MAX_METERS, Meters, byUser, noteDelay
+from admission.quotas.metering import MAX_METERS, Meters, byUser, elsewherePart, noteDelay
 from admission.quotas.policy import QuotaPolicy
 from admission.units import formatBytes, formatSeconds, parseBytes
 
@@ -78,12 +78,14 @@ class ProducerIdMeter:
     @ivar bucket: the tokens that are left.
     @ivar known: the ids that were seen within the window.
     @ivar arrivals: the rate of new ids; for a sensor, like C{delays}.
+    @ivar elsewherePart: which part of the tokens that are missing was taken at other servers.
     """
 
     limit: Limit
     bucket: TokenBucket
     known: LayeredBloom
     arrivals: SampledTotal
+    elsewherePart: float = field(default=0.0, init=False)
     delays: SampledMean | None = field(default=None, init=False)
 
     def countNew(self, identities: Sequence[int], now: float) -> int:
@@ -121,9 +123,12 @@ class ProducerIdMeter:
                 new += 1
         return new
 
-    def spend(self, amount: float, now: float) -> float:
+    def spend(self, amount: float, now: float, isElsewhere: bool = False) -> float:
         self.arrivals.record(amount, now)
-        return self.bucket.spend(amount, now)
+        delaySeconds = self.bucket.spend(amount, now)
+        missing = self.bucket.burst - self.bucket.tokens(now)
+        self.elsewherePart = elsewherePart(self.elsewherePart, amount, isElsewhere, missing)
+        return delaySeconds
 
     def delaySeconds(self, now: float) -> float:
         return self.bucket.delaySeconds(now)
@@ -305,7 +310,7 @@ class ProducerIds(QuotaPolicy):
         if meter is not None:
             new = meter.remember(taken.identities, now)
             if new and not isOld:
-                meter.spend(new, now)
+                meter.spend(new, now, isElsewhere=True)
 
     def share(self, fraction: float, count: int, now: float) -> None:
         """
@@ -347,7 +352,11 @@ class ProducerIds(QuotaPolicy):
             return []
         limit = meter.limit
         delaySeconds = meter.waitSeconds(1, now) if self.isRefusing else meter.delaySeconds(now)
-        return [QuotaStatus(NEW_IDENTITY_RATE, limit.value, limit.entity, meter.used(now), delaySeconds)]
+        used = meter.used(now) * self._fraction
+        usedElsewhere = None if self._untold is None else used * meter.elsewherePart
+        return [
+            QuotaStatus(NEW_IDENTITY_RATE, limit.value, limit.entity, used, delaySeconds, usedElsewhere, self._fraction)
+        ]
 
     def sweep(self, now: float) -> None:
         if now >= self._nextCleanupSeconds:

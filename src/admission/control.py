@@ -143,7 +143,15 @@ def _checked(status: QuotaStatus) -> QuotaStatus:
     if not (isinstance(status, QuotaStatus) and isinstance(status.limitName, str)):
         raise TypeError(f"explain has to return QuotaStatus with the name of a limit, not {status!r:.300}")
     _checkedEntity(status.entity)
-    _numbers({"limit": status.limit, "used": status.used, "delaySeconds": status.delaySeconds})
+    _numbers(
+        {
+            "limit": status.limit,
+            "used": status.used,
+            "delaySeconds": status.delaySeconds,
+            "usedElsewhere": 0.0 if status.usedElsewhere is None else status.usedElsewhere,
+            "fraction": status.fraction,
+        }
+    )
     return status
 
 

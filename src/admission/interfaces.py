@@ -731,6 +731,9 @@ class QuotaStatus:
     @ivar entity: the entity it was set for; others may share it.
     @ivar used: how much of it is used now, in the same unit.
     @ivar delaySeconds: how long the client would be throttled now; zero or more.
+    @ivar usedElsewhere: how much of C{used} was used at other servers; L{None} for a limit that is not shared, see
+        L{IShared}.
+    @ivar fraction: how much of the limit this server enforces; more than zero, and 1.0 for all of it.
     """
 
     limitName: str
@@ -738,13 +741,23 @@ class QuotaStatus:
     entity: QuotaEntity
     used: float
     delaySeconds: float
+    usedElsewhere: float | None = None
+    fraction: float = 1.0
+
+    @property
+    def usedHere(self) -> float:
+        """
+        How much of C{used} was used at this server.
+        """
+        return self.used - (self.usedElsewhere or 0.0)
 
     @property
     def utilization(self) -> float:
         """
-        The fraction used; 1.0 is all of it.
+        The fraction used of what this server enforces; 1.0 is all of it.
         """
-        return self.used / self.limit if self.limit else inf
+        enforced = self.limit * self.fraction
+        return self.used / enforced if enforced else inf
 
 
 class IQuotaPolicy(Interface):

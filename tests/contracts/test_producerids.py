@@ -18,6 +18,7 @@ from admission.interfaces import (
     IQuotaPolicy,
     IQuotaPolicyFactory,
     IRestorable,
+    IShared,
     PolicyContext,
     QuotaEntity,
     QuotaStatus,
@@ -335,6 +336,20 @@ class LimitTests(ProducerIdsTestCase):
                 policy.explain(produce(), self.clock.seconds()),
                 [QuotaStatus(NEW_IDENTITY_RATE, 10.0, entity, 10.0, delaySeconds)],
             )
+
+    def test_explainShared(self) -> None:
+        """Where a limit is shared, the ids of other servers are told apart, and how much of it is enforced here."""
+        policy = self.build(10.0, isShared=True)
+        now = self.clock.seconds()
+        self.sendEach(policy, range(2))
+        for number in range(10, 16):
+            taken = Taken(NEW_IDENTITY_RATE, QuotaEntity(user="alice"), 1.0, (number,))
+            IShared(policy).takenElsewhere(taken, False, now)
+        [status] = policy.explain(produce(), now)
+        self.assertEqual([status.used, status.usedElsewhere, status.fraction], [8.0, 6.0, 1.0])
+        IShared(policy).share(0.5, 2, now)
+        [status] = policy.explain(produce(), now)
+        self.assertEqual([status.utilization, status.fraction], [status.used / 5.0, 0.5])
 
 
 class RestoringTests(ProducerIdsTestCase):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from attrs import evolve
 from zope.interface import implementer
 
-from admission.interfaces import IShared, QuotaEntity, Request, Taken, Usage
+from admission.interfaces import IShared, QuotaEntity, QuotaStatus, Request, Taken, Usage
 from admission.quotas.metering import SharedBuckets
 from admission.quotas.sharedmeters import SharedMeters
 from admission_plugins.clientquotas import ClientBytes
@@ -225,6 +226,13 @@ class ChangesLimits(Amounts):
         self.fraction = fraction
 
 
+class BlamesOthers(Amounts):
+    """Says that all is used elsewhere."""
+
+    def explain(self, request: Request, now: float) -> Sequence[QuotaStatus]:
+        return [evolve(each, usedElsewhere=each.used) for each in super().explain(request, now)]
+
+
 class ForgetsItsShare(Amounts):
     """Enforces all of a limit that is changed."""
 
@@ -322,6 +330,7 @@ class SharedLimitsContractTests(SeededFaultsTestCase):
             (TellsAllAtOnce, "test_notTakenOut"),
             (TellsHalf, "test_elsewhere"),
             (Deaf, "test_elsewhere"),
+            (BlamesOthers, "test_explainsElsewhere"),
             (ForgetsWhenSwept, "test_elsewhere"),
             (Resentful, "test_elsewhereIsForgiven"),
             (TakesFromAll, "test_elsewhereByOthers"),

@@ -70,6 +70,7 @@ class StandInDocument:
         self.server = self
         self.control = control
         self.sensors = sensors
+        self.fields: dict[str, Any] = {}
         self.reasons: list[str] = []
         self.connections: list[Any] = []
         self.debts = Debts()

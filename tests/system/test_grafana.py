@@ -96,7 +96,7 @@ def parse(text: str) -> Expression:
 @frozen
 class Live:
     """
-    What a broker tells, and a gateway of its cluster's nodes.
+    What a broker tells, and a gateway of its cluster's nodes and of limits that it shares.
 
     @ivar series: by the name of each sample, the labels of all that there are.
     @ivar counters: the names of those that only grow.
@@ -115,7 +115,9 @@ def live() -> Live:
     broker = loadedBroker()
     broker.start()
     statusPort = freePort()
-    gateway = GatewayProcess(broker.address, "--status", endpoint(statusPort))
+    gateway = GatewayProcess(
+        broker.address, "--status", endpoint(statusPort), "--quota", "client-bytes", "--shared-limits", "topic"
+    )
     gateway.start()
     try:
         with clients(broker.address):
@@ -125,8 +127,9 @@ def live() -> Live:
                 counters = set()
                 with urlopen(f"http://127.0.0.1:{statusPort}/metrics", timeout=PATIENCE_SECONDS) as response:
                     passedOn = text_string_to_metric_families(response.read().decode())
-                ofNodes = [family for family in passedOn if family.name.startswith("admission_node_")]
-                for family in (*ofNodes, *text_string_to_metric_families(broker.read("metrics"))):
+                own = ("admission_node_", "admission_shared_limits_")
+                ofGateway = [family for family in passedOn if family.name.startswith(own)]
+                for family in (*ofGateway, *text_string_to_metric_families(broker.read("metrics"))):
                     for sample in family.samples:
                         series.setdefault(sample.name, []).append(sample.labels)
                         if family.type in ("counter", "histogram"):
@@ -135,6 +138,7 @@ def live() -> Live:
                     "admission_quota_throttle_seconds",
                     "admission_group_lag_records",
                     "admission_node_unanswered_seconds",
+                    "admission_shared_limits_trip_seconds",
                 }:
                     return Live(series, counters)
                 assert time.monotonic() < deadline, sorted(series)

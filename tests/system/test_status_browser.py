@@ -66,6 +66,18 @@ _POINTS = (
     "each.querySelector('figcaption').textContent.startsWith('Process memory'));"
     "return figure.querySelector('path.c0').getAttribute('d').split(/[ML]/).length - 1"
 )
+_SHARED = """
+    const real = fetch;
+    window.fetch = async (url, options) => {
+      const answer = await real(url, options);
+      if (!url.startsWith("explain")) return answer;
+      const said = await answer.json();
+      said.sharing = { servers: 2, fraction: 1, heardSeconds: 0.25, trouble: null };
+      Object.assign(said.limits[0], { fraction: 0.5, used: 3000, usedHere: 1000, usedElsewhere: 2000 });
+      return new Response(JSON.stringify(said));
+    };
+"""
+"""What a gateway would answer that shares its limits, of which it enforces a half of one."""
 
 
 @define
@@ -86,6 +98,7 @@ class Findings:
     @ivar selected: the name of a topic that was marked to be copied, and what was marked two looks later.
     @ivar remembered: how many samples the server had kept, and how many points the page drew at its second look.
     @ivar answers: what the page answered to questions about clients, with the table below.
+    @ivar shared: what it answered about a limit that is shared.
     @ivar gone: what the page said when there was no broker any more.
     @ivar status: the URL of the port.
     """
@@ -102,6 +115,7 @@ class Findings:
     selected: tuple[str, str] = ("", "")
     remembered: tuple[int, int] = (0, 0)
     answers: list[tuple[str, str]] = field(factory=list)
+    shared: tuple[str, str] = ("", "")
     gone: str = ""
     status: str = ""
 
@@ -153,6 +167,10 @@ def _look(browser: Any, found: Findings) -> None:
     found.tooltips = browser.execute_script(_TOOLTIPS)
     for question in ({"clientId": BACKFILL}, {"clientId": "nobody"}, {"ip": "127.0.0.1"}, {"ip": "nonsense"}):
         found.answers.append(_ask(browser, question))
+    # A narrow page says only how far a limit is used.
+    resize(browser, WIDE, 900)
+    browser.execute_script(_SHARED)
+    found.shared = _ask(browser, {"clientId": BACKFILL})
     found.requested = set(browser.execute_script(_REQUESTED))
     # The last question was refused, as it should be.
     found.errors = [each for each in consoleErrors(browser) if "ip=nonsense" not in each]
@@ -232,6 +250,13 @@ class StatusPageTests(SynchronousTestCase):
         self.assertRegex(clients, rf"(?m)^{BACKFILL} ANONYMOUS, 127.0.0.1 .* m?s$")
         self.assertIn("'nonsense' is not an address; write 192.0.2.1 or 2001:db8::1", nonsense)
         self.assertEqual(none, "")
+
+    def test_shared(self) -> None:
+        """Of a limit that is shared it is told how it is shared, and what is used here and elsewhere."""
+        words, limits = findings().shared
+        self.assertTrue(words.endswith(" Limits are shared by 2 servers; another was heard 250 ms ago."), words)
+        self.assertRegex(limits, r"producer_byte_rate=40K, of which this server enforces 1/2: 20K each client id")
+        self.assertIn(" 3K (1K here, 2K elsewhere) ", limits)
 
     def test_help(self) -> None:
         """Bars have a mark at 100 %, and reasons say what they mean, to those who cannot point at them as well."""

@@ -262,6 +262,8 @@ class SafetyTests(ControlTestCase):
             evolve(right, used=None),
             evolve(right, used=10**400),
             evolve(right, delaySeconds="soon"),
+            evolve(right, usedElsewhere="some"),
+            evolve(right, fraction=None),
             evolve(right, entity="alice"),
             evolve(right, entity=QuotaEntity(user=5)),  # type: ignore[arg-type]
         ]
@@ -280,6 +282,12 @@ class SafetyTests(ControlTestCase):
     def test_limitOfZero(self) -> None:
         """All of a limit of zero is used, and more."""
         self.assertEqual(QuotaStatus("scripted_rate", 0.0, ALICE, 0.0, 0.0).utilization, inf)
+
+    def test_fraction(self) -> None:
+        """How far a limit is used goes by what is enforced of it; what is used here is what is not used elsewhere."""
+        status = QuotaStatus("scripted_rate", 8.0, ALICE, 3.0, 0.0, usedElsewhere=1.0, fraction=0.5)
+        self.assertEqual((status.utilization, status.usedHere), (0.75, 2.0))
+        self.assertEqual(QuotaStatus("scripted_rate", 8.0, ALICE, 3.0, 0.0).usedHere, 3.0)
 
     def test_nonsense(self) -> None:
         """A policy that answers with something else than it should counts as one that raises."""

@@ -16,7 +16,7 @@ from twisted.python.usage import UsageError
 
 from ..interfaces import QuotaEntity
 from ..plaintext import printable, table
-from ..units import roundedAmount, roundedSeconds
+from ..units import formatShare, roundedAmount, roundedSeconds
 from .limitsyntax import asArguments, limitColumns, limitTitles
 from .statusport import Fetch, StatusOptions, askStatus, enforcedShare, fetch
 
@@ -29,8 +29,8 @@ class ExplainOptions(StatusOptions):
     synopsis = "[options]"
     longdesc = (
         "Tells which limits hold for a client, whom they were set for, how much of each is used, and for how long the "
-        "client is throttled, as a broker knows it that runs with --status.  Shadow policies (shadow=yes) are "
-        "marked: they throttle nobody."
+        "client is throttled, as a broker knows it that runs with --status.  Where gateways share limits, it tells how "
+        "much is used elsewhere.  Shadow policies (shadow=yes) are marked: they throttle nobody."
     )
     optParameters = [
         ["client-id", "c", None, "The name that the client gives itself; '' is one that gives none."],
@@ -90,18 +90,44 @@ def _described(explained: Mapping[str, Any]) -> str:
         verdict = f"is throttled by {worst['policy']} ({worst['limitName']}) with its next request, for {_delay(worst)}"
     if not limits:
         return f"{whose} {printable(verdict)}\nno limit holds for it\n"
+    sharing = explained.get("sharing")
+    isPartial = any(each.get("fraction", 1.0) < 1 for each in limits)
     rows = [
         (
             f"{each['policy']}{' (shadow)' if each['isShadow'] else ''}",
             *limitColumns({each["limitName"]: each["limit"]}, share),
+            *([formatShare(each["fraction"]) if each["fraction"] < 1 else "all"] if isPartial else []),
             asArguments(QuotaEntity(**each["entity"])) or "all clients together",
-            *_usedOf(each),
+            *_usedOf(each, isShared=sharing is not None),
             _delay(each),
         )
         for each in limits
     ]
-    title = ("Policy", *limitTitles("Limit", share), "Set for", "Used", "Of it", "Next request throttled")
-    return f"{whose} {printable(verdict)}\n\n{table([title, *rows])}"
+    title = (
+        "Policy",
+        *limitTitles("Limit", share),
+        *(["Enforced here"] if isPartial else []),
+        "Set for",
+        "Used",
+        *([] if sharing is None else ["Here", "Elsewhere"]),
+        "Of it",
+        "Next request throttled",
+    )
+    shared = "" if sharing is None else f"{printable(_shared(sharing))}\n"
+    return f"{whose} {printable(verdict)}\n{shared}\n{table([title, *rows])}"
+
+
+def _shared(sharing: Mapping[str, Any]) -> str:
+    servers, heardSeconds = sharing["servers"], sharing["heardSeconds"]
+    if sharing["trouble"] is not None:
+        return str(sharing["trouble"])
+    if sharing["fraction"] < 1:
+        return (
+            f"limits are not shared yet; each of {servers} servers enforces {formatShare(sharing['fraction'])} of them"
+        )
+    if heardSeconds is None:
+        return "limits are shared, and no other server has been heard"
+    return f"limits are shared by {servers} servers; another was heard {roundedSeconds(heardSeconds)} ago"
 
 
 def _several(explained: Mapping[str, Any], share: float) -> str:
@@ -127,9 +153,16 @@ def _several(explained: Mapping[str, Any], share: float) -> str:
     return f"{count} clients match; {which}:\n\n{table([title, *rows])}"
 
 
-def _usedOf(limit: Mapping[str, Any]) -> tuple[str, str]:
-    used, fraction = limit["used"], limit["usedFraction"]
-    return "?" if used is None else roundedAmount(used), "?" if fraction is None else f"{fraction:.0%}"
+def _usedOf(limit: Mapping[str, Any], isShared: bool = False) -> tuple[str, ...]:
+    """
+    @param isShared: whether to tell here and elsewhere apart.
+    """
+    fraction = limit["usedFraction"]
+    amounts = [limit["used"]]
+    if isShared:
+        amounts += [limit["usedHere"], 0 if limit["usedElsewhere"] is None else limit["usedElsewhere"]]
+    shown = ("?" if each is None else roundedAmount(each) for each in amounts)
+    return (*shown, "?" if fraction is None else f"{fraction:.0%}")
 
 
 def _delay(limit: Mapping[str, Any]) -> str:

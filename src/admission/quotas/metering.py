@@ -12,7 +12,7 @@ from math import inf
 from sys import getsizeof
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from attrs import define, frozen
+from attrs import define, evolve, frozen
 
 from ..interfaces import DEFAULT, ISensorRegistry, QuotaEntity, QuotaStatus, Request
 from ..metrics.bucket import NEGLIGIBLE_SECONDS, TokenBucket
@@ -27,8 +27,11 @@ OVERFLOW = "<overflow>"
 
 _ADDRESSES_PART: Final = 10
 
-_METER_BYTES: Final = 250
-"""About what a meter takes with its place in the table, without its names; a mean of both algorithms."""
+METER_BYTES: Final = 250
+"""About what a meter takes with its place in the table, without its names; a mean of L{Windows} and L{Buckets}."""
+
+_SHARED_METER_BYTES: Final = 310
+"""The same of one that several servers share."""
 
 _FOUND_BYTES: Final = 60
 """About what a place among what was found lately takes."""
@@ -164,6 +167,7 @@ class Windows:
     samples: int
     windowSeconds: float
     maxDelaySeconds: float = inf
+    meterBytes = METER_BYTES
 
     def __attrs_post_init__(self) -> None:
         SampledTotal(self.samples, self.windowSeconds)
@@ -244,6 +248,7 @@ class Buckets:
 
     burstSeconds: float
     horizonSeconds = None
+    meterBytes = METER_BYTES
 
     def __attrs_post_init__(self) -> None:
         TokenBucket(1.0, self.burstSeconds, 0.0)
@@ -265,12 +270,14 @@ class SharedBucket(Bucket):
     @ivar isAlone: whether the others are told nothing of it, so that it enforces this server's part alone.
     """
 
-    __slots__ = ("_algorithm", "elsewhereTotal", "isAlone", "untold")
+    # Of the tokens that are missing, and that others have been told of, the part that was taken elsewhere.  It changes
+    # when something is told: to count each request would make spend longer by a sixth.
+    __slots__ = ("_algorithm", "_elsewherePart", "elsewhereTotal", "isAlone", "untold")
 
     def __init__(self, limit: Limit, algorithm: SharedBuckets, now: float) -> None:
         self._algorithm = algorithm
         self.isAlone = False
-        self.untold = self.elsewhereTotal = 0.0
+        self.untold = self.elsewhereTotal = self._elsewherePart = 0.0
         super().__init__(limit, algorithm.burstSeconds, now)
         self.shared(now)
 
@@ -284,6 +291,32 @@ class SharedBucket(Bucket):
         """
         self.elsewhereTotal += amount
         super().spend(amount, now)
+        told = self.burst - self.tokens(now) - self.untold
+        self._elsewherePart = elsewherePart(self._elsewherePart, amount, True, told)
+
+    def tell(self, now: float) -> float:
+        """
+        What was taken here and the others have not been told; they are told now.
+        """
+        amount, self.untold = self.untold, 0.0
+        self._elsewherePart = elsewherePart(self._elsewherePart, amount, False, self.burst - self.tokens(now))
+        return amount
+
+    def usedElsewhere(self, now: float) -> float:
+        """
+        Which part of L{used} others have taken.  What flows into the bucket pays for them and for this server alike,
+        and last for what the others have not been told.
+        """
+        told = max(self.burst - self.tokens(now) - self.untold, 0.0)
+        return self._elsewherePart * told / self.burst * self.rate
+
+    @property
+    def fraction(self) -> float:
+        """
+        How much of the limit this server enforces.
+        """
+        algorithm = self._algorithm
+        return min(algorithm.fraction, 1 / algorithm.count) if self.isAlone else algorithm.fraction
 
     def setLimit(self, limit: Limit, now: float) -> None:
         self.limit = limit
@@ -294,9 +327,8 @@ class SharedBucket(Bucket):
         Enforce as much of the limit as is this server's to enforce.
         """
         algorithm = self._algorithm
-        count = algorithm.count
-        fraction = min(algorithm.fraction, 1 / count) if self.isAlone else algorithm.fraction
-        self.setRate(max(self.limit.value * fraction, _LEAST_RATE), now, algorithm.burstSeconds / count)
+        rate = max(self.limit.value * self.fraction, _LEAST_RATE)
+        self.setRate(rate, now, algorithm.burstSeconds / algorithm.count)
 
     def recentRate(self, now: float) -> float:
         """
@@ -322,6 +354,7 @@ class SharedBuckets:
     fraction: float = 1.0
     count: int = 1
     horizonSeconds = None
+    meterBytes = _SHARED_METER_BYTES
 
     def __attrs_post_init__(self) -> None:
         TokenBucket(1.0, self.burstSeconds, 0.0)
@@ -335,7 +368,7 @@ class SharedBuckets:
             rateName: SharedBucket.recentRate,
             "tokens": SharedBucket.tokens,
             "elsewhere-total": lambda meter, now: meter.elsewhereTotal,
-            "utilization": _utilization,
+            "utilization": lambda meter, now: meter.used(now) / meter.rate,
         }
 
 
@@ -390,6 +423,7 @@ class Meters(Generic[M]):
         build: Callable[[Limit, float], M],
         maxMeters: int = MAX_METERS,
         by: Callable[[Request], tuple[str, str | None]] = byClient,
+        meterBytes: int = METER_BYTES,
     ) -> None:
         """
         @param limits: the limits in force; call L{refresh} when they have changed.
@@ -397,6 +431,7 @@ class Meters(Generic[M]):
             L{Buckets.build} or another.
         @param by: whose meter counts a request: L{byClient}, L{byUser} or
             L{byAddress}.
+        @param meterBytes: about what a meter takes, for L{sizeBytes}.
         @raise ValueError: if C{maxMeters} is not positive.
         """
         if maxMeters < 1:
@@ -407,6 +442,7 @@ class Meters(Generic[M]):
         self._build = build
         self._maxMeters = maxMeters
         self._by = by
+        self._meterBytes = meterBytes
         self._meters: dict[EntityKey, M] = {}
         self._named: set[EntityKey] = set()
         # By the default and the address of those that share; the address is empty once there are too many.
@@ -423,7 +459,7 @@ class Meters(Generic[M]):
         """
         About how much memory this takes, names included.
         """
-        return len(self) * _METER_BYTES + self._nameBytes + self._foundCount * _FOUND_BYTES + self._foundNameBytes
+        return len(self) * self._meterBytes + self._nameBytes + self._foundCount * _FOUND_BYTES + self._foundNameBytes
 
     def __len__(self) -> int:
         """
@@ -482,7 +518,10 @@ class Meters(Generic[M]):
         if meter is None:
             return None
         limit = meter.limit
-        return QuotaStatus(self.limitName, limit.value, limit.entity, meter.used(now), meter.delaySeconds(now))
+        status = QuotaStatus(self.limitName, limit.value, limit.entity, meter.used(now), meter.delaySeconds(now))
+        if isinstance(meter, SharedBucket):
+            return evolve(status, usedElsewhere=meter.usedElsewhere(now), fraction=meter.fraction)
+        return status
 
     def keyOf(self, request: Request) -> Hashable:
         """
@@ -716,6 +755,17 @@ def noteDelay(meter: Meter, delaySeconds: float, now: float) -> None:
     if meter.delays is None:
         meter.delays = SampledMean()
     meter.delays.record(delaySeconds, now)
+
+
+def elsewherePart(before: float, amount: float, isElsewhere: bool, missing: float) -> float:
+    """
+    Which part of the tokens that a bucket is short of was taken elsewhere.
+
+    @param before: which part it was before C{amount} was taken.
+    @param isElsewhere: whether that was elsewhere.
+    @param missing: how many tokens are missing, C{amount} included.
+    """
+    return before + (isElsewhere - before) * amount / max(missing, amount) if amount > 0 else before
 
 
 def _sizeOfNames(key: EntityKey) -> int:

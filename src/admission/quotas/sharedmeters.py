@@ -48,7 +48,7 @@ class SharedMeters:
         untold = self._untold
         while untold:
             name, key, meter = untold.popleft()
-            amount, meter.untold = meter.untold, 0.0
+            amount = meter.tell(now)
             if amount:
                 self._toldCount += 1
                 yield Taken(name, _entityOf(key), amount)

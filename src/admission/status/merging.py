@@ -56,8 +56,19 @@ def mergedExplanation(explanations: Sequence[Mapping[str, Any]]) -> Fields:
         **about,
         **_mergedFields([{name: each[name] for name in numbers} for each in explanations]),
         **clients,
-        "limits": _mergedRows("limits", [row for each in same for row in each["limits"]]),
+        "limits": [_divided(row) for row in _mergedRows("limits", [row for each in same for row in each["limits"]])],
     }
+
+
+def _divided(limit: Fields) -> Fields:
+    """
+    What is used of a limit here and elsewhere, where here is any of the processes.
+    """
+    used, elsewhere = limit["used"], limit["usedElsewhere"]
+    if elsewhere is None or used is None:
+        return {**limit, "usedHere": used}
+    here = min(limit["usedHere"], used)
+    return {**limit, "usedHere": here, "usedElsewhere": used - here}
 
 
 def mergedReasons(reasons: Mapping[int, Iterable[str]]) -> Iterator[str]:

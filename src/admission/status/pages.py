@@ -155,6 +155,7 @@ class StatusPages:
                 "delayEndsAtSeconds": wallSeconds + delaySeconds if delaySeconds > 0 else None,
                 "clientCount": len(clients),
                 "limitShare": server.control.limitShare,
+                "sharing": document.fields.get("sharing"),
                 "clients": [each.fields(server.control, now) for each in slowest(clients)],
                 "limits": [
                     {"policy": policy, "isShadow": isShadow, **_limitFields(status, wallSeconds)}
@@ -213,7 +214,10 @@ def _limitFields(status: QuotaStatus, wallSeconds: float) -> dict[str, Any]:
         "limitName": status.limitName,
         "limit": finite(status.limit),
         "entity": asdict(status.entity),
+        "fraction": finite(status.fraction),
         "used": finite(status.used),
+        "usedHere": finite(status.usedHere),
+        "usedElsewhere": None if status.usedElsewhere is None else finite(status.usedElsewhere),
         "usedFraction": finite(status.utilization),
         "delaySeconds": finite(status.delaySeconds),
         "delayEndsAtSeconds": finite(wallSeconds + status.delaySeconds) if status.delaySeconds > 0 else None,

@@ -175,6 +175,19 @@ class SharedLimitsContract(QuotaFixture):
         self.assertGreater(toldSeconds, 0.0)
         self.assertAlmostEqual(toldSeconds / delaySeconds, 1.0, places=6)
 
+    def test_explainsElsewhere(self) -> None:
+        """
+        A policy that says how much of a limit is used elsewhere says it of what it was told, and not of what clients
+        take here.
+        """
+        here, told = self.build(), self.build()
+        self.exceed(here)
+        self.tell(told, self.excessElsewhere())
+        for policy, isElsewhere in ((here, False), (told, True)):
+            [status] = [each for each in policy.explain(self.request(0), self.now) if each.limitName == self.limitName]
+            if status.usedElsewhere is not None:
+                self.assertAlmostEqual(status.usedElsewhere / status.used, float(isElsewhere))
+
     def test_elsewhereIsForgiven(self) -> None:
         """
         However much was taken elsewhere, in time clients are treated as at first.

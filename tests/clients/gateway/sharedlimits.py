@@ -49,11 +49,15 @@ class SharingGateway(GatewayProcess):
         status = f"tcp:{self._statusPort}:interface=127.0.0.1"
         super().__init__(upstream, "--quota", quota, "--status", status, *options)
 
+    def ask(self, page: str) -> Any:
+        """What a page of its status port says."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._statusPort}/{page}", timeout=10) as answer:
+            return json.load(answer)
+
     @property
     def sharing(self) -> dict[str, Any]:
         """What its page says of that."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self._statusPort}/status.json", timeout=10) as answer:
-            found: dict[str, Any] = json.load(answer)["sharing"]
+        found: dict[str, Any] = self.ask("status.json")["sharing"]
         return found
 
 

@@ -6,17 +6,20 @@ import subprocess
 import sys
 import time
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from confluent_kafka import Producer
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.clients.gateway.sharedchurn import run as churn
 from tests.clients.gateway.sharedlimits import (
     AFTER_SECONDS,
+    CLIENT,
     FAST,
     SCENARIOS,
     TOPIC,
     Scenario,
+    Senders,
     SharingGateway,
     alone,
     beyond,
@@ -27,7 +30,7 @@ from tests.clients.gateway.sharedlimits import (
 )
 from tests.kit.brokerprocess import PATIENCE_SECONDS, until
 from tests.kit.kafkacluster import KafkaCluster
-from tests.kit.longform import isLongForm
+from tests.kit.longform import isLongForm, longForm
 
 SECONDS = 12
 IDS = 8
@@ -72,6 +75,25 @@ class SharedLimitsTests(SynchronousTestCase):
             rest = seconds[AFTER_SECONDS:]
             # More than a half would be had by fixed parts, too.
             self.assertGreater(sum(rest) / len(rest), 0.8, f"{scenario.name}: {seconds}, {shown}")
+
+    def test_explained(self) -> None:
+        """What a client uses at one gateway is used here for that one, and elsewhere for the other."""
+        made = gateways(self.cluster, 2)
+        for each in made:
+            self.addCleanup(each.remove)
+        senders = Senders(made[0].address, 2)
+        self.addCleanup(senders.stop)
+
+        def limitAt(gateway: SharingGateway) -> dict[str, Any]:
+            explained = gateway.ask(f"explain?clientId={CLIENT}&user=ANONYMOUS")
+            self.assertEqual((explained["sharing"]["servers"], explained["sharing"]["isLive"]), (2, True))
+            found: dict[str, Any] = explained["limits"][0]
+            return found
+
+        until(lambda: all(limitAt(each)["usedFraction"] > 0.5 for each in made))
+        here, elsewhere = map(limitAt, made)
+        self.assertEqual((here["usedElsewhere"], here["usedHere"]), (0.0, here["used"]))
+        self.assertAlmostEqual(elsewhere["usedElsewhere"] / elsewhere["used"], 1.0)
 
     def producer(self, *made: SharingGateway) -> Producer:
         """One with an id of its own, that may go to any of these."""
@@ -135,3 +157,14 @@ class SharedLimitsTests(SynchronousTestCase):
         until(lambda: "123456" in quotas("describe", third))
         quotas("remove", third, "--client-id", "bob", "producer_byte_rate")
         until(lambda: not any("123456" in quotas("describe", each) for each in (first, second, third)))
+
+
+@longForm
+class ChurnTests(SynchronousTestCase):
+    """Two minutes of L{tests.clients.gateway.sharedchurn}."""
+
+    timeout: ClassVar[float] = 600.0
+
+    def test_churn(self) -> None:
+        """While gateways and nodes are killed, no record is lost or doubled, limits are kept, and nothing grows."""
+        self.assertEqual(churn(minutes=2, seed=1), [])

@@ -52,6 +52,7 @@ class ExplainTests(CommandTestCase):
         count: int | None = None,
         clientId: str = "reports",
         share: float | None = None,
+        sharing: Any = None,
     ) -> str:
         """
         Run the command.
@@ -61,6 +62,7 @@ class ExplainTests(CommandTestCase):
         @param count: how many match; those unless given.
         @param clientId: whom the limits are of.
         @param share: how much of each limit the server enforces; L{None} for one that does not say.
+        @param sharing: how limits are shared; L{None} for a server that shares none.
         @return: what it wrote.
         """
         stdout = StringIO()
@@ -76,6 +78,7 @@ class ExplainTests(CommandTestCase):
             "clients": clients,
             "limits": limits,
             **({} if share is None else {"limitShare": share}),
+            **({} if sharing is None else {"sharing": sharing}),
         }
 
         def fetch(url: str, timeoutSeconds: float) -> bytes:
@@ -165,6 +168,29 @@ class ExplainTests(CommandTestCase):
         self.assertRegex(first, r"producer_byte_rate=1M +producer_byte_rate=500k +1.235M")
         self.assertRegex(unknown, r" client-bytes +1.235M")
         self.assertRaises(CommandFailed, self.explain, "-c reports", self.limit(), share=0.0)
+
+    def test_shared(self) -> None:
+        """Where limits are shared, it is told what is used elsewhere, by how many they are, and who was heard when."""
+        own = self.limit(policy="request-time", fraction=1.0, usedHere=1234567.0, usedElsewhere=None)
+        both = self.limit(fraction=1.0, usedHere=1e6, usedElsewhere=234567.0)
+        sharing = {"servers": 3, "fraction": 1.0, "heardSeconds": 0.25, "trouble": None}
+        _, words, _, title, first, second = self.explain("-c reports", both, own, sharing=sharing).splitlines()
+        self.assertEqual(words, "limits are shared by 3 servers; another was heard 250 ms ago")
+        self.assertRegex(title, r"Set for +Used +Here +Elsewhere +Of it +Next")
+        self.assertRegex(first, r"default +1.235M +1M +234.6k +123% +no")
+        self.assertRegex(second, r"default +1.235M +1.235M +0 +123% +no")
+        for changed, expected in (
+            ({"heardSeconds": None}, "limits are shared, and no other server has been heard"),
+            ({"fraction": 1 / 3}, "limits are not shared yet; each of 3 servers enforces 1/3 of them"),
+            ({"trouble": "limits are not shared: why"}, "limits are not shared: why"),
+        ):
+            lines = self.explain("-c reports", both, sharing={**sharing, **changed}).splitlines()
+            self.assertEqual(lines[1], expected)
+        part = {**both, "fraction": 1 / 3}
+        [title, first, second] = self.explain("-c reports", part, own, sharing=sharing).splitlines()[3:]
+        self.assertRegex(title, r"Limit +Enforced here +Set for")
+        self.assertRegex(first, r"producer_byte_rate=1M +1/3 +--client-id-default")
+        self.assertRegex(second, r"producer_byte_rate=1M +all +--client-id-default")
 
     def test_throttled(self) -> None:
         """The policy that would hold a client back longest is named, with when that ends."""

@@ -17,7 +17,18 @@ from admission.metrics.rate import SampledTotal
 from admission.metrics.registry import SensorRegistry
 from admission.names import boundedName
 from admission.quotas.limits import ADDRESS_KINDS, CLIENT_KINDS, EntityKind, Limit, LimitTable
-from admission.quotas.metering import OVERFLOW, Bucket, Buckets, Meter, Meters, Window, Windows, byAddress, byUser
+from admission.quotas.metering import (
+    OVERFLOW,
+    Bucket,
+    Buckets,
+    Meter,
+    Meters,
+    SharedBuckets,
+    Window,
+    Windows,
+    byAddress,
+    byUser,
+)
 
 RATE = "rate"
 
@@ -338,10 +349,10 @@ class CardinalityTests(MetersTestCase):
         What the meters and the names that they keep take is known, within a fifth of the truth, and is nothing when
         all have been forgotten.
         """
-        for algorithm in (Windows(11, 1.0), Buckets(1.0)):
+        for algorithm in (Windows(11, 1.0), Buckets(1.0), SharedBuckets(1.0)):
             for length in (8, 240):
                 self.limits = LimitTable([RATE])
-                self.meters = Meters(self.limits, RATE, algorithm.build, 2000)
+                self.meters = Meters(self.limits, RATE, algorithm.build, 2000, meterBytes=algorithm.meterBytes)
                 self.configure(DEFAULT_CLIENT)
                 gc.collect()
                 tracemalloc.start()
@@ -850,6 +861,72 @@ class BucketTests(SynchronousTestCase):
                 return
             yield total
             total -= amount
+
+
+class SharedBucketTests(SynchronousTestCase):
+    """L{SharedBucket}: what is used here, and what elsewhere."""
+
+    def setUp(self) -> None:
+        self.algorithm = SharedBuckets(1.0)
+        self.meter = self.algorithm.build(limitOf(1000.0), 0.0)
+
+    def test_used(self) -> None:
+        """What others have told of is used elsewhere; time pays for both alike, until nothing is used."""
+        elsewhere = [self.meter.usedElsewhere(0.0)]
+        self.meter.spend(600, 0.0)
+        elsewhere.append(self.meter.usedElsewhere(0.0))
+        self.meter.spendElsewhere(200, 0.0)
+        elsewhere.append(self.meter.usedElsewhere(0.0))
+        self.assertEqual(self.meter.tell(0.0), 600.0)
+        elsewhere += [self.meter.usedElsewhere(now) for now in (0.0, 0.4, 0.8)]
+        self.assertEqual([round(each, 9) for each in elsewhere], [0.0, 0.0, 200.0, 200.0, 100.0, 0.0])
+        # Full again, it has forgotten who took what.
+        self.meter.spend(500, 1.0)
+        self.meter.tell(1.0)
+        self.assertEqual(self.meter.usedElsewhere(1.0), 0.0)
+
+    def test_fraction(self) -> None:
+        """Of a part of a limit the same part is used, whatever it is a part of."""
+        self.algorithm.fraction, self.algorithm.count = 0.5, 2
+        self.meter.shared(0.0)
+        self.meter.spendElsewhere(250, 0.0)
+        self.assertEqual(
+            (self.meter.fraction, self.meter.used(0.0), self.meter.usedElsewhere(0.0)), (0.5, 500.0, 500.0)
+        )
+        self.assertEqual(self.algorithm.reads("byte-rate")["utilization"](self.meter, 0.0), 1.0)
+
+    @settings(deadline=None)
+    @given(
+        steps=st.lists(
+            st.tuples(
+                st.sampled_from([0.0, 0.001, 0.1, 3.0]),
+                st.sampled_from(["here", "elsewhere", "told"]),
+                st.floats(0, 3000),
+            ),
+            max_size=40,
+        )
+    )
+    def test_partOfWhatIsUsed(self, steps: list[tuple[float, str, float]]) -> None:
+        """What is used elsewhere is part of what is used, whatever happens."""
+        meter, now = self.algorithm.build(limitOf(1000.0), 0.0), 0.0
+        for pause, what, amount in steps:
+            now += pause
+            if what == "told":
+                meter.tell(now)
+            else:
+                (meter.spend if what == "here" else meter.spendElsewhere)(amount, now)
+            self.assertTrue(0.0 <= meter.usedElsewhere(now) <= meter.used(now) * (1 + 1e-9), steps)
+
+    def test_twoServers(self) -> None:
+        """While clients take thrice as much elsewhere as here, about three quarters of the limit are used there."""
+        now = 0.0
+        for _ in range(100):
+            now += 0.1
+            for _ in range(5):
+                self.meter.spend(5, now)
+            self.meter.spendElsewhere(75, now)
+            self.meter.tell(now)
+        self.assertTrue(0.65 <= self.meter.usedElsewhere(now) / self.meter.used(now) <= 0.85)
 
 
 class AlgorithmTests(SynchronousTestCase):

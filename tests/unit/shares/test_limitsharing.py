@@ -55,6 +55,21 @@ class TogetherTests(SynchronousTestCase):
                 self.assertTrue(0.97 <= mean <= 1.03, (count, rates, seconds))
                 self.assertLess(beyond(seconds), excess(count, len(rates)))
 
+    def test_explained(self) -> None:
+        """What is used at each server is told to be used there, and elsewhere by all others."""
+        together = Together(2)
+        together.pass_(1)
+        for server, rate in zip(together.servers, (0.9 * RATE, 0.3 * RATE), strict=True):
+            server.connect(rate)
+        together.pass_(10)
+        request = Request("Produce", "", "alice", "192.0.2.1", 0)
+        parts = []
+        for server in together.servers:
+            [(_, _, status)] = server.control.explain(request, together.clock.seconds())
+            self.assertTrue(status.used > 0 and status.fraction == 1.0 and status.usedElsewhere is not None, status)
+            parts.append(status.usedHere / status.used)
+        self.assertTrue(0.65 <= parts[0] <= 0.85 and 0.15 <= parts[1] <= 0.4, parts)
+
     def test_dies(self) -> None:
         """One that dies is missed by nobody: the others take what is left."""
         together = Together(3)

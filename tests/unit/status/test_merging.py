@@ -181,6 +181,7 @@ class ExplanationTests(SynchronousTestCase):
         delaySeconds = max([0.0, *(each["delaySeconds"] for each in clients)])
         row = {"policy": "client-bytes", "isShadow": False, "limitName": "sent_byte_rate", "entity": ENTITY}
         amounts = {"limit": 10.0, "used": 0.0, "usedFraction": 0.0, "delaySeconds": 0.0, "delayEndsAtSeconds": None}
+        places = {"usedHere": limit.get("used", 0.0), "usedElsewhere": None, "fraction": 1.0}
         return {
             "user": user,
             "clientId": "a",
@@ -191,7 +192,7 @@ class ExplanationTests(SynchronousTestCase):
             "clientCount": len(clients),
             "limitShare": 1.0,
             "clients": list(clients),
-            "limits": [{**row, **amounts, **limit}],
+            "limits": [{**row, **amounts, **places, **limit}],
         }
 
     def test_everywhere(self) -> None:
@@ -209,6 +210,21 @@ class ExplanationTests(SynchronousTestCase):
             [(each["isShadow"], each["used"], each["usedFraction"], each["delaySeconds"]) for each in seen["limits"]],
             [(False, 12.0, 1.2, 2.0), (True, 11.0, 1.1, 0.0)],
         )
+
+    def test_here(self) -> None:
+        """
+        What any of the processes has used is used here, and what is left of what they know of is used elsewhere; a
+        limit that is not shared is used here alone.
+        """
+
+        def shared(here: float) -> dict[str, Any]:
+            return self.explanation("alice", used=10.0, usedHere=here, usedElsewhere=10.0 - here)
+
+        for parts, here in (((2.0, 5.0), 7.0), ((4.0, 6.0), 10.0), ((6.0, 6.0), 10.0)):
+            [limit] = mergedExplanation([*map(shared, parts)])["limits"]
+            self.assertEqual((limit["used"], limit["usedHere"], limit["usedElsewhere"]), (10.0, here, 10.0 - here))
+        [limit] = mergedExplanation([self.explanation("alice", used=each) for each in (3.0, 8.0)])["limits"]
+        self.assertEqual((limit["used"], limit["usedHere"], limit["usedElsewhere"]), (8.0, 8.0, None))
 
     def test_knownToOne(self) -> None:
         """Where one process knows a client, the limits are that client's, and not those that others took it for."""

@@ -201,6 +201,7 @@ class PagesTests(StatusTestCase):
                 "delayEndsAtSeconds": None,
                 "clientCount": 1,
                 "limitShare": 1.0,
+                "sharing": None,
                 "clients": [
                     {
                         "user": "alice",
@@ -222,8 +223,11 @@ class PagesTests(StatusTestCase):
                         "isShadow": False,
                         "limitName": "producer_byte_rate",
                         "limit": 1000.0,
+                        "fraction": 1.0,
                         "entity": whose,
                         "used": 1500.0,
+                        "usedHere": 1500.0,
+                        "usedElsewhere": None,
                         "usedFraction": 1.5,
                         "delaySeconds": 2.5,
                         "delayEndsAtSeconds": NOW_SECONDS + 2.5,
@@ -233,8 +237,11 @@ class PagesTests(StatusTestCase):
                         "isShadow": True,
                         "limitName": "request_percentage",
                         "limit": 200.0,
+                        "fraction": 1.0,
                         "entity": whose,
                         "used": 50.0,
+                        "usedHere": 50.0,
+                        "usedElsewhere": None,
                         "usedFraction": 0.25,
                         "delaySeconds": 0.0,
                         "delayEndsAtSeconds": None,
@@ -242,6 +249,17 @@ class PagesTests(StatusTestCase):
                 ],
             },
         )
+
+    def test_explainShared(self) -> None:
+        """Of limits that several servers enforce it is told what is used where, and how the sharing stands."""
+        status = QuotaStatus("producer_byte_rate", 8.0, QuotaEntity(clientId=DEFAULT), 3.0, 0.0, 1.0, 0.5)
+        self.control.explanations = [Explanation("client-bytes", False, status)]
+        self.document.fields["sharing"] = {"servers": 2}
+        document = self.get("/explain?clientId=reports").document
+        self.assertEqual(document["sharing"], {"servers": 2})
+        [limit] = document["limits"]
+        names = ("limit", "fraction", "used", "usedHere", "usedElsewhere", "usedFraction")
+        self.assertEqual([limit[name] for name in names], [8.0, 0.5, 3.0, 2.0, 1.0, 0.75])
 
     def test_explainSome(self) -> None:
         """

@@ -159,8 +159,8 @@ function shareOf(used) {
 }
 
 /** A limit as it was set, and what this server enforces of it if others share it. */
-const limitOf = ({ limitName, limit }, share) => `${limitName}=${formatCount(limit / share)}`
-  + (share < 1 ? `, of which this server enforces 1/${formatCount(1 / share)}: ${formatCount(limit)}` : "");
+const limitOf = ({ limitName, limit, fraction = 1 }, share) => `${limitName}=${formatCount(limit / share)}`
+  + (share * fraction < 1 ? `, of which this server enforces 1/${formatCount(1 / share / fraction)}: ${formatCount(limit * fraction)}` : "");
 
 const clientRow = (client, share) => [
   cell(...nameOf(client)),
@@ -299,6 +299,18 @@ function entityOf({ user, clientId, ip }) {
   return words.join(", ") || "all clients together";
 }
 
+/** What is used of a limit, and where. */
+const usedOf = ({ used, usedHere, usedElsewhere }) => (used === null ? "?" : formatCount(used))
+  + (usedElsewhere === null ? "" : ` (${formatCount(usedHere)} here, ${formatCount(usedElsewhere)} elsewhere)`);
+
+/** Whether other servers enforce the same limits, and what is known of them. */
+function shared({ servers, fraction, heardSeconds, trouble }) {
+  if (trouble !== null) return ` ${trouble[0].toUpperCase()}${trouble.slice(1)}.`;
+  if (fraction < 1) return ` Limits are not shared yet; each of ${servers} servers enforces 1/${formatCount(1 / fraction)} of them.`;
+  if (heardSeconds === null) return " Limits are shared, and no other server has been heard.";
+  return ` Limits are shared by ${servers} servers; another was heard ${formatSeconds(heardSeconds)} ago.`;
+}
+
 /** What is said of one client, or of all that match. */
 function explained({ user, clientId, ip, connections, delaySeconds, clientCount, clients, limits }) {
   if (clientCount > 1) {
@@ -334,7 +346,7 @@ async function explain(event) {
     fill("limits", "", limits.map((each) => [
       cell(`${each.policy}${each.isShadow ? " (shadow)" : ""}`),
       cell(...breakable(limitOf(each, share))),
-      cell(element("bdi", {}, entityOf(each.entity))), minor(each.used === null ? "?" : formatCount(each.used)),
+      cell(element("bdi", {}, entityOf(each.entity))), minor(usedOf(each)),
       number(...shareOf(each.usedFraction)), number(each.delaySeconds ? formatSeconds(each.delaySeconds) : "no"),
     ]));
     fill("matching", "", clients.map((each) => clientRow(each, share)));
@@ -342,7 +354,7 @@ async function explain(event) {
   try {
     const response = await fetch(`explain?${new URLSearchParams(given)}`, { cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MS) });
     const said = await response.json();
-    answer.textContent = response.ok ? explained(said) : said.error;
+    answer.textContent = response.ok ? explained(said) + (said.sharing ? shared(said.sharing) : "") : said.error;
     if (response.ok) show(said.clientCount > 1 ? [] : said.limits, said.clientCount > 1 ? said.clients : [], said.limitShare);
     else show([], []);
   } catch (error) {
