@@ -308,7 +308,8 @@ class SharedBucket(Bucket):
         and last for what the others have not been told.
         """
         told = max(self.burst - self.tokens(now) - self.untold, 0.0)
-        return self._elsewherePart * told / self.burst * self.rate
+        # What is negligible is not used.
+        return min(self._elsewherePart * told / self.burst * self.rate, self.used(now))
 
     @property
     def fraction(self) -> float:
