@@ -766,7 +766,10 @@ def elsewherePart(before: float, amount: float, isElsewhere: bool, missing: floa
     @param isElsewhere: whether that was elsewhere.
     @param missing: how many tokens are missing, C{amount} included.
     """
-    return before + (isElsewhere - before) * amount / max(missing, amount) if amount > 0 else before
+    if amount <= 0:
+        return before
+    weight = amount / max(missing, amount)
+    return weight * isElsewhere + (1.0 - weight) * before
 
 
 def _sizeOfNames(key: EntityKey) -> int:
