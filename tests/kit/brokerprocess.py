@@ -122,6 +122,14 @@ def tlsEndpoint(port: int) -> str:
     return f"ssl:{port}:interface=127.0.0.1:privateKey={files.serverKey}:certKey={files.serverCertificate}"
 
 
+def anonymousBytes(pid: int) -> int:
+    """The resident anonymous memory of a process, private and shared; pages of a log's file are the system's."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return sum(
+        int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith(("RssAnon:", "RssShmem:"))
+    )
+
+
 class ServerProcess:
     """
     A plug-in of C{twistd} with a directory of its own.  It can be started,
@@ -231,11 +239,8 @@ class ServerProcess:
         ]
 
     def anonymousBytes(self) -> int:
-        """Its resident anonymous memory, private and shared; the pages of the log's file are the system's."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return sum(
-            int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith(("RssAnon:", "RssShmem:"))
-        )
+        """See L{anonymousBytes}; of one that has several processes, of the first alone."""
+        return anonymousBytes(self.process.pid)
 
     def _waitUntilServing(self, begin: int) -> None:
         """

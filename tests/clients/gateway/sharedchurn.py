@@ -3,17 +3,19 @@ Gateways that share limits, in front of a real cluster, while clients come and g
 
     python -m tests.clients.gateway.sharedchurn --minutes 20 --seed 1
 
-takes three nodes of Apache Kafka on loopback; C{--minutes 2} is its short form, and further options of the gateways
-come after C{--}.  In each round clients produce to a topic of its own, a node and a gateway are killed and started
-again at moments that the seed says, and then nothing acknowledged may be lost, nothing may be stored twice, and what
-clients got in any ten seconds has to be within the bound of L{admission.shares.limitsharing}.  Between rounds nobody is
-connected, and the gateway that is never killed may not have grown.
+takes three nodes of Apache Kafka on loopback; C{--minutes 2} is its short form, C{--processes 2} has gateways of
+several processes, and further options of theirs come after C{--}.  In each round clients produce to a topic of its own,
+and a node, a gateway and a process of one are killed and begin again at moments that the seed says.  Then nothing
+acknowledged may be lost, nothing may be stored twice, and what clients got in any ten seconds has to be within the
+bound of L{admission.shares.limitsharing}.  Between rounds nobody is connected, and the gateway that is never killed may
+not have grown.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import threading
 import time
@@ -21,6 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from math import inf
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -29,7 +32,7 @@ from confluent_kafka import Producer
 
 from admission.shares.limitsharing import LOST_SECONDS
 from tests.clients.gateway.sharedlimits import CLIENT, INTERVAL_SECONDS, TRIP_SECONDS, SharingGateway, gateways
-from tests.kit.brokerprocess import PATIENCE_SECONDS
+from tests.kit.brokerprocess import PATIENCE_SECONDS, anonymousBytes
 from tests.kit.kafkacluster import KafkaCluster
 
 GATEWAYS = 3
@@ -293,17 +296,22 @@ TITLES = """\
 class Churn:
     """A cluster, gateways before it, and what happens to them."""
 
-    def __init__(self, cluster: KafkaCluster, count: int, seed: int, options: Sequence[str] = ()) -> None:
+    def __init__(
+        self, cluster: KafkaCluster, count: int, seed: int, processes: int = 1, options: Sequence[str] = ()
+    ) -> None:
         """
-        @param count: how many gateways there are; the first is never killed.
+        @param count: how many gateways there are; nothing of the first is ever killed.
+        @param processes: how many each has.
         @param options: further ones of each.
         """
         self._cluster = cluster
+        self._processes = processes
         self._seed = seed
         self._rounds = 0
         ids = ("--quota", "producer-ids:rate=10000:window=1m")
         quota = f"client-bytes:received={RATE}:burst={BURST_SECONDS:g}s"
-        self.gateways = gateways(cluster, count, *ids, *options, quota=quota)
+        several = ("--processes", str(processes))
+        self.gateways = gateways(cluster, count, *ids, *several, *options, quota=quota)
 
     def remove(self) -> None:
         """End the gateways."""
@@ -359,7 +367,17 @@ class Churn:
             watch.disturbed()
             gateway.start()
 
+        def killProcess() -> None:
+            with suppress(OSError, ValueError):
+                one = chance.choice(
+                    [each["pid"] for each in chance.choice(self.gateways[1:]).ask("status.json")["processes"]]
+                )
+                watch.disturbed()
+                os.kill(one, signal.SIGKILL)
+
+        processSeconds = chance.uniform(*KILLED_SECONDS)
         return [
+            *([(processSeconds, killProcess)] if self._processes > 1 else []),
             (nodeSeconds, killNode),
             (nodeSeconds + chance.uniform(*NODE_DOWN_SECONDS), self._cluster.heal),
             (gatewaySeconds, gateway.kill),
@@ -368,7 +386,7 @@ class Churn:
 
     def _windows(self, crowd: Crowd, watch: Watch) -> list[tuple[float, float]]:
         """For each ten seconds how far clients were beyond the limit, and how far they may have been."""
-        others = len(self.gateways) - 1
+        others = len(self.gateways) * self._processes - 1
         lagSeconds = INTERVAL_SECONDS + max(TRIP_SECONDS, watch.longestTripSeconds)
         inProgress = crowd.most * UNSENT * RECORD_BYTES / RATE
         calm = BURST_SECONDS + others * lagSeconds + INTERVAL_SECONDS / 2 + inProgress
@@ -382,8 +400,9 @@ class Churn:
         return found
 
     def _held(self) -> Held:
-        lasting = self.gateways[0]
-        return Held(lasting.anonymousBytes(), len(os.listdir(f"/proc/{lasting.process.pid}/fd")))
+        pid = self.gateways[0].process.pid
+        pids = [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+        return Held(sum(map(anonymousBytes, pids)), sum(len(os.listdir(f"/proc/{each}/fd")) for each in pids))
 
 
 def grown(held: Sequence[Held]) -> str:
@@ -402,7 +421,7 @@ def grown(held: Sequence[Held]) -> str:
     return "; ".join(found)
 
 
-def run(minutes: float, seed: int, count: int = GATEWAYS, options: Sequence[str] = ()) -> list[str]:
+def run(minutes: float, seed: int, count: int = GATEWAYS, processes: int = 1, options: Sequence[str] = ()) -> list[str]:
     """
     Print a row for each round, and two at least.
 
@@ -413,7 +432,7 @@ def run(minutes: float, seed: int, count: int = GATEWAYS, options: Sequence[str]
     cluster = KafkaCluster()
     cluster.start()
     try:
-        churn = Churn(cluster, count, seed, options)
+        churn = Churn(cluster, count, seed, processes, options)
         try:
             print(TITLES, flush=True)
             end = time.monotonic() + 60 * minutes
@@ -436,7 +455,8 @@ if __name__ == "__main__":
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--gateways", type=int, default=GATEWAYS)
+    parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("options", nargs="*", help="further options of the gateways, after --")
     given = parser.parse_args()
-    found = run(given.minutes, given.seed, given.gateways, given.options)
+    found = run(given.minutes, given.seed, given.gateways, given.processes, given.options)
     sys.exit("\n".join(found) or None)

@@ -14,6 +14,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from attrs import frozen
@@ -63,17 +64,23 @@ class SharingGateway(GatewayProcess):
 
 def gateways(cluster: KafkaCluster, count: int, *options: str, **settings: str) -> list[SharingGateway]:
     """Started, and aware of each other."""
-    made = [
-        SharingGateway(cluster.bootstrap, "--shared-limits", "topic", "--gateways", str(count), *options, **settings)
-        for _ in range(count)
-    ]
+    sharing = ("--shared-limits", "topic", "--gateways", str(count)) if count > 1 else ()
+    made = [SharingGateway(cluster.bootstrap, *sharing, *options, **settings) for _ in range(count)]
     for each in made:
         each.start()
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while not all(each.sharing["isLive"] and each.sharing["heardSeconds"] is not None for each in made):
+    while not all(map(_hasHeard, made)):
         assert time.monotonic() < deadline, [each.sharing for each in made]
         time.sleep(0.1)
     return made
+
+
+def _hasHeard(gateway: SharingGateway) -> bool:
+    # Its page may not be there yet.
+    with suppress(OSError):
+        sharing = gateway.sharing
+        return bool(sharing["isLive"] and sharing["heardSeconds"] is not None)
+    return False
 
 
 class Senders:
@@ -146,14 +153,6 @@ def measured(
     return found
 
 
-def bound(count: int, connections: int, burstSeconds: float = 1.0, failures: int = 0) -> float:
-    """How far they may be, see L{admission.shares.limitsharing}; a request of each connection is in progress."""
-    lagSeconds = INTERVAL_SECONDS + TRIP_SECONDS
-    inProgress = connections * UNSENT * RECORD_BYTES / RATE
-    lost = failures * (LOST_SECONDS + lagSeconds)
-    return burstSeconds + (count - 1) * (lagSeconds + lost) + INTERVAL_SECONDS / 2 + inProgress
-
-
 @frozen
 class Scenario:
     """
@@ -162,6 +161,7 @@ class Scenario:
     @ivar connections: how many there are at each gateway, and at which rate they send together.
     @ivar happens: called at the beginning of each second.
     @ivar failures: how often gateways stop hearing from each other.
+    @ivar processes: how many each gateway has.
     """
 
     name: str
@@ -169,7 +169,17 @@ class Scenario:
     seconds: int = 20
     burstSeconds: float = 1.0
     failures: int = 0
+    processes: int = 1
     happens: Callable[[int, KafkaCluster, Sequence[SharingGateway]], object] = lambda *_: None
+
+    def bound(self) -> float:
+        """How far clients may be beyond the limit, see L{admission.shares.limitsharing}, in seconds of it."""
+        others = len(self.connections) * self.processes - 1
+        lagSeconds = INTERVAL_SECONDS + TRIP_SECONDS
+        # A request of each connection is in progress.
+        inProgress = sum(count for count, _ in self.connections) * UNSENT * RECORD_BYTES / RATE
+        lost = self.failures * (LOST_SECONDS + lagSeconds)
+        return self.burstSeconds + others * (lagSeconds + lost) + INTERVAL_SECONDS / 2 + inProgress
 
 
 FAST = float("inf")
@@ -191,6 +201,11 @@ SCENARIOS = (
     Scenario("as fast as they may, 2 and 2 connections", [(2, FAST), (2, FAST)]),
     Scenario("all at one", [(4, FAST), (0, FAST)]),
     Scenario("four gateways, a connection each, burst=250ms", [(1, FAST)] * 4, burstSeconds=0.25),
+    *(
+        Scenario(f"one gateway of two processes, {count} connections", [(count, FAST)], processes=2)
+        for count in (1, 2, 4, 8)
+    ),
+    Scenario("two gateways of two processes each, 2 and 2 connections", [(2, FAST), (2, FAST)], processes=2),
     Scenario("one of two gateways killed", [(2, FAST), (2, FAST)], 24, happens=_at(10, lambda _, made: made[0].kill())),
     Scenario("the exchange's node frozen for 8 s", [(2, FAST), (2, FAST)], 30, failures=1, happens=_frozenAndThawed),
     Scenario(
@@ -213,7 +228,7 @@ def prepare(cluster: KafkaCluster) -> None:
 def run(cluster: KafkaCluster, scenario: Scenario) -> tuple[list[float], str]:
     """@return: what clients got each second, and what the pages said in the end."""
     quota = f"client-bytes:received={RATE}:burst={scenario.burstSeconds:g}s"
-    made = gateways(cluster, len(scenario.connections), quota=quota)
+    made = gateways(cluster, len(scenario.connections), "--processes", str(scenario.processes), quota=quota)
     senders: list[Senders] = []
     try:
         senders = [
@@ -252,11 +267,9 @@ def rows(cluster: KafkaCluster, scenarios: Sequence[Scenario]) -> Iterator[str]:
         cluster.heal()
         seconds = [each / whole for each in found]
         rest = seconds[AFTER_SECONDS:]
-        connections = sum(count for count, _ in scenario.connections)
-        allowed = bound(len(scenario.connections), connections, scenario.burstSeconds, scenario.failures)
         yield (
             f"| {scenario.name} | {sum(rest) / len(rest):.3f} | {max(rest):.2f} / {min(rest):.2f} | "
-            f"{beyond(seconds):.2f} | {allowed:.2f} |"
+            f"{beyond(seconds):.2f} | {scenario.bound():.2f} |"
         )
         print(" ".join(f"{each:.2f}" for each in seconds), shown, file=sys.stderr, flush=True)
 

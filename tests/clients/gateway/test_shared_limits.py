@@ -23,7 +23,6 @@ from tests.clients.gateway.sharedlimits import (
     SharingGateway,
     alone,
     beyond,
-    bound,
     gateways,
     prepare,
     run,
@@ -69,9 +68,7 @@ class SharedLimitsTests(SynchronousTestCase):
             found, shown = run(self.cluster, scenario)
             self.cluster.heal()
             seconds = [each / whole for each in found]
-            connections = sum(count for count, _ in scenario.connections)
-            allowed = bound(len(scenario.connections), connections, scenario.burstSeconds, scenario.failures)
-            self.assertLess(beyond(seconds), allowed, f"{scenario.name}: {seconds}, {shown}")
+            self.assertLess(beyond(seconds), scenario.bound(), f"{scenario.name}: {seconds}, {shown}")
             rest = seconds[AFTER_SECONDS:]
             # More than a half would be had by fixed parts, too.
             self.assertGreater(sum(rest) / len(rest), 0.8, f"{scenario.name}: {seconds}, {shown}")
