@@ -12,6 +12,7 @@ from math import inf
 from typing import Any
 
 from twisted.python.components import proxyForInterface
+from zope.interface import alsoProvides
 
 from admission.control import SWEEP_SECONDS, AdmissionControl, Begun
 from admission.interfaces import (
@@ -21,6 +22,7 @@ from admission.interfaces import (
     IReplayable,
     IRequestLifecycle,
     IRestorable,
+    IShared,
     Outcome,
     Refusal,
     Request,
@@ -86,6 +88,14 @@ class _FollowingWithSay(_WithSay, proxyForInterface(IRequestLifecycle)):  # type
     """
 
 
+def _withSay(policy: Any) -> Any:
+    proxy = (_FollowingWithSay if IRequestLifecycle.providedBy(policy) else _WithSay)(policy)
+    if IShared.providedBy(policy):
+        proxy.taken, proxy.takenElsewhere, proxy.share = policy.taken, policy.takenElsewhere, policy.share
+        alsoProvides(proxy, IShared)
+    return proxy
+
+
 class LivePolicy:
     """
     Asks a policy as a server would, at the moments of a trace: its limits change as recorded, and it is swept
@@ -128,8 +138,7 @@ class LivePolicy:
         self._isRestorable = IRestorable.providedBy(policy)
         # The principals and identities that it was asked about.
         self._met: set[tuple[str, int]] = set()
-        withSay = _FollowingWithSay if self._isFollowing else _WithSay
-        self._control = AdmissionControl([("", withSay(policy) if policy.isShadow else policy)], maxDelayUs / 1e6)
+        self._control = AdmissionControl([("", _withSay(policy) if policy.isShadow else policy)], maxDelayUs / 1e6)
         # Looked up once, since this runs for every request.
         self._admit = self._control.admit
         self._charge = self._control.charge
