@@ -54,7 +54,7 @@ def replayed(recording: Recording, plans: Sequence[ReplayPlan], maxRows: int = 5
     Random(1).shuffle(rows)
     decisions = []
     for plan in plans:
-        columns = columnsFor(trial for each in plan.replays for trial in each.trials)
+        columns = columnsFor(trial for each in plan.replays for together in each.trials for trial in together)
         sharded = pa.Table.from_batches(plan.shard(tableOf(rows, columns).to_batches(maxRows)), SHARDED)
         shards = [hash(each) % partitions for each in zip(*(sharded[name].to_pylist() for name in SHARD), strict=True)]
         for partition in range(partitions):
@@ -74,9 +74,7 @@ class SharedReplayTests(SynchronousTestCase):
 
     def sharing(self, plans: Sequence[ReplayPlan]) -> list[tuple[str, list[str]]]:
         """The mode and the candidates of each shared replay."""
-        return [
-            (plan.mode, [trial.candidate.label for trial in each.trials]) for plan in plans for each in plan.replays
-        ]
+        return [(plan.mode, [one.candidate.label for [one] in each.trials]) for plan in plans for each in plan.replays]
 
     def test_shared(self) -> None:
         """Candidates that group requests alike share arrivals with the policy in force."""

@@ -26,10 +26,11 @@ from admission.interfaces import (
     Outcome,
     Refusal,
     Request,
+    Taken,
     Usage,
     traitsOf,
 )
-from admission.recording.sharedusage import isOfSharing, recordedShare, recordedTaken
+from admission.recording.sharedusage import SHARED, isOfSharing, recordedShare, recordedTaken
 
 from .runs import LimitChange
 
@@ -112,9 +113,11 @@ class LivePolicy:
     @ivar policy: the policy itself.
     @ivar isDebt: whether the delay of the last answer is a debt, which changed limits may shorten, and no refusal.
     @ivar changeUs: when a limit changes next.
+    @ivar isSharing: whether its server hears from others that enforce the same limits.
     """
 
     isDebt = True
+    isSharing = False
 
     def __init__(
         self,
@@ -243,6 +246,18 @@ class LivePolicy:
         """
         return round(self._charge(request, NOTHING, atUs / 1e6).delaySeconds * 1e6)
 
+    def taken(self, atUs: int) -> list[Taken]:
+        """
+        What clients have taken of limits that servers can enforce together, since this was last asked.
+        """
+        return list(self._control.untold(0.0, atUs / 1e6))
+
+    def takenElsewhere(self, taken: Taken, atUs: int) -> None:
+        """
+        Clients of another server have taken something.
+        """
+        self._control.takenElsewhere(taken, False, atUs / 1e6)
+
     def finish(self) -> None:
         """
         End all requests that are under way; no more will come.
@@ -285,6 +300,7 @@ class LivePolicy:
             value = change.value or 0.0
             share = recordedShare(change.name, value)
             if share is not None:
+                self.isSharing = change.name == SHARED
                 self._control.share(*share, atUs / 1e6)
             else:
                 self._control.takenElsewhere(*recordedTaken(change.name, change.entity, value), atUs / 1e6)
