@@ -25,10 +25,11 @@ from admission.offline.simulate.arrivals import (
     OPEN_GROUP,
     OPEN_ORDER,
     PARKED_COLUMN,
+    columnsFor,
     makeArrivals,
 )
 from admission.offline.simulate.closedloop import replayClosedLoop
-from admission.offline.simulate.decisions import DECISIONS
+from admission.offline.simulate.decisions import CLOSED, DECISIONS, OPEN
 from admission.offline.simulate.identity import VERDICT_COLUMNS
 from admission.offline.simulate.keys import (
     CLIENT_REQUESTS,
@@ -41,6 +42,7 @@ from admission.offline.simulate.keys import (
 from admission.offline.simulate.openloop import replayOpenLoop
 from admission.offline.simulate.ordered import distinctRows, numbersOf
 from admission.offline.simulate.runs import GAPS, LIMIT_COLUMNS, Run, findGaps, withHistory
+from admission.offline.simulate.shards import SHARD, SHARDED, ReplayPlan, planReplays
 from admission.offline.simulate.together import Together
 from admission.offline.simulate.trials import Trial, TrialKey
 from admission.plugins import buildPolicy
@@ -460,6 +462,29 @@ def sortedBy(batches: Iterable[pa.RecordBatch], names: Sequence[str], batchRows:
     """The same rows, sorted and cut anew."""
     table = pa.Table.from_batches(batches).sort_by([(name, "ascending") for name in names]).combine_chunks()
     return list(table.to_batches(batchRows))
+
+
+def plansFor(
+    recording: Recording, trials: Mapping[TrialKey, Trial], modes: Sequence[str] = (CLOSED, OPEN), workers: int = 1
+) -> list[ReplayPlan]:
+    """The plan of each mode."""
+    return planReplays(trials, modes, clientsIn(recording.rows, trials), workers)
+
+
+def replayedBy(recording: Recording, plans: Sequence[ReplayPlan], maxRows: int = 500, partitions: int = 3) -> pa.Table:
+    """Decisions about requests that were shuffled to partitions and sorted there, as Spark does it."""
+    rows = list(recording.rows)
+    Random(1).shuffle(rows)
+    decisions = []
+    for plan in plans:
+        columns = columnsFor(trial for each in plan.replays for together in each.trials for trial in together)
+        sharded = pa.Table.from_batches(plan.shard(tableOf(rows, columns).to_batches(maxRows)), SHARDED)
+        shards = [hash(each) % partitions for each in zip(*(sharded[name].to_pylist() for name in SHARD), strict=True)]
+        for partition in range(partitions):
+            mine = sharded.filter(pa.array([each == partition for each in shards], pa.bool_()))
+            mine = mine.sort_by([(name, "ascending") for name in plan.order]).combine_chunks()
+            decisions += list(plan.replay(mine.to_batches(maxRows)))
+    return pa.Table.from_batches(decisions, DECISIONS)
 
 
 def rowsOf(table: pa.Table) -> list[tuple[Any, ...]]:

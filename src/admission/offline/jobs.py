@@ -43,11 +43,12 @@ from .outputs import DIGITS, ordered, writeResult, writeTable
 from .outputtables import AGGREGATE, AUDIT, REPLAY, namesOf
 from .quotaaudit import quotaSpans, quotaSummary
 from .recording import Recording
-from .simulate.candidates import Candidate
+from .simulate.candidates import Candidate, resolveCandidate
 from .simulate.decisions import CLOSED
 from .simulate.disagreement import explain, partsWithout
 from .simulate.identity import Fidelity, doubts
 from .simulate.runs import Run
+from .simulate.sharedruns import findSharedRuns, largestDifferenceSeconds
 from .simulate.sparkreplay import PoolTotals, Scale, planPools, replayPoolTrials
 from .simulate.tally import (
     Totals,
@@ -62,7 +63,7 @@ from .simulate.tally import (
     totalsOf,
 )
 from .simulate.totals import MINUTE_US
-from .simulate.trials import BASELINE, RECORDED, Trial, TrialKey, planBaseline, planRecorded, planTrials
+from .simulate.trials import BASELINE, RECORDED, Trial, TrialKey, isShared, planBaseline, planRecorded, planTrials
 from .streaming import appendAvailable, clientMinutesStream, throttleMinutesStream
 from .survey import (
     completeRuns,
@@ -316,6 +317,9 @@ def replay(work: Work, question: Question) -> Answer:
         "untrusted": [],
         "disagreements": [],
         "narrower": None,
+        "sharedRuns": [],
+        "shared": [],
+        "alone": [],
     }
     for name, candidates in (("candidates", question.candidates), ("pools", question.pools)):
         facts[name] = [{"label": each.label, "description": each.description} for each in candidates]
@@ -359,7 +363,24 @@ def _runsWithGaps(work: Work) -> list[Run]:
 
 def _replayQuotas(work: Work, runs: Sequence[Run], question: Question) -> tuple[Totals, Sequence[Fidelity]]:
     trials = {**planRecorded(runs), **planTrials(question.candidates, runs)}
-    work.evaluation.tell({"approximate": approximate(trials)})
+    shared = findSharedRuns(runs)
+    sharing = [each.label for each in question.candidates if isShared(each, runs[0])]
+    work.evaluation.tell(
+        {
+            "approximate": approximate(trials),
+            "sharedRuns": [
+                {
+                    "runs": len(each.runs),
+                    "counted": each.counted,
+                    "isComplete": each.isComplete,
+                    "clocksDifferBySeconds": largestDifferenceSeconds(each.runs),
+                }
+                for each in shared
+            ],
+            "shared": sharing,
+            "alone": sorted({trial.candidate.label for trial in trials.values() if _enforcesAlone(trial)}),
+        }
+    )
     work.tell(f"replaying {len(trials)} policies in runs, {' and '.join(question.modes)} loop")
     scale, step = Scale(work.requestCount), stepUs(work.runs)
     replayed = outcomes(work.requests, trials, question.modes, scale, planBaseline(runs), step).persist()
@@ -371,6 +392,7 @@ def _replayQuotas(work: Work, runs: Sequence[Run], question: Question) -> tuple[
         against = doubts(fidelities, trials.values(), mode)
         doubted = {label for label, found in against.items() if found or isTooMuch}
         doubted |= {each.candidate for each in fidelities if isTooMuch or not each.isTrusted}
+        doubted.update(sharing if not all(each.isComplete for each in shared) else ())
         totals = labelled(totalsOf(replayed), trials, doubted)
         work.write("replay_summary", totals.summary)
         work.write("replay_client", totals.clients)
@@ -499,6 +521,16 @@ def _facts(run: Run) -> dict[str, Any]:
         "gateSeed": run.gateSeed,
         "limitShare": run.limitShare,
     }
+
+
+def _enforcesAlone(trial: Trial) -> bool:
+    """
+    Whether each server enforces alone what several enforced together.
+    """
+    run = trial.run
+    return not (trial.isRecorded or isShared(trial.candidate, run)) and any(
+        isShared(resolveCandidate(run.policyDescriptions[index]), run) for index in trial.replaced
+    )
 
 
 def _trimmed(run: Run, work: Work) -> Run:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from attrs import evolve
@@ -14,9 +14,19 @@ from admission.offline.simulate.decisions import CLOSED, OPEN
 from admission.offline.simulate.runs import Gap, Run
 from admission.offline.simulate.trials import planTrials
 from tests.kit.identitygate import assertAsRecorded, gate
-from tests.kit.replaymodel import WALL_OFFSET_US, Client, Recording, closedLoop, openLoop, rowsOf, steadySteps
+from tests.kit.replaymodel import (
+    WALL_OFFSET_US,
+    Client,
+    Recording,
+    Step,
+    closedLoop,
+    openLoop,
+    plansFor,
+    replayedBy,
+    rowsOf,
+    steadySteps,
+)
 from tests.kit.sharedmodel import serveTogether
-from tests.offline.simulate.test_shards import plansFor, replayed
 
 SECOND = 1_000_000
 LIMIT_BYTES = 1_000_000
@@ -52,7 +62,7 @@ def allOf(recordings: Sequence[Recording]) -> Recording:
 def decided(recordings: Sequence[Recording], *texts: str, maxRows: int = 500, partitions: int = 3) -> pa.Table:
     """What candidates decide in all runs."""
     whole, trials = allOf(recordings), planTrials(resolveCandidates(texts), runsOf(recordings))
-    return replayed(whole, plansFor(whole, trials), maxRows, partitions)
+    return replayedBy(whole, plansFor(whole, trials), maxRows, partitions)
 
 
 def bytesPerSecond(decisions: pa.Table, label: str, begin: float, end: float, mode: str = CLOSED) -> float:
@@ -157,7 +167,7 @@ class TogetherTests(SynchronousTestCase):
         delays = [
             sum(
                 row["delay_us"]
-                for row in replayed(whole, plansFor(whole, each, [OPEN])).to_pylist()
+                for row in replayedBy(whole, plansFor(whole, each, [OPEN])).to_pylist()
                 if row["client_id"] == "app"
             )
             for each in (trials, alone)
@@ -178,7 +188,7 @@ class TogetherTests(SynchronousTestCase):
         """Producer ids that one server lets in are known to the others, and take the candidate's tokens there."""
         policies = {"producer-ids": "producer-ids:rate=40:window=1h:shared=yes"}
 
-        def steps(client: Client):  # type: ignore[no-untyped-def]
+        def steps(client: Client) -> Iterator[Step]:
             for number, step in enumerate(GREEDY(client)):
                 identity = client.number * 1000 + number // 20 % 40
                 yield evolve(step, thinkUs=step.thinkUs * 10, identities=(identity,))
@@ -209,7 +219,7 @@ class TogetherTests(SynchronousTestCase):
         runs = [first, evolve(second, gaps=[Gap(10**6, 2 * SECOND)])]
         whole = allOf(recordings)
         trials = planTrials(resolveCandidates(["client-bytes:received=500k:shared=yes"]), runs)
-        rows = replayed(whole, plansFor(whole, trials)).to_pylist()
+        rows = replayedBy(whole, plansFor(whole, trials)).to_pylist()
         own = [row for row in rows if row["boot_id"] == "boot 0"]
         self.assertEqual({row["is_poisoned"] for row in own if row["at_us"] < 3 * SECOND}, {False})
         self.assertEqual({row["is_poisoned"] for row in own if row["at_us"] >= 3 * SECOND}, {True})
