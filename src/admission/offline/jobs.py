@@ -43,7 +43,7 @@ from .outputs import DIGITS, ordered, writeResult, writeTable
 from .outputtables import AGGREGATE, AUDIT, REPLAY, namesOf
 from .quotaaudit import quotaSpans, quotaSummary
 from .recording import Recording
-from .simulate.candidates import Candidate, resolveCandidate
+from .simulate.candidates import Candidate
 from .simulate.decisions import CLOSED
 from .simulate.disagreement import explain, partsWithout
 from .simulate.identity import Fidelity, doubts
@@ -63,7 +63,7 @@ from .simulate.tally import (
     totalsOf,
 )
 from .simulate.totals import MINUTE_US
-from .simulate.trials import BASELINE, RECORDED, Trial, TrialKey, isShared, planBaseline, planRecorded, planTrials
+from .simulate.trials import BASELINE, RECORDED, Trial, TrialKey, planBaseline, planRecorded, planTrials
 from .streaming import appendAvailable, clientMinutesStream, throttleMinutesStream
 from .survey import (
     completeRuns,
@@ -362,9 +362,10 @@ def _runsWithGaps(work: Work) -> list[Run]:
 
 
 def _replayQuotas(work: Work, runs: Sequence[Run], question: Question) -> tuple[Totals, Sequence[Fidelity]]:
-    trials = {**planRecorded(runs), **planTrials(question.candidates, runs)}
+    tried = planTrials(question.candidates, runs)
+    trials = {**planRecorded(runs), **tried}
     shared = findSharedRuns(runs)
-    sharing = [each.label for each in question.candidates if isShared(each, runs[0])]
+    sharing = sorted({each.candidate.label for each in tried.values() if each.isShared})
     work.evaluation.tell(
         {
             "approximate": approximate(trials),
@@ -378,7 +379,9 @@ def _replayQuotas(work: Work, runs: Sequence[Run], question: Question) -> tuple[
                 for each in shared
             ],
             "shared": sharing,
-            "alone": sorted({trial.candidate.label for trial in trials.values() if _enforcesAlone(trial)}),
+            "alone": sorted(
+                {each.candidate.label for each in tried.values() if each.replacesShared and not each.isShared}
+            ),
         }
     )
     work.tell(f"replaying {len(trials)} policies in runs, {' and '.join(question.modes)} loop")
@@ -521,16 +524,6 @@ def _facts(run: Run) -> dict[str, Any]:
         "gateSeed": run.gateSeed,
         "limitShare": run.limitShare,
     }
-
-
-def _enforcesAlone(trial: Trial) -> bool:
-    """
-    Whether each server enforces alone what several enforced together.
-    """
-    run = trial.run
-    return not (trial.isRecorded or isShared(trial.candidate, run)) and any(
-        isShared(resolveCandidate(run.policyDescriptions[index]), run) for index in trial.replaced
-    )
 
 
 def _trimmed(run: Run, work: Work) -> Run:

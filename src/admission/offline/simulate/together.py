@@ -79,7 +79,7 @@ class Exchange:
     As in a server, one that does not hear from the others tells them nothing and is told nothing, but identities, which
     everybody is told sooner or later.
 
-    @ivar dueUs: when it does so next, at a moment of the replay.
+    @ivar dueUs: when it does so next, at a moment of the replay; infinite while nothing can have been taken.
     """
 
     def __init__(self, servers: Sequence[Server]) -> None:
@@ -95,7 +95,7 @@ class Exchange:
 
     def tell(self) -> None:
         """
-        Do it, at L{dueUs}.
+        Tell them, at L{dueUs}.
         """
         dueUs = int(self.dueUs)
         lives = []
@@ -114,7 +114,7 @@ class Exchange:
                     if live is not teller and (each.identities or (teller.isSharing and live.isSharing)):
                         for part in parts:
                             live.takenElsewhere(part, atUs)
-        # Once more even if nothing is asked: a policy that could not tell for long notices only then that it can.
+        # And once more: what a policy enforces in part, since too much was untold, is whole again when it next tells.
         self.dueUs = dueUs + INTERVAL_US if any(taken for _, taken in told) else inf
 
 

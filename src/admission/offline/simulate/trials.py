@@ -62,6 +62,8 @@ class Trial:
     @ivar changes: of the limits that the candidate knows.
     @ivar otherChanges: of limits that it does not know, while the server ran.  With any change a server asks again for
         how long clients wait.
+    @ivar isShared: whether several servers can enforce its limits together, see L{IShared}.
+    @ivar replacesShared: whether it takes the place of a policy whose limits they can.
     @ivar together: the runs, this one included, whose limits servers enforced together, and whose trials of this
         candidate are therefore replayed together; empty if it is replayed alone.
     @ivar gapElsewhereUs: the first moment, by its own clock, at which events of another of these are missing.
@@ -85,6 +87,8 @@ class Trial:
     horizonSeconds: float | None = None
     isFollowing: bool = False
     otherChanges: Sequence[LimitChange] = ()
+    isShared: bool = False
+    replacesShared: bool = False
     together: Sequence[RunKey] = ()
     gapElsewhereUs: int | None = None
 
@@ -180,15 +184,6 @@ def planRecorded(runs: Collection[Run]) -> dict[TrialKey, Trial]:
     return {trial.key: trial for trial in trials}
 
 
-def isShared(candidate: Candidate, run: Run) -> bool:
-    """
-    Whether several servers can enforce the limits of C{candidate} together.
-
-    @raise PolicyError: see L{Candidate.build}.
-    """
-    return bool(IShared.providedBy(_build(candidate, run)))
-
-
 def planBaseline(runs: Collection[Run]) -> dict[tuple[str, str], Trial]:
     """
     What was recorded in each run, in the form of a trial of nothing: the policies that decided are retained.
@@ -226,7 +221,8 @@ def _tried(candidate: Candidate, run: Run, recorded: _Policies) -> Trial:
     sameNamed = _sameNamed(run.policyNames, candidate)
     replaced = [index for index in decisive if run.policyNames[index] in sameNamed]
     retained = [index for index in decisive if index not in replaced]
-    return _checked(Trial(candidate, run, changes, replaced, retained))
+    replacesShared = any(IShared.providedBy(recorded[index][1]) for index in replaced)
+    return _checked(Trial(candidate, run, changes, replaced, retained, replacesShared=replacesShared))
 
 
 def _keyOf(run: Run) -> RunKey:
@@ -238,7 +234,7 @@ def _together(trial: Trial, runs: Sequence[Run]) -> Trial:
     C{trial}, told by the trials in C{runs} what their clients take, and no longer what was recorded.
     """
     run = trial.run
-    if len(runs) < 2 or not isShared(trial.candidate, run):
+    if len(runs) < 2 or not trial.isShared:
         return trial
     gapsUs = [gap.atUs + each.wallOffsetUs for each in runs if _keyOf(each) != _keyOf(run) for gap in each.gaps]
     return evolve(
@@ -334,4 +330,11 @@ def _checked(trial: Trial) -> Trial:
     forgets = IReplayable.providedBy(policy) and not isFollowing
     horizonSeconds = policy.horizonSeconds if forgets else None
     others = [each for each in run.changes if not (each.isStart or each.name in policy.limitNames)]
-    return evolve(trial, changes=known, horizonSeconds=horizonSeconds, isFollowing=isFollowing, otherChanges=others)
+    return evolve(
+        trial,
+        changes=known,
+        horizonSeconds=horizonSeconds,
+        isFollowing=isFollowing,
+        isShared=IShared.providedBy(policy),
+        otherChanges=others,
+    )
