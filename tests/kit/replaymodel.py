@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
+from math import inf
 from random import Random
 from typing import Any
 
@@ -24,10 +25,11 @@ from admission.offline.simulate.arrivals import (
     OPEN_GROUP,
     OPEN_ORDER,
     PARKED_COLUMN,
+    columnsFor,
     makeArrivals,
 )
 from admission.offline.simulate.closedloop import replayClosedLoop
-from admission.offline.simulate.decisions import DECISIONS
+from admission.offline.simulate.decisions import CLOSED, DECISIONS, OPEN
 from admission.offline.simulate.identity import VERDICT_COLUMNS
 from admission.offline.simulate.keys import (
     CLIENT_REQUESTS,
@@ -40,6 +42,8 @@ from admission.offline.simulate.keys import (
 from admission.offline.simulate.openloop import replayOpenLoop
 from admission.offline.simulate.ordered import distinctRows, numbersOf
 from admission.offline.simulate.runs import GAPS, LIMIT_COLUMNS, Run, findGaps, withHistory
+from admission.offline.simulate.shards import SHARD, SHARDED, ReplayPlan, planReplays
+from admission.offline.simulate.together import Together
 from admission.offline.simulate.trials import Trial, TrialKey
 from admission.plugins import buildPolicy
 
@@ -181,53 +185,77 @@ class Change:
     value: float | None
 
 
-def serve(
-    policies: Mapping[str, str],
-    clients: Iterable[Client],
-    steps: Steps,
-    horizonUs: int,
-    changes: Sequence[Change] = (),
-    quotaWindows: int = 11,
-    maxDelaySeconds: float = 1e6,
-    refusals: Mapping[str, Refusal] | None = None,
-    established: Iterable[tuple[str, int]] = (),
-    share: float | None = None,
-) -> Recording:
+@define
+class Serving:
     """
-    Let clients send requests, each when it has the answer to the last one and
-    has thought, until C{horizonUs}.
+    A server at work: its clients send requests, each when it has the answer to the last one and has thought.
 
-    @param policies: names and descriptions.
-    @param refusals: how requests of each kind can be refused; L{None} for a
-        server that does not record it.
-    @param established: principals and producer ids, as they are known after a restart.
-    @param share: how much of each limit it enforces, C{changes} included; L{None} for a server that does not record it.
-    @return: what an exporter would have recorded.
+    @ivar recording: what an exporter would have recorded.
+    @ivar control: its policies.
+    @ivar wallOffsetUs: what the calendar says at the beginning of its clock.
     """
-    clock = Clock()
-    context = PolicyContext(clock, lambda: clock.seconds() + WALL_OFFSET_US / 1e6, None, quotaWindows, 1.0)
-    built = [(name, buildPolicy(IQuotaPolicyFactory, text, context)) for name, text in policies.items()]
-    control = AdmissionControl(built, maxDelaySeconds)
-    control.enforceShare(share or 1.0, 0.0)
-    control.restore(control.limitNames, established, 0.0)
-    recording = Recording(horizonUs)
-    run = {
-        "broker_id": "1",
-        "boot_id": "boot",
-        "policy_names": list(policies),
-        "policy_descriptions": list(policies.values()),
-        "quota_windows": quotaWindows,
-        "quota_window_us": 1_000_000,
-        "throttle_max_us": round(maxDelaySeconds * 1e6),
-        "limit_share": share,
-    }
 
-    def tellLimit(atUs: int, entity: QuotaEntity, name: str, value: float | None, changedBy: str | None) -> None:
-        seq = len(recording.rows) + len(recording.limits) + 1
-        recording.limits.append(
+    recording: Recording
+    control: AdmissionControl
+    wallOffsetUs: int
+    _run: Mapping[str, Any]
+    _steps: Steps
+    _refusals: Mapping[str, Refusal] | None
+    _heap: list[Any] = field(factory=list)
+
+    @classmethod
+    def begin(
+        cls,
+        policies: Mapping[str, str],
+        clients: Iterable[Client],
+        steps: Steps,
+        horizonUs: int,
+        quotaWindows: int = 11,
+        maxDelaySeconds: float = 1e6,
+        refusals: Mapping[str, Refusal] | None = None,
+        share: float | None = None,
+        bootId: str = "boot",
+        wallOffsetUs: int = WALL_OFFSET_US,
+    ) -> Serving:
+        """A server that begins at the beginning of its clock; see L{serve}."""
+        clock = Clock()
+        context = PolicyContext(clock, lambda: clock.seconds() + wallOffsetUs / 1e6, None, quotaWindows, 1.0)
+        built = [(name, buildPolicy(IQuotaPolicyFactory, text, context)) for name, text in policies.items()]
+        control = AdmissionControl(built, maxDelaySeconds)
+        control.enforceShare(share or 1.0, 0.0)
+        run = {
+            "broker_id": "1",
+            "boot_id": bootId,
+            "policy_names": list(policies),
+            "policy_descriptions": list(policies.values()),
+            "quota_windows": quotaWindows,
+            "quota_window_us": 1_000_000,
+            "throttle_max_us": round(maxDelaySeconds * 1e6),
+            "limit_share": share,
+        }
+        serving = cls(Recording(horizonUs), control, wallOffsetUs, run, steps, refusals)
+        for entity, limits in control.limits.items():
+            for name, value in limits.items():
+                serving.tellLimit(0, entity, name, value, None)
+        for client in clients:
+            each = steps(client)
+            step = next(each)
+            arrivedUs = client.beginsUs + step.thinkUs
+            serving._heap.append((arrivedUs + step.workUs, client.number, arrivedUs, client, step, each))
+        heapify(serving._heap)
+        return serving
+
+    @property
+    def nextUs(self) -> float:
+        """When it decides next."""
+        return self._heap[0][0] if self._heap else inf
+
+    def tellLimit(self, atUs: int, entity: QuotaEntity, name: str, value: float | None, changedBy: str | None) -> None:
+        """Record an event of limits."""
+        self.recording.limits.append(
             {
-                **run,
-                "seq": seq,
+                **self._run,
+                "seq": self._nextSeq(),
                 "mono_us": atUs,
                 "user": entity.user,
                 "client_id": entity.clientId,
@@ -238,24 +266,13 @@ def serve(
             }
         )
 
-    for entity, limits in control.limits.items():
-        for name, value in limits.items():
-            tellLimit(0, entity, name, value, None)
-    waiting = list(changes)
-    heap: list[Any] = []
-    for client in clients:
-        each = steps(client)
-        step = next(each)
-        arrivedUs = client.beginsUs + step.thinkUs
-        heap.append((arrivedUs + step.workUs, client.number, arrivedUs, client, step, each))
-    heapify(heap)
-    while heap and heap[0][0] <= horizonUs:
-        decidedUs, _, arrivedUs, client, step, each = heappop(heap)
-        while waiting and waiting[0].atUs <= decidedUs:
-            change = waiting.pop(0)
-            value = None if change.value is None else change.value * (share or 1.0)
-            control.configure(change.entity, {change.name: value}, change.atUs / 1e6)
-            tellLimit(change.atUs, change.entity, change.name, value, "admin")
+    def _nextSeq(self) -> int:
+        return len(self.recording.rows) + len(self.recording.limits) + 1
+
+    def decide(self) -> None:
+        """Decide about the request that is next, and record it."""
+        decidedUs, _, arrivedUs, client, step, each = heappop(self._heap)
+        control, policies = self.control, self._run["policy_names"]
         now = decidedUs / 1e6
         isConnection = step.kind == CONNECTION
         request = Request(
@@ -268,9 +285,9 @@ def serve(
             traitsOfKind(step.kind),
         )
         row: dict[str, Any] = {
-            **run,
-            "seq": len(recording.rows) + len(recording.limits) + 1,
-            "ts": WALL_OFFSET_US + arrivedUs,
+            **self._run,
+            "seq": self._nextSeq(),
+            "ts": self.wallOffsetUs + arrivedUs,
             "mono_us": arrivedUs,
             "conn_id": client.number,
             "peer": client.peer,
@@ -287,10 +304,10 @@ def serve(
             "throttle_ms": 0,
         }
         delayUs = 0
-        if refusals is None:
+        if self._refusals is None:
             refusal = Refusal.ERROR if step.kind in ("Produce", "Fetch") else Refusal.NEVER
         else:
-            refusal = refusals[step.kind]
+            refusal = self._refusals[step.kind]
             row["refusal"] = refusal.value
         if control.isLimiting:
             row["decided_mono_us"] = decidedUs
@@ -315,11 +332,47 @@ def serve(
                     decision="throttle" if delayUs else "admit",
                     is_counted=True,
                 )
-        recording.rows.append(row)
+        self.recording.rows.append(row)
         step = next(each)
         nextUs = max(row["sent_mono_us"], decidedUs + delayUs) + step.thinkUs
-        heappush(heap, (nextUs + step.workUs, client.number, nextUs, client, step, each))
-    return recording
+        heappush(self._heap, (nextUs + step.workUs, client.number, nextUs, client, step, each))
+
+
+def serve(
+    policies: Mapping[str, str],
+    clients: Iterable[Client],
+    steps: Steps,
+    horizonUs: int,
+    changes: Sequence[Change] = (),
+    quotaWindows: int = 11,
+    maxDelaySeconds: float = 1e6,
+    refusals: Mapping[str, Refusal] | None = None,
+    established: Iterable[tuple[str, int]] = (),
+    share: float | None = None,
+) -> Recording:
+    """
+    Let clients send requests, each when it has the answer to the last one and
+    has thought, until C{horizonUs}.
+
+    @param policies: names and descriptions.
+    @param refusals: how requests of each kind can be refused; L{None} for a
+        server that does not record it.
+    @param established: principals and producer ids, as they are known after a restart.
+    @param share: how much of each limit it enforces, C{changes} included; L{None} for a server that does not record it.
+    @return: what an exporter would have recorded.
+    """
+    serving = Serving.begin(policies, clients, steps, horizonUs, quotaWindows, maxDelaySeconds, refusals, share)
+    control = serving.control
+    control.restore(control.limitNames, established, 0.0)
+    waiting = list(changes)
+    while serving.nextUs <= horizonUs:
+        while waiting and waiting[0].atUs <= serving.nextUs:
+            change = waiting.pop(0)
+            value = None if change.value is None else change.value * (share or 1.0)
+            control.configure(change.entity, {change.name: value}, change.atUs / 1e6)
+            serving.tellLimit(change.atUs, change.entity, change.name, value, "admin")
+        serving.decide()
+    return serving.recording
 
 
 def steadySteps(seed: int = 7, thinkMs: float = 80.0, sizeBytes: int = 20_000) -> Steps:
@@ -352,9 +405,9 @@ def arrivalsOf(recording: Recording, trials: Mapping[TrialKey, Trial], batchRows
     return list(makeArrivals(tableOf(recording.rows).to_batches(batchRows), trials))
 
 
-def alone(trials: Mapping[TrialKey, Trial]) -> dict[TrialKey, Sequence[Trial]]:
+def alone(trials: Mapping[TrialKey, Trial]) -> dict[TrialKey, Sequence[Together]]:
     """Trials that share no rows."""
-    return {key: [trial] for key, trial in trials.items()}
+    return {key: [[trial]] for key, trial in trials.items()}
 
 
 def openLoop(recording: Recording, trials: Mapping[TrialKey, Trial], batchRows: int = 1000) -> pa.Table:
@@ -409,6 +462,29 @@ def sortedBy(batches: Iterable[pa.RecordBatch], names: Sequence[str], batchRows:
     """The same rows, sorted and cut anew."""
     table = pa.Table.from_batches(batches).sort_by([(name, "ascending") for name in names]).combine_chunks()
     return list(table.to_batches(batchRows))
+
+
+def plansFor(
+    recording: Recording, trials: Mapping[TrialKey, Trial], modes: Sequence[str] = (CLOSED, OPEN), workers: int = 1
+) -> list[ReplayPlan]:
+    """The plan of each mode."""
+    return planReplays(trials, modes, clientsIn(recording.rows, trials), workers)
+
+
+def replayedBy(recording: Recording, plans: Sequence[ReplayPlan], maxRows: int = 500, partitions: int = 3) -> pa.Table:
+    """Decisions about requests that were shuffled to partitions and sorted there, as Spark does it."""
+    rows = list(recording.rows)
+    Random(1).shuffle(rows)
+    decisions = []
+    for plan in plans:
+        columns = columnsFor(trial for each in plan.replays for together in each.trials for trial in together)
+        sharded = pa.Table.from_batches(plan.shard(tableOf(rows, columns).to_batches(maxRows)), SHARDED)
+        shards = [hash(each) % partitions for each in zip(*(sharded[name].to_pylist() for name in SHARD), strict=True)]
+        for partition in range(partitions):
+            mine = sharded.filter(pa.array([each == partition for each in shards], pa.bool_()))
+            mine = mine.sort_by([(name, "ascending") for name in plan.order]).combine_chunks()
+            decisions += list(plan.replay(mine.to_batches(maxRows)))
+    return pa.Table.from_batches(decisions, DECISIONS)
 
 
 def rowsOf(table: pa.Table) -> list[tuple[Any, ...]]:

@@ -26,6 +26,7 @@ from matplotlib import rc_context
 from pyarrow import parquet
 from twisted.trial.unittest import SynchronousTestCase
 
+from admission.offline.evaluation import EVALUATION
 from admission.offline.failures import ReportError
 from admission.offline.outputtables import OUTPUTS
 from admission.offline.report.differences import AT_LEAST, Differences, differencesOf
@@ -599,10 +600,15 @@ class VerdictTests(SynchronousTestCase):
         self.assertIn("in the busiest minute it lets", standing.objections[0])
 
     def test_servers(self) -> None:
-        """The busiest minute is that of one server, not of all together."""
+        """The busiest minute is that of one server, and of all together only where they enforced limits together."""
         recorded = decisionsOf(BASELINE, 1, sizeBytes=100_000)
         spread = [decisionsOf("other", 0.1, sizeBytes=90_000, broker=broker) for broker in ("1", "2")]
         self.assertIsNotNone(self.verdict([*recorded, *spread[0], *spread[1]]).best)
+        results = resultsOf(self.mktemp(), [*recorded, *spread[0], *spread[1]], replay_fidelity=[fidelityRow()])
+        facts = {"sharedRuns": [{"runs": 2, "counted": 2, "isComplete": True}], "shared": ["other"]}
+        (results.directory / EVALUATION).write_text(json.dumps(facts))
+        results = Results.open(results.directory)
+        self.assertIsNone(reach(results, Times.of(results)).best)
 
     def test_starved(self) -> None:
         """One that refuses a client everything for a minute is none to prefer."""
@@ -636,6 +642,66 @@ class VerdictTests(SynchronousTestCase):
         verdict = self.verdict(decisionsOf(BASELINE, 1))
         self.assertEqual(verdict.standings, [])
         self.assertIn("nothing to advise", verdict.advice)
+
+
+class SharingTests(SynchronousTestCase):
+    """What is said of servers that enforced limits together."""
+
+    LABELS = (FITTING, STRICT)
+
+    def results(self, *groups: Row, labels: Sequence[str] = LABELS) -> Results:
+        """Results of candidates whose limits can be enforced so, with groups of runs."""
+        directory = self.mktemp()
+        results = resultsOf(directory, someDecisions(), replay_fidelity=[fidelityRow()])
+        Path(directory, EVALUATION).write_text(json.dumps({"sharedRuns": groups, "shared": labels}))
+        return Results.open(results.directory)
+
+    def test_together(self) -> None:
+        """How many runs were replayed together, and what is known of their clocks, at the terminal and on the page."""
+        group = {"runs": 2, "counted": 2, "isComplete": True, "clocksDifferBySeconds": 0.04}
+        results = self.results(group, {**group, "runs": 3, "clocksDifferBySeconds": None})
+        said = summaryOf(results, reach(results, Times.of(results)))
+        page = textOf(pageIn(results.directory))
+        for words in (
+            f"Under {FITTING} and {STRICT} 2 runs that enforced limits together were replayed together. By their "
+            "clocks the same limit was set at all of them within 40 ms.",
+            f"Under {FITTING} and {STRICT} 3 runs that enforced limits together were replayed together. How far their "
+            "clocks differ is not known, since no limit was set while they ran.",
+        ):
+            self.assertIn(words, said)
+            self.assertIn(words, page)
+        self.assertIn("Their clocks are believed: if one is wrong by a second", page)
+        self.assertIn("told what clients have taken at the others every 0.1 s", page)
+
+    def test_incomplete(self) -> None:
+        """Where servers are not in the recording that is said, and such a candidate is not what to set."""
+        group = {"runs": 2, "counted": 3, "isComplete": False, "clocksDifferBySeconds": None}
+        results = self.results(group)
+        verdict = reach(results, Times.of(results))
+        said = summaryOf(results, verdict)
+        self.assertIn("Servers enforced limits together and counted 3, and the recording has 2 runs of them", said)
+        self.assertNotIn("Their clocks are believed", textOf(pageIn(results.directory)))
+        self.assertIsNone(verdict.best)
+        objections = {each.label: each.objections for each in verdict.standings or ()}
+        for label in self.LABELS:
+            self.assertIn("servers that would enforce its limits, too, are not in the recording", objections[label])
+
+    def test_alone(self) -> None:
+        """A candidate that lacks what has servers enforce limits together is named."""
+        directory = self.results().directory
+        Path(directory, EVALUATION).write_text(json.dumps({"alone": [FITTING]}))
+        results = Results.open(directory)
+        said = summaryOf(results, reach(results, Times.of(results)))
+        self.assertIn(f"Under {FITTING} each server enforces all of every limit alone", said)
+
+    def test_others(self) -> None:
+        """Nothing is said where no candidate's limits can be enforced so, or no server did it."""
+        group = {"runs": 2, "counted": 3, "isComplete": False, "clocksDifferBySeconds": None}
+        for results in (self.results(group, labels=()), self.results()):
+            verdict = reach(results, Times.of(results))
+            self.assertNotIn("together", summaryOf(results, verdict))
+            assert verdict.best is not None
+            self.assertEqual(verdict.best.label, FITTING)
 
 
 class DifferenceTests(SynchronousTestCase):

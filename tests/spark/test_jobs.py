@@ -18,12 +18,14 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from attrs import evolve
 from pyarrow import parquet  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.cli import FAILED, AdmissionOptions, main
+from admission.interfaces import DEFAULT
 from admission.offline import CLOSED, OPEN, Question, Selection, Work, jobs, replay, resolveCandidates, running
 from admission.offline.evaluation import Evaluation
 from admission.offline.failures import JavaMissing, OutputError, ServerMissing, SparkMissing
@@ -35,9 +37,10 @@ from admission.offline.running import Progress, lastWords, runJob
 from admission.offline.survey import DROPPED, countDropped, cutRuns, limitsFromTheStart
 from admission.offline.syntheticserver import BEGIN_SECONDS, BROKER_ID, SyntheticServer, recordSynthetic
 from admission.recording import RequestEvent
-from admission.recording.events import Origin, SensorSample
+from admission.recording.events import LimitEvent, Origin, SensorSample
 from admission.recording.recordlayout import SLOT_BYTES
 from admission.recording.segments import SUFFIX
+from admission.recording.sharedusage import SHARED, TOLD_BY
 from admission.recording.tables import REQUESTS
 from pyspark_admission.files import SEGMENTS, isRecording
 from tests.kit import replaypolicies
@@ -300,6 +303,35 @@ class EvaluateTests(SynchronousTestCase):
             writeRecording(directory, samples, Origin("0", boot))
         for since, expected in ((None, 12), (str(WALL_SECONDS + 30.0), 9), (str(WALL_SECONDS + 300.0), None)):
             self.assertEqual(countDropped(Recording.open(sharedSession(), directory, since)), expected)
+
+    def test_together(self) -> None:
+        """
+        Runs that enforced limits together are replayed together; where they counted servers that are not there, a
+        candidate with such limits is no forecast, and others are.
+        """
+        population = Population(clients=3, connections=1, seconds=20.0, requests=300)
+        server = SyntheticServer(population, ["client-bytes:received=16KiB:shared=yes"])
+        kept = Kept()
+        server.run(kept)
+        texts = ["shared=client-bytes:received=12KiB:shared=yes", "alone=client-bytes:received=12KiB:algorithm=bucket"]
+        for counted, isComplete in ((2, True), (3, False)):
+            directory = self.mktemp()
+            for boot in ("one", "two"):
+                # So late that it changes nothing.
+                counts = LimitEvent(BEGIN_SECONDS + 20.0, DEFAULT, None, None, SHARED, float(counted), TOLD_BY)
+                events = [*kept.events, evolve(counts, seq=len(kept.events) + 1)]
+                writeRecording(directory, events, evolve(server.origin, bootId=boot))
+            work = Work.begin(sharedSession(), Selection(directory), self.mktemp(), lambda line: None)
+            answer = replay(work, Question(resolveCandidates(texts), [], [CLOSED]))
+            facts = work.evaluation.facts
+            self.assertEqual((facts["shared"], facts["alone"]), (["shared"], ["alone"]))
+            self.assertEqual(
+                facts["sharedRuns"],
+                [{"runs": 2, "counted": counted, "isComplete": isComplete, "clocksDifferBySeconds": None}],
+            )
+            self.assertTrue(facts["isTrusted"], facts["trust"])
+            forecasts = {row["candidate"]: row["is_forecast"] for row in answer.totals.summary.to_pylist()}
+            self.assertEqual((forecasts["shared"], forecasts["alone"]), (isComplete, True))
 
     def test_recordingThatGrows(self) -> None:
         """

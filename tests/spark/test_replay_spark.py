@@ -51,13 +51,16 @@ from tests.kit.replaymodel import (
     Steps,
     closedLoop,
     openLoop,
+    plansFor,
     population,
+    replayedBy,
     rowsOf,
     serve,
     steadySteps,
     tableOf,
 )
 from tests.kit.replaypolicies import candidate
+from tests.kit.sharedmodel import serveTogether
 from tests.kit.sparksession import sharedSession
 
 SECOND = 1_000_000
@@ -211,6 +214,31 @@ class ReplayTests(SynchronousTestCase):
         self.assertEqual(found[0].wallOffsetUs, WALL_OFFSET_US)
         self.assertEqual([run.limitShare for run in found], [1.0, 0.5])
         self.assertEqual([(gap.seq, gap.missing) for gap in found[0].gaps], [(102, 2), (501, 1)])
+
+    def test_together(self) -> None:
+        """
+        Runs that shared limits are found, and replayed together in several tasks as alone: clients get the limit of a
+        candidate, and not as many times that as there are servers.
+        """
+        clients = [[Client(number + 1, "user", "app") for number in range(count)] for count in (2, 3)]
+        policies = {"client-bytes": "client-bytes:received=1M:shared=yes"}
+        recordings = serveTogether(policies, clients, steadySteps(thinkMs=5, sizeBytes=10_000), 20.0, [0.0, 1.25])
+        whole = Recording(
+            0, [row for each in recordings for row in each.rows], [row for each in recordings for row in each.limits]
+        )
+        requests = frameOf(whole.rows)
+        numbered = frameOf([*whole.rows, *whole.limits], NUMBERED)
+        runs = completeRuns(findRuns(requests), frameOf(whole.limits, LIMIT_COLUMNS), numbered)
+        self.assertEqual(runs, [run for each in recordings for run in each.runs()])
+        trials = planTrials(resolveCandidates(["half=client-bytes:received=500k:shared=yes"]), runs)
+        found = collected(replay(requests, trials, [CLOSED, OPEN], Scale(0, 3)), DECISIONS)
+        self.assertEqual(rowsOf(found), rowsOf(replayedBy(whole, plansFor(whole, trials))))
+        sizeBytes = sum(
+            row["request_bytes"]
+            for row in found.to_pylist()
+            if row["mode"] == CLOSED and 4 <= (row["wall_us"] - WALL_OFFSET_US) / SECOND < 20
+        )
+        self.assertTrue(0.98 <= sizeBytes / 8_000_000 <= 1.02, sizeBytes)
 
     def test_tooManyConnections(self) -> None:
         """More connections than the driver could remember are refused with the remedy."""

@@ -23,6 +23,11 @@ these keys:
     that does not agree, C{disagreements}, the fields of L{admission.offline.simulate.disagreement.Disagreement} for
     each policy in force and run of which the closed-loop replay does not agree, and C{narrower}, the C{since} and
     C{until} of a part of the recording with which it was seen to agree (null if there is none, or none is needed),
+  - of the replay, too: C{sharedRuns}, of each group of runs whose servers enforced limits together C{runs} and
+    C{counted} (how many servers they say there were), C{isComplete} (whether these are the same, so that the runs are
+    replayed together) and C{clocksDifferBySeconds} (the longest time, by their clocks, between two moments at which
+    they set the same limit; null if they set none), and C{shared}, the labels of candidates whose limits can be
+    enforced so, and C{alone}, of those that each server enforces alone in the place of such limits,
   - C{notes}: further remarks on the replay, in sentences.
 
 The keys of a job are present once it has run.

@@ -48,6 +48,7 @@ from .simulate.decisions import CLOSED
 from .simulate.disagreement import explain, partsWithout
 from .simulate.identity import Fidelity, doubts
 from .simulate.runs import Run
+from .simulate.sharedruns import findSharedRuns, largestDifferenceSeconds
 from .simulate.sparkreplay import PoolTotals, Scale, planPools, replayPoolTrials
 from .simulate.tally import (
     Totals,
@@ -316,6 +317,9 @@ def replay(work: Work, question: Question) -> Answer:
         "untrusted": [],
         "disagreements": [],
         "narrower": None,
+        "sharedRuns": [],
+        "shared": [],
+        "alone": [],
     }
     for name, candidates in (("candidates", question.candidates), ("pools", question.pools)):
         facts[name] = [{"label": each.label, "description": each.description} for each in candidates]
@@ -358,8 +362,28 @@ def _runsWithGaps(work: Work) -> list[Run]:
 
 
 def _replayQuotas(work: Work, runs: Sequence[Run], question: Question) -> tuple[Totals, Sequence[Fidelity]]:
-    trials = {**planRecorded(runs), **planTrials(question.candidates, runs)}
-    work.evaluation.tell({"approximate": approximate(trials)})
+    tried = planTrials(question.candidates, runs)
+    trials = {**planRecorded(runs), **tried}
+    shared = findSharedRuns(runs)
+    sharing = sorted({each.candidate.label for each in tried.values() if each.isShared})
+    work.evaluation.tell(
+        {
+            "approximate": approximate(trials),
+            "sharedRuns": [
+                {
+                    "runs": len(each.runs),
+                    "counted": each.counted,
+                    "isComplete": each.isComplete,
+                    "clocksDifferBySeconds": largestDifferenceSeconds(each.runs),
+                }
+                for each in shared
+            ],
+            "shared": sharing,
+            "alone": sorted(
+                {each.candidate.label for each in tried.values() if each.replacesShared and not each.isShared}
+            ),
+        }
+    )
     work.tell(f"replaying {len(trials)} policies in runs, {' and '.join(question.modes)} loop")
     scale, step = Scale(work.requestCount), stepUs(work.runs)
     replayed = outcomes(work.requests, trials, question.modes, scale, planBaseline(runs), step).persist()
@@ -371,6 +395,7 @@ def _replayQuotas(work: Work, runs: Sequence[Run], question: Question) -> tuple[
         against = doubts(fidelities, trials.values(), mode)
         doubted = {label for label, found in against.items() if found or isTooMuch}
         doubted |= {each.candidate for each in fidelities if isTooMuch or not each.isTrusted}
+        doubted.update(sharing if not all(each.isComplete for each in shared) else ())
         totals = labelled(totalsOf(replayed), trials, doubted)
         work.write("replay_summary", totals.summary)
         work.write("replay_client", totals.clients)

@@ -28,6 +28,13 @@ def isOfSharing(name: str) -> bool:
     return name in (SHARED, ALONE) or name.startswith((TAKEN, LET_IN, KNOWN))
 
 
+def isOfUse(name: str) -> bool:
+    """
+    Whether an event of this name says what clients of other servers took while this one listened.
+    """
+    return name.startswith((TAKEN, LET_IN))
+
+
 def recordShared(recorder: EventRecorder, fraction: float, count: int, now: float) -> None:
     """
     So much of each limit is enforced from now on; see L{IShared.share <admission.interfaces.IShared.share>}.

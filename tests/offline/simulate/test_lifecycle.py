@@ -183,7 +183,7 @@ class LifecycleTests(SynchronousTestCase):
         trials = self.trials(recording, "at-most:2", "at-most:3", "per-second:5")
         [plan] = planReplays(trials, ["open"], clientsIn(recording.rows, trials))
         self.assertEqual(
-            sorted([trial.candidate.label for trial in each.trials] for each in plan.replays),
+            sorted([trial.candidate.label for [trial] in each.trials] for each in plan.replays),
             [["at-most:2", "at-most:3"], ["per-second:5"]],
         )
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from random import Random
+from collections.abc import Sequence
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from attrs import evolve
@@ -11,57 +10,33 @@ from hypothesis import given, settings, strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import DEFAULT, QuotaEntity
-from admission.offline.simulate.arrivals import ARRIVALS, columnsFor
+from admission.offline.simulate.arrivals import ARRIVALS
 from admission.offline.simulate.candidates import resolveCandidates
-from admission.offline.simulate.decisions import CLOSED, DECISIONS, OPEN
+from admission.offline.simulate.decisions import CLOSED, OPEN
 from admission.offline.simulate.runs import LimitChange
-from admission.offline.simulate.shards import SHARD, SHARDED, ReplayPlan, planReplays, shardKeys
+from admission.offline.simulate.shards import SHARDED, ReplayPlan, shardKeys
 from admission.offline.simulate.trials import Trial, TrialKey, planRecorded, planTrials
 from tests.kit.replaymodel import (
     Change,
     Client,
     Recording,
-    clientsIn,
     closedLoop,
     openLoop,
+    plansFor,
     population,
+    replayedBy,
     rowsOf,
     serve,
     steadySteps,
-    tableOf,
 )
 from tests.kit.replaypolicies import candidate
 
 SECOND = 1_000_000
-MODES = (CLOSED, OPEN)
-
-Trials = Mapping[TrialKey, Trial]
 
 
 def recorded(clients: Sequence[Client] = tuple(population(3, 2)), seconds: int = 8) -> Recording:
     """Clients that are throttled."""
     return serve({"client-bytes": "client-bytes:produce=500k"}, clients, steadySteps(thinkMs=40), seconds * SECOND)
-
-
-def plansFor(recording: Recording, trials: Trials, modes: Sequence[str] = MODES, workers: int = 1) -> list[ReplayPlan]:
-    """The plan of each mode."""
-    return planReplays(trials, modes, clientsIn(recording.rows, trials), workers)
-
-
-def replayed(recording: Recording, plans: Sequence[ReplayPlan], maxRows: int = 500, partitions: int = 3) -> pa.Table:
-    """Decisions about requests that were shuffled to partitions and sorted there, as Spark does it."""
-    rows = list(recording.rows)
-    Random(1).shuffle(rows)
-    decisions = []
-    for plan in plans:
-        columns = columnsFor(trial for each in plan.replays for trial in each.trials)
-        sharded = pa.Table.from_batches(plan.shard(tableOf(rows, columns).to_batches(maxRows)), SHARDED)
-        shards = [hash(each) % partitions for each in zip(*(sharded[name].to_pylist() for name in SHARD), strict=True)]
-        for partition in range(partitions):
-            mine = sharded.filter(pa.array([each == partition for each in shards], pa.bool_()))
-            mine = mine.sort_by([(name, "ascending") for name in plan.order]).combine_chunks()
-            decisions += list(plan.replay(mine.to_batches(maxRows)))
-    return pa.Table.from_batches(decisions, DECISIONS)
 
 
 class SharedReplayTests(SynchronousTestCase):
@@ -74,9 +49,7 @@ class SharedReplayTests(SynchronousTestCase):
 
     def sharing(self, plans: Sequence[ReplayPlan]) -> list[tuple[str, list[str]]]:
         """The mode and the candidates of each shared replay."""
-        return [
-            (plan.mode, [trial.candidate.label for trial in each.trials]) for plan in plans for each in plan.replays
-        ]
+        return [(plan.mode, [one.candidate.label for [one] in each.trials]) for plan in plans for each in plan.replays]
 
     def test_shared(self) -> None:
         """Candidates that group requests alike share arrivals with the policy in force."""
@@ -125,7 +98,7 @@ class SharedReplayTests(SynchronousTestCase):
         plans = plansFor(recording, trials)
         self.assertEqual([len(each.trials) for plan in plans for each in plan.replays], [1, 2, 1, 2])
         expected = pa.concat_tables([closedLoop(recording, trials), openLoop(recording, trials)])
-        self.assertEqual(rowsOf(replayed(recording, plans)), rowsOf(expected))
+        self.assertEqual(rowsOf(replayedBy(recording, plans)), rowsOf(expected))
 
     def test_oneForAll(self) -> None:
         """
@@ -141,7 +114,7 @@ class SharedReplayTests(SynchronousTestCase):
         together = plansFor(recording, trials, workers=1)
         self.assertEqual([len(each.trials) for plan in together for each in plan.replays], [3, 3])
         expected = pa.concat_tables([closedLoop(recording, trials), openLoop(recording, trials)])
-        self.assertEqual(rowsOf(replayed(recording, plans)), rowsOf(expected))
+        self.assertEqual(rowsOf(replayedBy(recording, plans)), rowsOf(expected))
 
     @settings(max_examples=10, deadline=None)
     @given(st.integers(1, 5), st.integers(1, 3), st.integers(1, 4), st.integers(20, 400), st.integers(1, 4))
@@ -156,7 +129,7 @@ class SharedReplayTests(SynchronousTestCase):
         trials |= planTrials(following, recording.runs())
         plans = plansFor(recording, trials, workers=workers)
         expected = pa.concat_tables([closedLoop(recording, trials), openLoop(recording, trials)])
-        self.assertEqual(rowsOf(replayed(recording, plans, maxRows, partitions)), rowsOf(expected))
+        self.assertEqual(rowsOf(replayedBy(recording, plans, maxRows, partitions)), rowsOf(expected))
 
     def test_twoBoots(self) -> None:
         """Runs of servers are apart, even with connections of the same numbers."""
@@ -165,8 +138,8 @@ class SharedReplayTests(SynchronousTestCase):
         [run] = recording.runs()
         trials = planTrials(resolveCandidates(["client-bytes:produce=200k"]), [run, evolve(run, bootId="other")])
         both = Recording(recording.horizonUs, rows, recording.limits)
-        found = replayed(both, plansFor(both, trials))
-        alone = replayed(recording, plansFor(recording, {key: trials[key] for key in trials if key[2] == "boot"}))
+        found = replayedBy(both, plansFor(both, trials))
+        alone = replayedBy(recording, plansFor(recording, {key: trials[key] for key in trials if key[2] == "boot"}))
         others = alone.set_column(3, "boot_id", pa.array(["other"] * len(alone)))
         self.assertEqual(rowsOf(found), rowsOf(pa.concat_tables([alone, others])))
 

@@ -22,9 +22,15 @@ class SharedTests(SynchronousTestCase):
     """Of a server and of its replay."""
 
     def test_exact(self) -> None:
-        """Every delay is the same, while others take something, fall silent and come back."""
+        """Every delay is the same, while others take something, fall silent and come back; also of a shadow policy."""
+        for description in (
+            "client-bytes:received=100k:shared=yes",
+            "client-bytes:received=100k:shared=yes:shadow=yes",
+        ):
+            self.check(description)
+
+    def check(self, description: str) -> None:
         random = Random(7)
-        description = "client-bytes:received=100k:shared=yes"
         made = [buildPolicy(IQuotaPolicyFactory, description, PolicyContext(Clock(), lambda: 0.0)) for _ in range(2)]
         server = AdmissionControl([("client-bytes", made[0])])
         requests = [Request("Produce", "", f"c{number}", "192.0.2.1", 5000) for number in range(3)]
@@ -48,9 +54,9 @@ class SharedTests(SynchronousTestCase):
                 changes.append(LimitChange(atUs, entity, f"{TAKEN}{RATE}", amount, seq=seq))
             else:
                 request = random.choice(requests)
-                delayUs = round(server.charge(request, Usage(5000), now).delaySeconds * 1e6)
+                delayUs = round(server.charge(request, Usage(5000), now).shares[0] * 1e6)
                 asked.append((atUs, seq, request, delayUs))
-        live = LivePolicy(made[1], BEGIN_US, changes, 2**62)
+        live = LivePolicy(made[1], BEGIN_US, changes, 2**62, hasSay=not made[1].isShadow)
         replayed = [live.answer(at, seq, request, Usage(5000), 1)[0] for at, seq, request, _ in asked]
         self.assertEqual(replayed, [delayUs for *_, delayUs in asked])
         self.assertGreater(sum(map(bool, replayed)), 50)

@@ -17,6 +17,7 @@ from ..outputtables import OUTPUTS
 from ..simulate.totals import MAX_EXHAUSTED_SHARE
 from .elements import absent, bullets, named, section
 from .resultfiles import Results
+from .sharingwords import SHARING_ASSUMPTION, isAnyTogether
 from .words import plural, share, shown
 
 MAX_ANSWERS = 100
@@ -51,6 +52,8 @@ _ASSUMPTIONS = (
 
 def assumptionsSection(results: Results) -> Tag:
     items: list[Any] = list(_ASSUMPTIONS)
+    if isAnyTogether(results):
+        items.append(SHARING_ASSUMPTION)
     approximate = results.says("approximate", list)
     if approximate:
         names = ", ".join(shown(each) for each in approximate[:MAX_ANSWERS])

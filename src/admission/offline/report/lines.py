@@ -309,12 +309,18 @@ def jainTimes(replays: pa.Table) -> pa.Table:
     return pa.table({"begin": times["begin"], "jain": pa.array(jain, mask=squared == 0)})
 
 
-def busiestBytes(times: Times) -> dict[str, int]:
+def busiestBytes(times: Times, isOfAll: bool = False) -> dict[str, int]:
     """
     The bytes that the recording and each candidate admit in the busiest minute of any server, whenever it begins.  Of a
     recording with few minutes it is all bytes: which requests are in one of them is chance.
+
+    @param isOfAll: whether to add up those of all servers: how limits that they enforce together are divided is chance.
     """
-    steps = grouped(times.table, ("candidate", "broker_id", "begin"), ("admitted_bytes",))
+    table = times.table
+    if isOfAll:
+        place = table.schema.get_field_index("broker_id")
+        table = table.set_column(place, "broker_id", pa.repeat(pa.scalar("", pa.string()), len(table)))
+    steps = grouped(table, ("candidate", "broker_id", "begin"), ("admitted_bytes",))
     window = max(60 // times.stepSeconds, 1)
     most: dict[str, int] = {}
     for label, broker in dict.fromkeys(

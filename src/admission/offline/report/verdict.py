@@ -24,6 +24,7 @@ from ..simulate.trials import BASELINE, RECORDED
 from .differences import differencesOf
 from .lines import Times, busiestBytes, starvedMinutes
 from .resultfiles import Results, Row
+from .sharingwords import isAnyTogether, lackServers
 from .words import count, duration, enumerated, plural, share, shown, size
 
 SLACK_SHARE = 0.01
@@ -78,10 +79,12 @@ class Standing:
 
     @ivar label: of the candidate.
     @ivar total: its row of C{replay_summary}.
-    @ivar busiestBytes: the bytes admitted in the busiest minute of a server, or in all; see L{lines.busiestBytes}.
+    @ivar busiestBytes: the bytes admitted in the busiest minute of a server or of all of them, or in all; see
+        L{lines.busiestBytes}.
     @ivar starvedMinutes: the minutes, added up over clients, in which a client got nothing.
     @ivar objections: why it does not do as well as what was in force.
     @ivar isUntrusted: whether what is said of it is known to be wrong.
+    @ivar lacksServers: whether servers that would enforce its limits, too, are not in the recording.
     """
 
     label: str
@@ -90,6 +93,7 @@ class Standing:
     starvedMinutes: int | None = None
     objections: Sequence[str] = ()
     isUntrusted: bool = False
+    lacksServers: bool = False
 
     @property
     def title(self) -> str:
@@ -174,7 +178,7 @@ def reach(results: Results, times: Times) -> Verdict:
     gate = passGate(results)
     columns = ["candidate", "mode", *(name for name, _ in TOTAL_COLUMNS), "is_approximate"]
     totals = results.rows("replay_summary", columns, mode=CLOSED)
-    busiest, starved = busiestBytes(times), starvedMinutes(times)
+    busiest, starved = busiestBytes(times, isAnyTogether(results)), starvedMinutes(times)
     busiestTime = "in all" if times.isShort else "in the busiest minute"
     found = {
         row["candidate"]: Standing(row["candidate"], row, busiest.get(row["candidate"]), starved.get(row["candidate"]))
@@ -182,9 +186,16 @@ def reach(results: Results, times: Times) -> Verdict:
         if not row["candidate"].startswith(RECORDED)
     }
     recorded = found.pop(BASELINE, None)
+    lacking = lackServers(results)
     standings = [
         _judged(
-            evolve(each, isUntrusted=gate.trust is Trust.REFUTED or each.label in gate.untrusted), recorded, busiestTime
+            evolve(
+                each,
+                isUntrusted=gate.trust is Trust.REFUTED or each.label in gate.untrusted,
+                lacksServers=each.label in lacking,
+            ),
+            recorded,
+            busiestTime,
         )
         for each in found.values()
     ]
@@ -291,6 +302,8 @@ def _judged(standing: Standing, recorded: Standing | None, busiestTime: str) -> 
             ],
         )
     objections = ["the answers about it cannot be trusted"] if standing.isUntrusted else []
+    if standing.lacksServers:
+        objections.append("servers that would enforce its limits, too, are not in the recording")
     if standing.busiestBytes is None or recorded is None or recorded.busiestBytes is None:
         objections.append(f"how much it lets through {busiestTime} is not known")
     elif _letsMoreThrough(standing, recorded):

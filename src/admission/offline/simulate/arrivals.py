@@ -106,8 +106,8 @@ C{is_asked} or not, since each takes its time.  Without a C{replay_key} the cand
 OPEN_GROUP = ("candidate", "broker_id", "boot_id", "replay_key")
 """The columns that group rows for an open-loop replay."""
 
-OPEN_ORDER = ("at_us", "seq")
-"""The order of rows within such a group."""
+OPEN_ORDER = ("at_us", "seq", "conn_id")
+"""The order of rows within such a group; of two runs that are replayed together, events may have the same number."""
 
 CLOSED_GROUP = ("candidate", "broker_id", "boot_id", "component")
 """The columns that group rows for a closed-loop replay."""

@@ -28,6 +28,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
+from math import inf
+from operator import attrgetter
 from tempfile import SpooledTemporaryFile
 from typing import IO, Any
 
@@ -42,7 +44,8 @@ from .arrivals import CLOSED_GROUP, CLOSED_ORDER
 from .decisions import CLOSED, decisionBatch, isAfterGap
 from .live import REQUESTER, LivePolicy, Requester, newRequest, newUsage
 from .ordered import Ordered, distinctRows, numbersOf
-from .trials import Trial, TrialKey
+from .together import Exchange, Server, Together, serversOf
+from .trials import TrialKey
 
 MAX_ROWS_IN_MEMORY = 200_000
 """More requests of a component than this are kept in a temporary file without a name."""
@@ -295,20 +298,21 @@ _COLUMNS = (
 
 
 def replayClosedLoop(
-    batches: Iterable[pa.RecordBatch], shared: Mapping[TrialKey, Sequence[Trial]]
+    batches: Iterable[pa.RecordBatch], shared: Mapping[TrialKey, Sequence[Together]]
 ) -> Iterator[pa.RecordBatch]:
     """
     Replay connections under candidates.  The replay ends where the recording does; later requests are not counted.
 
     @param batches: of L{admission.offline.simulate.arrivals.ARRIVALS} with the column C{component}, grouped by
-        C{CLOSED_GROUP} and sorted by C{CLOSED_ORDER} within.
+        C{CLOSED_GROUP} and sorted by C{CLOSED_ORDER} within; of runs that are replayed together as L{onCalendar
+        <admission.offline.simulate.together.onCalendar>} makes them.
     @param shared: the trials that the rows of each trial are for.
     @return: of L{admission.offline.simulate.decisions.DECISIONS}, in time order within each component and trial.
     @raise OutOfOrder: if the rows are not sorted this way.
     """
     ordered = Ordered(CLOSED_GROUP, CLOSED_ORDER)
     replays: list[_Replay] = []
-    replayed: Sequence[Trial] = ()
+    replayed: Sequence[Together] = ()
     component = Component()
     texts = Texts()
     packer = Packer(texts)
@@ -343,7 +347,9 @@ class _Connection:
     """
     A connection in one replay.
 
-    @ivar number: of the connection.
+    @ivar number: of the connection, among those of all runs that are replayed together.
+    @ivar server: its run.
+    @ivar told: takes what is decided about its requests.
     @ivar lastUs: when it was released after the last of its requests, in the recording.
     @ivar heldUntilUs: until when it is not read.
     @ivar retainedUntilUs: until when other policies hold it, as recorded.
@@ -352,16 +358,35 @@ class _Connection:
     @ivar isFirst: whether none of its requests is among the decisions yet.
     """
 
-    __slots__ = ("_rows", "debtor", "heldUntilUs", "isFirst", "lastUs", "number", "retainedUntilUs", "waiting")
+    __slots__ = (
+        "_rows",
+        "debtor",
+        "heldUntilUs",
+        "isFirst",
+        "lastUs",
+        "number",
+        "retainedUntilUs",
+        "server",
+        "told",
+        "waiting",
+    )
 
-    def __init__(self, number: int, lastUs: int, rows: Iterator[tuple[Any, ...]]) -> None:
+    def __init__(
+        self, number: int, lastUs: int, rows: Iterator[tuple[Any, ...]], server: Server, told: list[tuple[Any, ...]]
+    ) -> None:
         self.number = number
+        self.server = server
+        self.told = told
         self.lastUs = lastUs
         self.heldUntilUs = self.retainedUntilUs = 0
         self.debtor: Request | None = None
         self.waiting: tuple[Any, ...] | None = None
         self.isFirst = True
         self._rows = rows
+
+    def __lt__(self, other: _Connection) -> bool:
+        # Events of two runs may have the same number at the same moment.
+        return self.number < other.number
 
     def awaitReading(self, heap: list[Any], row: tuple[Any, ...]) -> None:
         """
@@ -377,7 +402,8 @@ class _Connection:
         """
         if self.debtor is None:
             return
-        untilUs = max(atUs + live.restUs(self.debtor, atUs), self.retainedUntilUs)
+        restUs = live.restUs(self.debtor, atUs - self.server.shiftUs)
+        untilUs = max(atUs + restUs, self.retainedUntilUs)
         if untilUs < self.heldUntilUs:
             self.heldUntilUs = untilUs
             if self.waiting is not None:
@@ -399,17 +425,17 @@ class _Connection:
 
 class _Replay:
     """
-    Replays one trial, a component at a time.
+    Replays one candidate, a component at a time.
     """
 
-    def __init__(self, trial: Trial, texts: Texts, sharing: int = 1) -> None:
+    def __init__(self, together: Together, texts: Texts, sharing: int = 1) -> None:
         """
         @param sharing: how many replays share this worker, and its memory.
         """
-        self._trial = trial
+        self._together = together
         self._texts = texts
-        self._maxTold = max(_ROWS_AT_A_TIME // sharing, 1024)
-        self._told: list[tuple[Any, ...]] = []
+        self._maxTold = max(_ROWS_AT_A_TIME // (sharing * len(together)), 1024)
+        self._told: list[list[tuple[Any, ...]]] = [[] for _ in together]
 
     def run(self, component: Component) -> Iterator[pa.RecordBatch]:
         """
@@ -417,29 +443,43 @@ class _Replay:
 
         @return: some decisions; the others come out of L{flush}.
         """
-        trial = self._trial
-        horizonUs, hasSay = trial.run.horizonUs, trial.hasSay
+        servers = serversOf(self._together)
+        exchange = Exchange(servers)
+        count = len(servers)
+        # When a limit changes next, or what was taken is told.
+        dueUs = inf
+        horizonUs, hasSay = max(server.horizonUs for server in servers), self._together[0].hasSay
         requesters, keys = self._texts.requesters, self._texts.keys
-        told = self._told
-        live: LivePolicy | None = None
         # Requests that arrive or are decided next: when, its number, its connection, its row, and the following one's.
         heap: list[Any] = []
         for connectionId, lastUs, rows in component.connections():
             row = next(rows)
-            heap.append((row[WAIT], row[SEQ], _Connection(connectionId, lastUs, rows), row, None, True))
+            place = connectionId % count
+            connection = _Connection(connectionId, lastUs, rows, servers[place], self._told[place])
+            heap.append((row[WAIT], row[SEQ], connection, row, None, True))
         heapify(heap)
         held: dict[_Connection, None] = {}
         while heap:
             atUs, seq, connection, row, following, isArrival = heap[0]
             if atUs > horizonUs:
                 break
-            if live is not None and live.changeUs <= atUs and live.isChangeDue(atUs, seq):
-                changeUs = int(live.changeUs)
-                live.applyChange()
-                held = {each: None for each in held if each.heldUntilUs > changeUs}
-                for each in held:
-                    each.limitsChanged(heap, live, changeUs)
-                continue
+            server = connection.server
+            if dueUs <= atUs:
+                changing = min(servers, key=attrgetter("changeUs"))
+                live = changing.live
+                if live is None or exchange.dueUs < changing.changeUs:
+                    exchange.tell()
+                    dueUs = min(exchange.dueUs, *(each.changeUs for each in servers))
+                    continue
+                if changing is not server or live.isChangeDue(atUs - server.shiftUs, seq):
+                    changeUs = int(changing.changeUs)
+                    live.applyChange()
+                    dueUs = min(exchange.dueUs, *(each.changeUs for each in servers))
+                    held = {each: None for each in held if each.heldUntilUs > changeUs}
+                    for each in held:
+                        if each.server is changing:
+                            each.limitsChanged(heap, live, changeUs)
+                    continue
             heappop(heap)
             if isArrival:
                 # What waited was put there again when its connection was released earlier.
@@ -472,6 +512,8 @@ class _Replay:
                 _,
                 _,
             ) = row
+            if atUs > server.horizonUs:
+                continue
             delayUs, isRefused = 0, False
             if heldUs:
                 if following is not None and following[FLAGS] & AHEAD and following[WAIT] >= row[WORK]:
@@ -479,8 +521,10 @@ class _Replay:
                     heldUs = min(heldUs, following[WAIT] - row[WORK])
                 connection.retainedUntilUs = max(connection.retainedUntilUs, atUs + heldUs)
             if flags & ASKED and keys[key] is not None:
+                live = server.live
                 if live is None:
-                    live = trial.begin(atUs)
+                    live = server.begin(atUs, seq)
+                    dueUs = min(dueUs, server.changeUs)
                 kind, principal, clientId, peer, code = requesters[requester]
                 traits = traitsOf(code)
                 identities = row[IDENTITIES_FROM : IDENTITIES_FROM + identityCount] if identityCount else ()
@@ -491,8 +535,11 @@ class _Replay:
                     (kind, principal, clientId, peer, requestBytes, identities, traits, lagUs / 1e6, freeShare)
                 )
                 delayUs, isRefused = live.answer(
-                    atUs, seq, request, usage, refusal, bool(flags & KNOWN), serviceUs, answerUs
+                    atUs - server.shiftUs, seq, request, usage, refusal, bool(flags & KNOWN), serviceUs, answerUs
                 )
+                if count > 1:
+                    exchange.asked(atUs)
+                    dueUs = min(dueUs, exchange.dueUs)
                 connection.debtor = request if live.isDebt else None
                 if hasSay and (isRefused or delayUs > heldUs):
                     heldUs = min(delayUs, longestUs)
@@ -500,8 +547,9 @@ class _Replay:
                 # A client that is released earlier than in the recording would have sent a request that the recording
                 # lacks.
                 releasedUs = atUs + max(answerUs, heldUs)
-                isExhausted = following is None and releasedUs < min(connection.lastUs, horizonUs) - SLACK_US
-                told.append(
+                endUs = min(connection.lastUs, server.horizonUs)
+                isExhausted = following is None and releasedUs < endUs - SLACK_US
+                connection.told.append(
                     (
                         seq,
                         connection.number,
@@ -519,7 +567,7 @@ class _Replay:
                     )
                 )
                 connection.isFirst = False
-                if len(told) >= self._maxTold:
+                if len(connection.told) >= self._maxTold:
                     yield from self.flush()
             earliestUs = connection.heldUntilUs
             if heldUs:
@@ -528,25 +576,32 @@ class _Replay:
             if following is not None and not following[FLAGS] & AHEAD:
                 nextUs = atUs + max(answerUs, heldUs) + following[WAIT]
                 connection.arrive(heap, max(nextUs, earliestUs), following, atUs)
-        if live is not None:
-            live.finish()
+        for server in servers:
+            if server.live is not None:
+                server.live.finish()
 
     def flush(self) -> Iterator[pa.RecordBatch]:
-        if not self._told:
-            return
-        columns = dict(zip(_COLUMNS, zip(*self._told, strict=True), strict=True))
-        self._told.clear()
+        for server, told in zip(serversOf(self._together), self._told, strict=True):
+            if told:
+                yield self._flushed(server, told)
+
+    def _flushed(self, server: Server, told: list[tuple[Any, ...]]) -> pa.RecordBatch:
+        columns: dict[str, Any] = dict(zip(_COLUMNS, zip(*told, strict=True), strict=True))
+        told.clear()
+        atUs = np.array(columns["at_us"], np.int64) - server.shiftUs
         kinds, principals, clientIds, _, _ = zip(*self._texts.requesters, strict=True)
         requesters = pa.array(columns["requester"])
-        yield decisionBatch(
-            self._trial,
+        return decisionBatch(
+            server.trial,
             CLOSED,
             {
                 **columns,
+                "conn_id": np.array(columns["conn_id"], np.int64) // len(self._together),
+                "at_us": atUs,
                 "replay_key": pa.array(self._texts.keys, pa.string()).take(pa.array(columns["replay_key"])),
                 "kind": pa.array(kinds).take(requesters),
                 "principal": pa.array(principals).take(requesters),
                 "client_id": pa.array(clientIds).take(requesters),
-                "is_poisoned": isAfterGap(self._trial, columns["seq"], columns["at_us"], None),
+                "is_poisoned": isAfterGap(server.trial, columns["seq"], atUs.tolist(), None),
             },
         )

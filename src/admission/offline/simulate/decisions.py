@@ -25,6 +25,8 @@ NOBODY = "ANONYMOUS"
 LOGIN_KINDS = ("ApiVersions", "SaslHandshake", "SaslAuthenticate")
 """The kinds of requests that come before a login.  Of these and of the connection itself nobody is the client."""
 
+_NEVER_US = 2**62
+
 DECISIONS = pa.schema(
     [
         ("candidate", pa.string()),
@@ -86,11 +88,13 @@ def isAfterGap(trial: Trial, seqs: Sequence[int], atUs: Sequence[int], horizonSe
     @param horizonSeconds: for how long a gap matters; L{None} for ever.
     """
     gaps = trial.run.gaps
+    elsewhereUs = trial.gapElsewhereUs
+    isAfterElsewhere = np.asarray(atUs) >= (_NEVER_US if elsewhereUs is None else elsewhereUs)
     if not gaps:
-        return np.zeros(len(seqs), bool)
+        return isAfterElsewhere
     before = np.searchsorted(np.array([gap.seq for gap in gaps]), np.asarray(seqs), side="right")
     isAfter = before > 0
     if horizonSeconds is not None:
         since = np.array([gap.atUs for gap in gaps])[np.maximum(before - 1, 0)]
         isAfter &= np.asarray(atUs) - since < horizonSeconds * 1e6
-    return isAfter
+    return isAfter | isAfterElsewhere

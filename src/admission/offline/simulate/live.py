@@ -12,6 +12,7 @@ from math import inf
 from typing import Any
 
 from twisted.python.components import proxyForInterface
+from zope.interface import alsoProvides
 
 from admission.control import SWEEP_SECONDS, AdmissionControl, Begun
 from admission.interfaces import (
@@ -21,13 +22,15 @@ from admission.interfaces import (
     IReplayable,
     IRequestLifecycle,
     IRestorable,
+    IShared,
     Outcome,
     Refusal,
     Request,
+    Taken,
     Usage,
     traitsOf,
 )
-from admission.recording.sharedusage import isOfSharing, recordedShare, recordedTaken
+from admission.recording.sharedusage import SHARED, isOfSharing, recordedShare, recordedTaken
 
 from .runs import LimitChange
 
@@ -86,6 +89,14 @@ class _FollowingWithSay(_WithSay, proxyForInterface(IRequestLifecycle)):  # type
     """
 
 
+def _withSay(policy: Any) -> Any:
+    proxy = (_FollowingWithSay if IRequestLifecycle.providedBy(policy) else _WithSay)(policy)
+    if IShared.providedBy(policy):
+        proxy.taken, proxy.takenElsewhere, proxy.share = policy.taken, policy.takenElsewhere, policy.share
+        alsoProvides(proxy, IShared)
+    return proxy
+
+
 class LivePolicy:
     """
     Asks a policy as a server would, at the moments of a trace: its limits change as recorded, and it is swept
@@ -102,9 +113,11 @@ class LivePolicy:
     @ivar policy: the policy itself.
     @ivar isDebt: whether the delay of the last answer is a debt, which changed limits may shorten, and no refusal.
     @ivar changeUs: when a limit changes next.
+    @ivar isSharing: whether its server hears from others that enforce the same limits.
     """
 
     isDebt = True
+    isSharing = False
 
     def __init__(
         self,
@@ -128,8 +141,7 @@ class LivePolicy:
         self._isRestorable = IRestorable.providedBy(policy)
         # The principals and identities that it was asked about.
         self._met: set[tuple[str, int]] = set()
-        withSay = _FollowingWithSay if self._isFollowing else _WithSay
-        self._control = AdmissionControl([("", withSay(policy) if policy.isShadow else policy)], maxDelayUs / 1e6)
+        self._control = AdmissionControl([("", _withSay(policy) if policy.isShadow else policy)], maxDelayUs / 1e6)
         # Looked up once, since this runs for every request.
         self._admit = self._control.admit
         self._charge = self._control.charge
@@ -234,6 +246,18 @@ class LivePolicy:
         """
         return round(self._charge(request, NOTHING, atUs / 1e6).delaySeconds * 1e6)
 
+    def taken(self, atUs: int) -> list[Taken]:
+        """
+        What clients have taken of limits that servers can enforce together, since this was last asked.
+        """
+        return list(self._control.untold(0.0, atUs / 1e6))
+
+    def takenElsewhere(self, taken: Taken, atUs: int) -> None:
+        """
+        Clients of another server have taken something.
+        """
+        self._control.takenElsewhere(taken, False, atUs / 1e6)
+
     def finish(self) -> None:
         """
         End all requests that are under way; no more will come.
@@ -276,6 +300,7 @@ class LivePolicy:
             value = change.value or 0.0
             share = recordedShare(change.name, value)
             if share is not None:
+                self.isSharing = change.name == SHARED
                 self._control.share(*share, atUs / 1e6)
             else:
                 self._control.takenElsewhere(*recordedTaken(change.name, change.entity, value), atUs / 1e6)

@@ -3,14 +3,14 @@
 How arrivals are sharded: which trials share them, and which rows have to be in one partition.
 
 The arrivals of trials with the same view of the same requests and the same grouping are shuffled once, not for each
-trial.
+trial.  Those of runs that are replayed together are sharded as if they were of one run.
 """
 
 from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from itertools import pairwise
@@ -18,14 +18,16 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
-from attrs import frozen
+from attrs import evolve, frozen
 
-from .arrivals import ARRIVALS, makeArrivals
+from .arrivals import ARRIVALS, CLOSED_ORDER, OPEN_ORDER, makeArrivals
 from .closedloop import replayClosedLoop
 from .decisions import CLOSED, OPEN
 from .keys import Client, Connections, Keys, componentsIn, findComponents, findKeys
+from .live import Requester
 from .openloop import replayOpenLoop
 from .ordered import Batches, codesOf, numbersOf
+from .together import Together, onCalendar, sharedNumber
 from .trials import Trial, TrialKey
 
 Step = Callable[[Batches], Iterator[pa.RecordBatch]]
@@ -41,8 +43,8 @@ SHARD: Sequence[str] = ("replay", "shard_key")
 """All rows with the same values of these must be in one partition."""
 
 _ORDERS: Mapping[str, Sequence[str]] = {
-    OPEN: (*SHARD, "at_us", "seq"),
-    CLOSED: (*SHARD, "conn_id", "arrived_us", "seq"),
+    OPEN: (*SHARD, *OPEN_ORDER),
+    CLOSED: (*SHARD, *CLOSED_ORDER),
 }
 
 _ALLOCATIONS = 50_000
@@ -51,21 +53,28 @@ _ALLOCATIONS = 50_000
 @frozen
 class SharedReplay:
     """
-    Trials in the same run of a server that share their arrivals.
+    Trials in the same run of a server, or in the same runs together, that share their arrivals.
 
     @ivar number: its index in L{ReplayPlan.replays}.
-    @ivar trials: at least one.
+    @ivar trials: those of each candidate; at least one.
     """
 
     number: int
-    trials: Sequence[Trial]
+    trials: Sequence[Together]
 
     @property
-    def leader(self) -> Trial:
+    def leaders(self) -> Together:
         """
-        The trial that arrivals are made for.
+        The trials that arrivals are made for.
         """
         return self.trials[0]
+
+    @property
+    def key(self) -> TrialKey:
+        """
+        That of all its arrivals.
+        """
+        return self.leaders[0].key
 
 
 @frozen
@@ -76,8 +85,7 @@ class ReplayPlan:
 
     @ivar mode: of L{admission.offline.simulate.decisions}.
     @ivar replays: by number.
-    @ivar components: closed loop, for each leader its connections in order and
-        their components.
+    @ivar components: closed loop, by L{SharedReplay.key}, its connections in order and their components.
     """
 
     mode: str
@@ -98,14 +106,16 @@ class ReplayPlan:
         @param requests: of L{admission.offline.simulate.arrivals.columnsFor} all trials, in any order.
         @return: of L{SHARDED}.
         """
-        byLeader = {each.leader.key: each for each in self.replays}
-        for batch in makeArrivals(requests, {key: each.leader for key, each in byLeader.items()}):
-            leader = tuple(batch.column(name)[0].as_py() for name in _TRIAL)
+        places = {trial.key: (each, place) for each in self.replays for place, trial in enumerate(each.leaders)}
+        leaders = {trial.key: trial for each in self.replays for trial in each.leaders}
+        for arrivals in makeArrivals(requests, leaders):
+            replay, place = places[tuple(arrivals.column(name)[0].as_py() for name in _TRIAL)]
+            batch = onCalendar(arrivals, replay.leaders, place)
             if self.mode == CLOSED:
-                keys = componentsIn(self.components[leader], numbersOf(batch.column("conn_id")))
+                keys = componentsIn(self.components[replay.key], numbersOf(batch.column("conn_id")))
             else:
                 keys = shardKeys(batch)
-            number = np.full(batch.num_rows, byLeader[leader].number, np.int32)
+            number = np.full(batch.num_rows, replay.number, np.int32)
             columns = [pa.array(number), pa.array(keys), *(batch.column(field.name) for field in _SHIPPED)]
             yield pa.record_batch(columns, SHARDED)
 
@@ -118,7 +128,7 @@ class ReplayPlan:
         @return: of L{admission.offline.simulate.decisions.DECISIONS}, or the result of C{finish}.
         @raise OutOfOrder: if they are not sorted this way.
         """
-        shared = {each.leader.key: each.trials for each in self.replays}
+        shared = {each.key: each.trials for each in self.replays}
         arrivals = self._addressed(rows)
         decisions = (replayOpenLoop if self.mode == OPEN else replayClosedLoop)(arrivals, shared)
         with _fewCollections():
@@ -134,8 +144,8 @@ class ReplayPlan:
             for start, stop in pairwise(bounds if len(numbers) else ()):
                 part = batch.slice(start, stop - start)
                 values = dict(zip(part.schema.names, part.columns, strict=True))
-                leader = self.replays[numbers[start]].leader
-                for name, text in zip(_TRIAL, leader.key, strict=True):
+                replay = self.replays[numbers[start]]
+                for name, text in zip(_TRIAL, replay.key, strict=True):
                     codes = pa.array(np.zeros(stop - start, np.int32))
                     values[name] = pa.DictionaryArray.from_arrays(codes, pa.array([text]))
                 values["component"] = values["shard_key"]
@@ -159,31 +169,66 @@ def planReplays(
     @param workers: how many tasks may run at a time.
     @return: a plan for each mode.
     """
-    alike: dict[tuple[Any, ...], list[Trial]] = {}
-    keys: dict[TrialKey, Keys] = {}
-    for key, trial in trials.items():
-        found, digest = findKeys(trial, clients[key])
-        view = (key[1:], trial.view, trial.horizonSeconds, digest)
+    alike: dict[tuple[Any, ...], list[Together]] = {}
+    found: dict[TrialKey, tuple[Sequence[Client], Keys]] = {}
+    for together in _together(trials.values()):
+        keys, digests = zip(*(findKeys(trial, clients[trial.key]) for trial in together), strict=True)
+        view = tuple(
+            (trial.key[1:], trial.view, trial.horizonSeconds, digest)
+            for trial, digest in zip(together, digests, strict=True)
+        )
         if view not in alike:
-            keys[key] = found
-        alike.setdefault(view, []).append(trial)
+            found[together[0].key] = _merged(together, clients, keys)
+        alike.setdefault(view, []).append(together)
     groups = list(alike.values())
-    demand = sum(len(each) * sum(client.requests for client in clients[each[0].key]) for each in groups)
+    demand = sum(len(each) * sum(client.requests for client in found[each[0][0].key][0]) for each in groups)
     plans = []
     for mode in modes:
         replays: list[SharedReplay] = []
         components = {}
         for each in groups:
-            leader = each[0].key
-            known = findComponents(clients[leader], keys[leader]) if mode == CLOSED else None
-            largest = _largest(clients[leader], keys[leader], known)
+            ofGroup, keysOfGroup = found[each[0][0].key]
+            known = findComponents(ofGroup, keysOfGroup) if mode == CLOSED else None
+            largest = _largest(ofGroup, keysOfGroup, known)
             isTooMuch = largest * len(each) * workers > demand
-            for together in [[trial] for trial in each] if isTooMuch else [each]:
+            for sharing in [[one] for one in each] if isTooMuch else [each]:
+                replay = SharedReplay(len(replays), sharing)
                 if known is not None:
-                    components[together[0].key] = known
-                replays.append(SharedReplay(len(replays), together))
+                    components[replay.key] = known
+                replays.append(replay)
         plans.append(ReplayPlan(mode, replays, components))
     return plans
+
+
+def _together(trials: Iterable[Trial]) -> list[Together]:
+    """
+    The trials of each candidate that are replayed together, in the order of their runs.
+    """
+    found: dict[tuple[Any, ...], list[Trial]] = {}
+    for trial in trials:
+        found.setdefault((trial.candidate.label, trial.together or (trial.key[1:],)), []).append(trial)
+    return [sorted(each, key=lambda trial: trial.key[1:]) for each in found.values()]
+
+
+def _merged(
+    together: Together, clients: Mapping[TrialKey, Sequence[Client]], keys: Sequence[Keys]
+) -> tuple[Sequence[Client], Keys]:
+    """
+    The clients of all trials, with the numbers that their connections have among those of all runs, and their keys in
+    any of these.
+    """
+    if len(together) == 1:
+        return clients[together[0].key], keys[0]
+    numbered = [
+        evolve(client, connectionId=sharedNumber(client.connectionId, together, place))
+        for place, trial in enumerate(together)
+        for client in clients[trial.key]
+    ]
+    merged: dict[Requester, dict[str, None]] = {}
+    for each in keys:
+        for requester, found in each.items():
+            merged.setdefault(requester, {}).update(dict.fromkeys(found))
+    return numbered, {requester: list(found) for requester, found in merged.items()}
 
 
 def shardKeys(batch: pa.RecordBatch) -> Any:

@@ -15,10 +15,15 @@ from admission.control import AdmissionControl
 from admission.interfaces import IQuotaPolicy, IReplayable, IRequestLifecycle, IShared, QuotaEntity
 from admission.plugins import PolicyError
 from admission.quotas.policy import limitsByName
+from admission.recording.sharedusage import isOfUse
 
 from .candidates import Candidate, resolveCandidate
 from .live import LivePolicy
 from .runs import LimitChange, Run
+from .sharedruns import findSharedRuns
+
+RunKey = tuple[str, str]
+"""A broker and a run."""
 
 TrialKey = tuple[str, str, str]
 """The label of a candidate, a broker and a run."""
@@ -57,6 +62,11 @@ class Trial:
     @ivar changes: of the limits that the candidate knows.
     @ivar otherChanges: of limits that it does not know, while the server ran.  With any change a server asks again for
         how long clients wait.
+    @ivar isShared: whether several servers can enforce its limits together, see L{IShared}.
+    @ivar replacesShared: whether it takes the place of a policy whose limits they can.
+    @ivar together: the runs, this one included, whose limits servers enforced together, and whose trials of this
+        candidate are therefore replayed together; empty if it is replayed alone.
+    @ivar gapElsewhereUs: the first moment, by its own clock, at which events of another of these are missing.
     @ivar replaced: which of the run's policies it replaces.
     @ivar retained: which other policies decide.
     @ivar hasSay: whether its decisions apply.
@@ -77,6 +87,10 @@ class Trial:
     horizonSeconds: float | None = None
     isFollowing: bool = False
     otherChanges: Sequence[LimitChange] = ()
+    isShared: bool = False
+    replacesShared: bool = False
+    together: Sequence[RunKey] = ()
+    gapElsewhereUs: int | None = None
 
     @property
     def key(self) -> TrialKey:
@@ -144,13 +158,18 @@ def planTrials(candidates: Collection[Candidate], runs: Collection[Run]) -> dict
     """
     Plan a trial of every candidate in every run.  For the driver: the result can be pickled, and needs no plug-ins.
 
+    Runs whose servers enforced limits together are tried together, where the candidate is an L{IShared}: what others
+    told was told under other limits.
+
     @raise PolicyError: if a policy cannot be built, or refuses a recorded limit.
     """
     known: dict[str, Candidate] = {}
+    shared = {_keyOf(run): each.runs for each in findSharedRuns(runs) if each.isComplete for run in each.runs}
     trials = []
     for run in runs:
         recorded = _rebuilt(run, known)
-        trials += [_tried(candidate, run, recorded) for candidate in candidates]
+        together = shared.get(_keyOf(run), ())
+        trials += [_together(_tried(candidate, run, recorded), together) for candidate in candidates]
     return {trial.key: trial for trial in trials}
 
 
@@ -202,7 +221,28 @@ def _tried(candidate: Candidate, run: Run, recorded: _Policies) -> Trial:
     sameNamed = _sameNamed(run.policyNames, candidate)
     replaced = [index for index in decisive if run.policyNames[index] in sameNamed]
     retained = [index for index in decisive if index not in replaced]
-    return _checked(Trial(candidate, run, changes, replaced, retained))
+    replacesShared = any(IShared.providedBy(recorded[index][1]) for index in replaced)
+    return _checked(Trial(candidate, run, changes, replaced, retained, replacesShared=replacesShared))
+
+
+def _keyOf(run: Run) -> RunKey:
+    return run.brokerId, run.bootId
+
+
+def _together(trial: Trial, runs: Sequence[Run]) -> Trial:
+    """
+    C{trial}, told by the trials in C{runs} what their clients take, and no longer what was recorded.
+    """
+    run = trial.run
+    if len(runs) < 2 or not trial.isShared:
+        return trial
+    gapsUs = [gap.atUs + each.wallOffsetUs for each in runs if _keyOf(each) != _keyOf(run) for gap in each.gaps]
+    return evolve(
+        trial,
+        run=evolve(run, elsewhere=[each for each in run.elsewhere if not isOfUse(each.name)]),
+        together=tuple(map(_keyOf, runs)),
+        gapElsewhereUs=min(gapsUs) - run.wallOffsetUs if gapsUs else None,
+    )
 
 
 def _recorded(run: Run, recorded: _Policies, known: Mapping[str, Candidate]) -> Iterator[Trial]:
@@ -290,4 +330,11 @@ def _checked(trial: Trial) -> Trial:
     forgets = IReplayable.providedBy(policy) and not isFollowing
     horizonSeconds = policy.horizonSeconds if forgets else None
     others = [each for each in run.changes if not (each.isStart or each.name in policy.limitNames)]
-    return evolve(trial, changes=known, horizonSeconds=horizonSeconds, isFollowing=isFollowing, otherChanges=others)
+    return evolve(
+        trial,
+        changes=known,
+        horizonSeconds=horizonSeconds,
+        isFollowing=isFollowing,
+        isShared=IShared.providedBy(policy),
+        otherChanges=others,
+    )
