@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from socket import gethostname
 from string import ascii_lowercase
 from typing import Any, Final
@@ -441,7 +441,14 @@ class GatewayProcesses(Service):
             process.channel.send(Word.HURRY)
 
     def _reload(self) -> None:
-        status = self._config.statusListener
+        """
+        Have the processes read everything again; they say what is wrong with it.
+        """
+        status, read = self._config.statusListener, self._config.read
+        with suppress(UsageError):
+            found = None if read is None else read()
+            if found is not None:
+                self.graceSeconds = found.settings.closeGraceTimeoutSeconds
         try:
             for endpoint, context in certificatesAnew([] if status is None else [status]):
                 endpoint.use(context)
