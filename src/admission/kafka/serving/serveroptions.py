@@ -414,7 +414,9 @@ def _completed(settings: ServerSettings, description: str, isShared: bool) -> st
         if isShared and "shared" not in given:
             description += ":shared=yes"
         elif given.get("shared") == "yes" and not isShared:
-            raise PolicyError(f"{description}: shared=yes is for gateways that share their limits (--shared-limits)")
+            raise PolicyError(
+                f"{description}: shared=yes is for gateways that share their limits (--shared-limits, --processes)"
+            )
     if name != _PRODUCER_IDS:
         return description
     properties = {

@@ -215,4 +215,20 @@ class SharingTests(OptionsTestCase):
         self.assertMistake(["--shared-limits", "topic:kept=1s"], "10m")
         self.assertMistake(["--shared-limits", "topic:name=a/b"], "letters")
         self.assertMistake([*topic, "--quota", "client-bytes:algorithm=window"], "algorithm=bucket")
-        self.assertMistake(["--quota", "client-bytes:shared=yes"], "--shared-limits")
+        self.assertMistake(["--quota", "client-bytes:shared=yes"], "--shared-limits", "--processes")
+
+    def test_processes(self) -> None:
+        """Processes of one gateway share limits, too, and each has a part of the pool."""
+        options = self.parse("--processes", "4")
+        self.assertEqual((options.processes, options.sharesLimits, options["shared-limits"]), (4, True, None))
+        self.assertFalse(self.parse("--processes", "1").sharesLimits)
+        for count in ("0", "65", "-1", "many"):
+            self.assertMistake(["--processes", count], f"--processes {count}", "1 to 64")
+        several = ["--processes", "2"]
+        self.assertMistake([*several, "--share", "1/2"], "--share and --processes", "--shared-limits")
+        self.assertMistake([*several, "--gateways", "2"], "--gateways goes with --shared-limits")
+        self.assertMistake([*several, "--quota", "client-bytes:algorithm=window"], "algorithm=bucket")
+        self.assertMistake(
+            ["--processes", "64", "--pool", "bounded:1GiB", "--set", "socket.request.max.bytes=20MiB"],
+            "in 64 processes",
+        )
