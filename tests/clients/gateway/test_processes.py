@@ -217,6 +217,15 @@ class LimitTests(ProcessesTestCase):
         gateway.start()
         self.assertEqual(self.sent(*producers), [True] * IDS)
 
+    def test_producersWithoutLimit(self) -> None:
+        """Producers are known to all also where nobody has a limit yet; the first one makes none of them new."""
+        gateway = self.gateway("--set", "super.users=User:ANONYMOUS")
+        producers = [self.producer(gateway, **{"message.timeout.ms": 20_000}) for _ in range(IDS)]
+        self.assertEqual(self.sent(*producers), [True] * IDS)
+        self.quotas("set", gateway, "--user-default", "producer_ids_rate=1")
+        until(lambda: all("producer_ids_rate" in self.quotas("describe", gateway) for _ in range(4)))
+        self.assertEqual(self.sent(*producers), [True] * IDS)
+
     def test_recording(self) -> None:
         """What processes record replays exactly, with what they have told each other and limits that were changed."""
         directory = tempfile.mkdtemp(prefix="admission-recording-")
@@ -435,6 +444,7 @@ class EndTests(ProcessesTestCase):
         self.assertRaises((AssertionError, OSError), gateway.start)
         gateway.waitForLog("process [12] cannot start: admission: cannot record to")
         until(lambda: not gateway.isRunning())
+        self.assertEqual(gateway.process.returncode, 1)
         self.assertNotIn("Traceback", gateway.log())
 
 

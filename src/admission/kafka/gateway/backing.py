@@ -26,7 +26,7 @@ from ..storage.itable import LogRefusal
 from ..storage.tablestore import TableStore
 from .discovery import Discovery
 from .gatewayconfig import GatewayConfig
-from .knownproducers import KnownProducers
+from .knownproducers import KnownProducers, NotedProducers
 from .nodes import FoundNode
 from .usagetopic import UsageTopic
 
@@ -64,13 +64,13 @@ class Backing(Protocol):
     """
     Everything that a gateway has besides its clients and its connections to nodes.
 
-    @ivar known: where producers are noted that were let through; L{None} if nobody wants to know.
+    @ivar known: where producers are noted that were let through; L{None} before there is a store.
     @ivar gateways: how many enforced limits together when that was remembered last.
     @ivar ownTopics: see L{Gateway<admission.kafka.gateway.gateway.Gateway>}; known once there is an exchange.
     """
 
     @property
-    def known(self) -> KnownProducers | None: ...
+    def known(self) -> NotedProducers | None: ...
 
     @property
     def gateways(self) -> int: ...
@@ -126,9 +126,11 @@ class OwnBacking:
     The L{Backing} of a gateway that is one process: a directory, and questions to the cluster.
 
     @ivar discovery: what asks the cluster; exists once it is to.
+    @ivar producers: those that are known; exist once there is a store.
     """
 
     discovery: Discovery
+    producers: KnownProducers
 
     def __init__(self, reactor: Any, config: GatewayConfig, clock: IReactorTime, deferToThread: DeferToThread) -> None:
         """
@@ -139,7 +141,7 @@ class OwnBacking:
         self._deferToThread = deferToThread
         self._connectSeconds = config.settings.upstreamConnectTimeoutSeconds
         self._access = config.upstream.access(reactor, self._connectSeconds, config.credentials)
-        self.known: KnownProducers | None = None
+        self.known: NotedProducers | None = None
         self.ownTopics: frozenset[str] = frozenset()
         self._remembered = RememberedCount(os.path.join(config.dataPath, GATEWAYS_FILE))
 
@@ -152,7 +154,8 @@ class OwnBacking:
                 f"admission: limits that are set at run time cannot be kept: {error}; --data chooses where"
             ) from error
         started.push_async_callback(store.close)
-        known = self.known = KnownProducers(os.path.join(path, PRODUCERS_FILE), clock, self._deferToThread)
+        known = KnownProducers(os.path.join(path, PRODUCERS_FILE), clock, self._deferToThread)
+        self.known = self.producers = known
         known.start()
         started.push_async_callback(known.stop)
         return GatewayStore(store, known)

@@ -1,22 +1,22 @@
 # -*- test-case-name: tests.clients.gateway.test_processes -*-
 """
 One of several processes of a gateway; its parent, L{admission.kafka.gateway.gatewayprocesses}, begins it as C{python -m
-admission.kafka.gateway.childprocess}.
+admission.kafka.gateway}.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import sys
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 from attrs import evolve
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.error import ReactorNotRunning
 from twisted.internet.protocol import Factory
 from twisted.logger import FileLogObserver, Logger, globalLogBeginner
 from twisted.python.reflect import namedModule
@@ -30,6 +30,7 @@ from ..serving.serveroptions import endpointOf
 from .gatewayconfig import GatewayConfig, configOf
 from .gatewayoptions import GatewayOptions
 from .gatewayservice import GatewayService
+from .knownproducers import KnownProducers
 from .parentbacking import Begin, ParentBacking
 from .processchannel import CHANNEL_DESCRIPTOR, ProcessChannel, Word
 from .sharedsockets import AdoptingReactor
@@ -77,10 +78,23 @@ class ChildProcess:
     def __init__(self, reactor: Any, process: int, options: GatewayOptions) -> None:
         """
         @param process: which one it is, from 1.
+        @raise UsageError: if what an endpoint names cannot be read.
         """
         self._reactor = reactor
         self._process = process
-        self._options = options
+        config = configOf(options)
+        count = len(config.listeners)
+        adopting = AdoptingReactor(reactor, range(CHANNEL_DESCRIPTOR + 1, CHANNEL_DESCRIPTOR + 1 + count))
+        self._config = evolve(
+            config,
+            listeners=[
+                evolve(each, endpoint=endpointOf("listen", each.description, adopting)) for each in config.listeners
+            ],
+            statusListener=None,
+            process=process,
+        )
+        self._clock = MonotonicClock(reactor)
+        self._known = KnownProducers(None, self._clock, maybeDeferred)
         self._service: ChildService | None = None
         self._backing: ParentBacking | None = None
         self._isStopping = False
@@ -102,14 +116,19 @@ class ChildProcess:
         End after the last response.
         """
         if not self._isStopping:
-            self._reactor.stop()
+            self._isStopping = True
+            # A signal may have stopped it in this turn.
+            with suppress(ReactorNotRunning):
+                self._reactor.stop()
 
     def _stops(self) -> None:
         self._isStopping = True
 
     def _received(self, word: Word, payload: bytes) -> None:
         if word is Word.BEGIN:
-            self._begin(Begin.of(payload))
+            self._beginOrEnd(payload)
+        elif word is Word.NOTED and self._backing is None:
+            self._known.note(*json.loads(payload))
         elif word is Word.ASK:
             self._asked(*json.loads(payload))
         elif word is Word.RELOAD:
@@ -123,34 +142,39 @@ class ChildProcess:
         elif self._backing is not None:
             self._backing.received(word, payload)
 
+    def _beginOrEnd(self, payload: bytes) -> None:
+        try:
+            self._begin(Begin.of(payload))
+        except (SystemExit, UsageError) as error:
+            self._cannotStart()
+            self.log.critical("{reason}", reason=str(error))
+        except Exception:
+            self._cannotStart()
+            self.log.failure("this process cannot start")
+        else:
+            self._channel.send(Word.SERVING)
+
+    def _cannotStart(self) -> None:
+        self.exitCode = 1
+        self.stop()
+
     def _begin(self, begin: Begin) -> None:
-        reactor, options = self._reactor, self._options
-        config = configOf(options)
-        count = len(config.listeners)
-        adopting = AdoptingReactor(reactor, range(CHANNEL_DESCRIPTOR + 1, CHANNEL_DESCRIPTOR + 1 + count))
-        listeners = [
-            evolve(each, endpoint=endpointOf("listen", each.description, adopting)) for each in config.listeners
-        ]
+        config = self._config
+        found = [each.description for each in config.listeners]
+        if found != [*begin.listeners]:
+            raise UsageError(
+                f"the ports of the gateway are {', '.join(begin.listeners)}, and its options say {', '.join(found)} "
+                "now: put that back, or restart the gateway"
+            )
         profile = config.memoryProfile
         if profile is not None:
             profile = evolve(profile, directory=profile.directory / f"process-{self._process}")
-        config = evolve(config, listeners=listeners, statusListener=None, memoryProfile=profile, process=self._process)
-        self._backing = ParentBacking(begin, self._channel, MonotonicClock(reactor))
-        service = self._service = ChildService(reactor, config, self._backing, self._channel)
-        reactor.addSystemEventTrigger("before", "shutdown", service.stopService)
-        try:
-            service.startService()
-        except (SystemExit, UsageError) as error:
-            self.exitCode = 1
-            self.log.critical("{reason}", reason=str(error))
-            self.stop()
-            return
-        except Exception:
-            self.exitCode = 1
-            self.log.failure("this process cannot start")
-            self.stop()
-            return
-        self._channel.send(Word.SERVING)
+        self._backing = ParentBacking(begin, self._known, self._channel, self._clock)
+        service = self._service = ChildService(
+            self._reactor, evolve(config, memoryProfile=profile), self._backing, self._channel
+        )
+        self._reactor.addSystemEventTrigger("before", "shutdown", service.stopService)
+        service.startService()
 
     def _asked(self, number: int, page: str, question: dict[str, str]) -> None:
         pages = None if self._service is None else self._service.pages
@@ -172,7 +196,7 @@ class ChildProcess:
             self.stop()
 
 
-def main(arguments: Sequence[str]) -> int:
+def serve(arguments: Sequence[str]) -> int:
     """
     Serve until the parent says otherwise.
 
@@ -181,9 +205,6 @@ def main(arguments: Sequence[str]) -> int:
     @return: the exit code.
     """
     process, directory, reactorModule, *given = arguments
-    # The parent passes on what a terminal tells them both, and reloads.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGHUP, lambda *_: None)
     namedModule(reactorModule).install()  # type: ignore[no-untyped-call]
     from twisted.internet import reactor
 
@@ -191,15 +212,12 @@ def main(arguments: Sequence[str]) -> int:
     options = GatewayOptions()
     try:
         options.parseOptions(given)
+        # Before it goes where the parent is: files are named as they were on the command line.
+        child = ChildProcess(reactor, int(process), options)
     except UsageError as error:
         Logger().critical("{reason}", reason=str(error))
         return 1
     os.chdir(directory)
-    child = ChildProcess(reactor, int(process), options)
     child.connect()
     reactor.run()
     return child.exitCode
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

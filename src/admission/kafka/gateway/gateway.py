@@ -22,7 +22,7 @@ from ..security.superusers import SuperUsers
 from ..serving.kafkarequest import Address
 from ..serving.server import Server
 from .gatewaysettings import GatewaySettings
-from .knownproducers import KnownProducers
+from .knownproducers import NotedProducers
 from .nodelink import NodeLink
 from .nodes import Node, Nodes
 
@@ -55,7 +55,7 @@ class Gateway(Server[GatewaySettings]):
     mayHide: bool = False
     hasLimits: bool = True
     linkBytes: int = PLAIN_CONNECTION_BYTES
-    known: KnownProducers | None = None
+    known: NotedProducers | None = None
     sharing: LimitSharing | None = None
     ownTopics: frozenset[str] = frozenset()
     superUsers: SuperUsers = field(init=False)

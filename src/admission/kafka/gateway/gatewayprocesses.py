@@ -5,6 +5,7 @@ A gateway of several processes: the parent opens the ports, keeps what is kept, 
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import signal
@@ -35,7 +36,8 @@ from ..serving.kafkarequest import Address
 from ..serving.reload import ReloadSignal
 from ..serving.secondsignal import SecondSignal
 from ..serving.serveroptions import certificatesAnew, endpointOf
-from ..serving.serverports import CannotStart, ServerPorts
+from ..serving.serverports import CannotStart, ServerPorts, raiseDescriptorLimit
+from ..serving.serversettings import RESERVED_DESCRIPTORS
 from ..serving.serverstatus import describeAddresses
 from ..storage.itable import LogRefusal
 from .backing import GatewayStore, OwnBacking
@@ -63,6 +65,11 @@ SILENT_SECONDS: Final = 12.0
 
 KILL_SECONDS: Final = 10.0
 """How much longer than C{close.grace.timeout} a process may take to end."""
+
+WAITING: Final = "waiting to be started again"
+
+# The sockets to it, and what it writes.
+_DESCRIPTORS_OF_PROCESS: Final = 3
 
 _LONGEST_LINE: Final = 1 << 20
 
@@ -157,6 +164,8 @@ class OneProcess(ProcessProtocol):
             parent.whenFlushed(
                 lambda error: self.channel.tell(Word.FLUSHED, (number, None if error is None else str(error)))
             )
+        elif word is Word.NOTED:
+            parent.noted(self, *json.loads(payload))
         elif word is Word.REMEMBER:
             parent.backing.remember(json.loads(payload))
         elif word is Word.ANSWER:
@@ -180,6 +189,9 @@ class OneProcess(ProcessProtocol):
             self._parent.logLine(self.number, line.decode("utf-8", "replace"))
 
     def processEnded(self, reason: Any) -> None:
+        for rest in self._unread.values():
+            if rest:
+                self._parent.logLine(self.number, rest.decode("utf-8", "replace"))
         for asked in [*self._questions.values()]:
             asked.cancel()
         if self._killing is not None and self._killing.active():
@@ -325,7 +337,7 @@ class GatewayProcesses(Service):
         exchange = backing.makeExchange()
         if exchange is not None:
             started.push_async_callback(exchange.stop)
-        relay = self.relay = UsageRelay(backing.known, exchange, clock)
+        relay = self.relay = UsageRelay(backing.producers, exchange, clock)
         relay.start()
         started.callback(relay.stop)
         if self._statusPort is not None:
@@ -333,8 +345,11 @@ class GatewayProcesses(Service):
             pages.history.start()
             started.callback(pages.history.stop)
             self._statusPort.serve(pages.root)
+        raiseDescriptorLimit(len(self._ports.open) + _DESCRIPTORS_OF_PROCESS * config.processes + RESERVED_DESCRIPTORS)
         for number in range(1, config.processes + 1):
             self._begin(number)
+        if not self._processes:
+            raise CannotStart("admission: no process can begin; the log says why")
 
     # Processes
 
@@ -344,17 +359,18 @@ class GatewayProcesses(Service):
         try:
             self._spawn(process)
         except OSError as error:
+            process.ended.callback(None)
             self.log.error("process {number} cannot begin: {error}", number=number, error=error)
             self._beginLater(number, RESTART_SECONDS[1])
             return
-        self._processes[number] = process
         store, backing = self._store, self.backing
         begin = Begin(
             {name: [*store.table(self._tableOf(name, number)).items()] for name in TABLES},
-            [*store.producers()],
+            [each.description for each in self._config.listeners],
             backing.gateways,
             backing.ownTopics,
         )
+        self._tellProducers(process)
         process.channel.send(Word.BEGIN, begin.encoded())
         self.relay.join(process.channel)
         self._tellNodes(process)
@@ -366,10 +382,14 @@ class GatewayProcesses(Service):
     def _spawn(self, process: OneProcess) -> None:
         ours, theirs = socket.socketpair()
         with ours, theirs, open(os.devnull, "rb") as nothing:
+            ours.setblocking(False)
+            factory: Any = Factory.forProtocol(lambda: process.channel)
+            factory.noisy = False
+            self.reactor.adoptStreamConnection(ours.fileno(), socket.AF_UNIX, factory)
             descriptors = [nothing.fileno(), "r", "r", theirs.fileno(), *self._sockets()]
             assert descriptors[CHANNEL_DESCRIPTOR] == theirs.fileno()
             environment = {**os.environ, "PYTHONPATH": os.pathsep.join(each or self._directory for each in sys.path)}
-            module = "admission.kafka.gateway.childprocess"
+            module = "admission.kafka.gateway"
             arguments = (str(process.number), os.getcwd(), type(self.reactor).__module__, *self._arguments)
             self.reactor.spawnProcess(
                 process,
@@ -379,10 +399,7 @@ class GatewayProcesses(Service):
                 self._directory,
                 childFDs=dict(enumerate(descriptors)),
             )
-            ours.setblocking(False)
-            factory: Any = Factory.forProtocol(lambda: process.channel)
-            factory.noisy = False
-            self.reactor.adoptStreamConnection(ours.fileno(), socket.AF_UNIX, factory)
+            self._processes[process.number] = process
 
     def _sockets(self) -> Iterator[int]:
         for port in self._ports.open:
@@ -401,11 +418,14 @@ class GatewayProcesses(Service):
         """
         number = process.number
         now = self.clock.seconds()
+        if self._processes.get(number) is not process:
+            # It has taken the place of none.
+            return
         del self._processes[number]
         self.relay.leave(process.channel)
         if self._isStopping:
             return
-        how = "has ended" if reason.signal is None else f"was ended by {signal.Signals(reason.signal).name}"
+        how = "has ended" if reason.signal is None else f"was ended by {_nameOf(reason.signal)}"
         if reason.exitCode:
             how += f" with exit code {reason.exitCode}"
         if not self._hasServed and not process.isReady and reason.exitCode:
@@ -433,6 +453,8 @@ class GatewayProcesses(Service):
         self.log.critical("{reason}", reason=reason)
         if self.running and not self._isStopping:
             self._isStopping = True
+            # Nothing else tells C{twistd} that this was no success.
+            atexit.register(_endInVain)
             self.reactor.stop()
 
     def _hurry(self) -> None:
@@ -490,6 +512,23 @@ class GatewayProcesses(Service):
             # Said once it is to be on the disk.
             pass
 
+    def noted(self, process: OneProcess, principal: str, producerIds: Sequence[int]) -> None:
+        """
+        A process has let producers through that it did not know.
+        """
+        new = self.backing.producers.note(principal, producerIds)
+        if new:
+            for each in self._processes.values():
+                if each is not process:
+                    each.channel.tell(Word.NOTED, (principal, new))
+
+    def _tellProducers(self, process: OneProcess) -> None:
+        byUser: dict[str, list[int]] = {}
+        for principal, producerId in self._store.producers():
+            byUser.setdefault(principal, []).append(producerId)
+        for principal, producerIds in byUser.items():
+            process.channel.tell(Word.NOTED, (principal, producerIds))
+
     def whenFlushed(self, callback: Callable[[Exception | None], object]) -> None:
         self._store.whenFlushed(callback)
 
@@ -542,7 +581,7 @@ class GatewayProcesses(Service):
                 {
                     "process": number,
                     "pid": None if process is None else process.pid,
-                    "state": "waiting to be started again" if process is None else process.state,
+                    "state": process.state if process is not None else "ended" if self._isStopping else WAITING,
                     "sinceSeconds": now - since,
                     "restarts": self._restarts.get(number, 0),
                 }
@@ -564,3 +603,16 @@ class GatewayProcesses(Service):
 
     def listeners(self) -> list[str]:
         return describeAddresses(port.getHost() for port in self._ports.open)
+
+
+def _nameOf(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _endInVain() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from crc32c import crc32c
 from twisted.internet.defer import Deferred, DeferredLock, succeed
@@ -37,6 +37,22 @@ _MAGIC: Final = b"admission producers 1\n"
 _CHECKSUM_BYTES: Final = 4
 
 
+class NotedProducers(Protocol):
+    """
+    Producers that were let through.
+
+    @ivar sizeBytes: about how much memory they take.
+    """
+
+    @property
+    def sizeBytes(self) -> int: ...
+
+    def note(self, principal: str, producerIds: Iterable[int]) -> object:
+        """
+        Producers of a user were let through.
+        """
+
+
 class KnownProducers:
     """
     Pairs of a user and a producer id, in a file of their own.
@@ -48,9 +64,11 @@ class KnownProducers:
 
     _log = Logger()
 
-    def __init__(self, path: str, clock: IReactorTime, deferToThread: DeferToThread) -> None:
+    def __init__(self, path: str | None, clock: IReactorTime, deferToThread: DeferToThread) -> None:
         """
         Read what is there.
+
+        @param path: the file; L{None} to keep them in memory alone.
         """
         self._path = path
         self._deferToThread = deferToThread
@@ -78,11 +96,13 @@ class KnownProducers:
             self._saves.stop()
         return self.save()
 
-    def note(self, principal: str, producerIds: Iterable[int]) -> None:
+    def note(self, principal: str, producerIds: Iterable[int]) -> list[int]:
         """
         Producers of a user were let through.
+
+        @return: those that were not known.
         """
-        known = self._known
+        known, new = self._known, []
         for producerId in producerIds:
             pair = principal, producerId
             if pair in known:
@@ -90,6 +110,7 @@ class KnownProducers:
             else:
                 self._hasChanged = True
                 self._holdings.add(principal, 1)
+                new.append(producerId)
             known[pair] = None
         while len(known) > MAX_PRODUCERS:
             oldest = next(iter(known))
@@ -98,6 +119,7 @@ class KnownProducers:
                 self._holdings.add(oldest[0], -1)
             else:
                 known[oldest] = None
+        return new
 
     def __iter__(self) -> Iterator[tuple[str, int]]:
         """
@@ -123,7 +145,7 @@ class KnownProducers:
         return self._saving.run(self._save)
 
     def _save(self) -> Deferred[Any]:
-        if not self._hasChanged:
+        if not self._hasChanged or self._path is None:
             return succeed(None)
         self._hasChanged = False
         return self._deferToThread(_write, self._path, list(self._known)).addErrback(self._notSaved)
@@ -137,6 +159,8 @@ class KnownProducers:
         )
 
     def _load(self) -> None:
+        if self._path is None:
+            return
         try:
             content = readBounded(self._path, MAX_FILE_BYTES)
         except FileNotFoundError:

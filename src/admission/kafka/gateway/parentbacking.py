@@ -6,7 +6,7 @@ What one of several processes of a gateway keeps and is told: by the parent, whi
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, Final
@@ -21,6 +21,7 @@ from admission.interfaces import IUsageExchange
 from ..serving.kafkarequest import Address
 from ..storage.itable import LONGEST_KEY_BYTES, CommitCallback, ITable, LogFailed
 from .backing import KnownNodes
+from .knownproducers import KnownProducers
 from .nodes import FoundNode
 from .processchannel import ProcessChannel, Word
 
@@ -40,13 +41,13 @@ class Begin:
     What a process has to know to begin.
 
     @ivar tables: the contents of L{TABLES}, by their names.
-    @ivar producers: who was let through, with the user.
+    @ivar listeners: the descriptions of the ports whose sockets it has, in their order.
     @ivar gateways: how many enforced limits together when that was remembered last.
     @ivar ownTopics: what is closed to clients.
     """
 
     tables: Mapping[str, Collection[tuple[bytes, bytes]]]
-    producers: Collection[tuple[str, int]]
+    listeners: Sequence[str]
     gateways: int
     ownTopics: frozenset[str]
 
@@ -56,7 +57,7 @@ class Begin:
                 name: [(key.decode("latin-1"), value.decode("latin-1")) for key, value in rows]
                 for name, rows in self.tables.items()
             },
-            "producers": [*self.producers],
+            "listeners": [*self.listeners],
             "gateways": self.gateways,
             "ownTopics": [*self.ownTopics],
         }
@@ -69,8 +70,7 @@ class Begin:
             name: [(key.encode("latin-1"), value.encode("latin-1")) for key, value in rows]
             for name, rows in told["tables"].items()
         }
-        producers = [(user, producerId) for user, producerId in told["producers"]]
-        return cls(tables, producers, told["gateways"], frozenset(told["ownTopics"]))
+        return cls(tables, told["listeners"], told["gateways"], frozenset(told["ownTopics"]))
 
 
 @implementer(ITable)
@@ -85,6 +85,9 @@ class CopiedTable:
         """
         self._rows = dict(rows)
         self._changed = changed
+        # By key the value before the first write that is not on the disk, and which flush the last one belongs to.
+        self._unkept: dict[bytes, tuple[bytes | None, int]] = {}
+        self._flushNumber = 1
 
     def get(self, key: bytes) -> bytes | None:
         return self._rows.get(key)
@@ -95,12 +98,69 @@ class CopiedTable:
     def put(self, key: bytes, value: bytes) -> None:
         if not 1 <= len(key) <= LONGEST_KEY_BYTES:
             raise ValueError(f"a key has 1 to {LONGEST_KEY_BYTES} bytes, and not {len(key)}")
+        self._wrote(key, self._rows.get(key))
         self._rows[key] = value
         self._changed(key, value)
 
     def delete(self, key: bytes) -> None:
-        if self._rows.pop(key, None) is not None:
+        before = self._rows.pop(key, None)
+        if before is not None:
+            self._wrote(key, before)
             self._changed(key, None)
+
+    def flushes(self, number: int) -> None:
+        """
+        What is written from now on belongs to the flush after C{number}.
+        """
+        self._flushNumber = number + 1
+
+    def kept(self, number: int) -> None:
+        """
+        What was written up to a flush is on the disk.
+        """
+        self._unkept = {key: write for key, write in self._unkept.items() if write[1] > number}
+
+    def revert(self) -> None:
+        """
+        Nothing is kept that is not on the disk: a store that fails takes nothing more.
+        """
+        unkept, self._unkept = self._unkept, {}
+        for key, (before, _) in unkept.items():
+            if before is None:
+                self._rows.pop(key, None)
+            else:
+                self._rows[key] = before
+
+    def _wrote(self, key: bytes, before: bytes | None) -> None:
+        self._unkept[key] = self._unkept.get(key, (before, 0))[0], self._flushNumber
+
+
+class ParentProducers:
+    """
+    Producers that any of the processes has let through; the parent is told of those that are new here.
+    """
+
+    def __init__(self, known: KnownProducers, channel: ProcessChannel) -> None:
+        self._known = known
+        self._channel = channel
+
+    @property
+    def sizeBytes(self) -> int:
+        return self._known.sizeBytes
+
+    def __iter__(self) -> Iterator[tuple[str, int]]:
+        return iter(self._known)
+
+    def note(self, principal: str, producerIds: Iterable[int]) -> None:
+        new = self._known.note(principal, producerIds)
+        if new:
+            self._channel.tell(Word.NOTED, (principal, new))
+
+    def told(self, principal: str, producerIds: Iterable[int]) -> None:
+        """
+        The parent knows some.
+        """
+        self._known.note(principal, producerIds)
 
 
 class ToldDiscovery:
@@ -158,13 +218,12 @@ class ParentBacking:
     The L{Backing<admission.kafka.gateway.backing.Backing>} of one process of several.
     """
 
-    known = None
-
-    def __init__(self, begin: Begin, channel: ProcessChannel, clock: IReactorTime) -> None:
+    def __init__(self, begin: Begin, known: KnownProducers, channel: ProcessChannel, clock: IReactorTime) -> None:
         """
+        @param known: all that the parent knows.
         @param clock: monotonic.
         """
-        self._begin = begin
+        self.known = ParentProducers(known, channel)
         self._channel = channel
         self._clock = clock
         self._tables = {name: CopiedTable(begin.tables.get(name, ()), partial(self._changed, name)) for name in TABLES}
@@ -186,7 +245,9 @@ class ParentBacking:
             self._exchange.reason = json.loads(payload)
         elif word is Word.FLUSHED:
             number, reason = json.loads(payload)
-            self._flushes.pop(number)(None if reason is None else LogFailed(reason))
+            self._flushed(number, reason)
+        elif word is Word.NOTED:
+            self.known.told(*json.loads(payload))
         elif word is Word.NODES:
             self._learn(json.loads(payload))
 
@@ -194,9 +255,8 @@ class ParentBacking:
         """
         Nothing more is kept.
         """
-        flushes, self._flushes = self._flushes, {}
-        for callback in flushes.values():
-            callback(LogFailed(_PARENT_LOST))
+        for number in [*self._flushes]:
+            self._flushed(number, _PARENT_LOST)
 
     def openStore(self, started: AsyncExitStack) -> ParentBacking:
         return self
@@ -222,10 +282,20 @@ class ParentBacking:
             return
         self._flushCount += 1
         self._flushes[self._flushCount] = callback
+        for table in self._tables.values():
+            table.flushes(self._flushCount)
         self._channel.tell(Word.FLUSH, self._flushCount)
 
     def producers(self) -> Iterator[tuple[str, int]]:
-        return iter(self._begin.producers)
+        return iter(self.known)
+
+    def _flushed(self, number: int, reason: str | None) -> None:
+        for table in self._tables.values():
+            if reason is None:
+                table.kept(number)
+            else:
+                table.revert()
+        self._flushes.pop(number)(None if reason is None else LogFailed(reason))
 
     def _changed(self, name: str, key: bytes, value: bytes | None) -> None:
         told = name, key.decode("latin-1"), None if value is None else value.decode("latin-1")

@@ -20,7 +20,7 @@ CHANNEL_DESCRIPTOR: Final = 3
 """The end that a process finds; the sockets that listen are behind it."""
 
 MAX_FRAME_BYTES: Final = 64 << 20
-"""The longest frame: what is kept of 100,000 producers takes 10 MB of it at most."""
+"""The longest frame: all limits that are kept take less."""
 
 MAX_UNSENT_BYTES: Final = 64 << 20
 """A peer that lets more than that wait is not one any more."""
@@ -46,6 +46,9 @@ class Word(Enum):
     """JSON: the number of a flush, and the error or null."""
     ASK = b"q"
     """JSON: a number, the name of a page, and the parameters."""
+    NOTED = b"i"
+    """JSON: a user, and producers of that user that were let through; from both, and before L{BEGIN} all that are
+    known."""
     RELOAD = b"h"
     DRAIN = b"x"
     HURRY = b"y"

@@ -24,6 +24,12 @@ def _family(interface: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in interface else socket.AF_INET
 
 
+def _address6(interface: str, port: int) -> Any:
+    # With the number of the network that its name may say.
+    flags = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+    return socket.getaddrinfo(interface, port, socket.AF_INET6, socket.SOCK_STREAM, flags=flags)[0][4]
+
+
 @implementer(IListeningPort)
 class ReservedPort:
     """
@@ -62,9 +68,7 @@ class ReservingReactor:
         listening = socket.socket(family, socket.SOCK_STREAM)
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            flags = socket.AI_NUMERICHOST | socket.AI_PASSIVE
-            found = socket.getaddrinfo(interface or None, port, family, socket.SOCK_STREAM, flags=flags)
-            listening.bind(found[0][4])
+            listening.bind((interface, port) if family == socket.AF_INET else _address6(interface, port))
             listening.listen(backlog)
             listening.setblocking(False)
         except OSError as error:

@@ -26,7 +26,7 @@ class UsageRelay:
     order.
     """
 
-    def __init__(self, known: KnownProducers | None, exchange: IUsageExchange | None, clock: IReactorTime) -> None:
+    def __init__(self, known: KnownProducers, exchange: IUsageExchange | None, clock: IReactorTime) -> None:
         """
         @param known: where producers are noted that a process has let through.
         @param exchange: leads to other machines.
@@ -70,6 +70,8 @@ class UsageRelay:
         if self._exchange is None:
             self._deliver(message, False)
         else:
+            # Also if nobody hears it.
+            self._note(message)
             self._exchange.publish(message, isKept, key)
 
     def _deliver(self, message: bytes, isOld: bool) -> None:
@@ -89,9 +91,8 @@ class UsageRelay:
             # The processes say so.
             return False
         told = [each for each in understood.taken if each.identities]
-        if self._known is not None:
-            for each in told:
-                self._known.note(each.entity.user or "", each.identities)
+        for each in told:
+            self._known.note(each.entity.user or "", each.identities)
         return bool(told) or understood.limits is not None
 
     def _ask(self) -> None:

@@ -65,7 +65,7 @@ from .serveroptions import (
     poolDescription,
     quotaDescriptions,
 )
-from .serverports import CannotStart, ServerPorts
+from .serverports import CannotStart, ServerPorts, raiseDescriptorLimit
 from .serversettings import RESERVED_DESCRIPTORS, ServerSettings
 from .serverstatus import ServerStatus, describeAddresses
 from .session import KafkaSession, SessionFactory
@@ -601,21 +601,18 @@ class KafkaService(Service):
 
         @return: the number of connections that the limit then allows.
         """
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         reserved = self.reservedDescriptors()
         each = self.descriptorsOfConnection
         needed = wanted * each + reserved
+        soft, hard = raiseDescriptorLimit(needed)
         if soft != resource.RLIM_INFINITY and soft < needed:
-            soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-            if soft < needed:
-                self.log.warn(
-                    "the limit on open files, {hard}, allows {allowed} connections and not {wanted} (max.connections); "
-                    "raise it with ulimit -n",
-                    hard=hard,
-                    allowed=max((soft - reserved) // each, 1),
-                    wanted=wanted,
-                )
+            self.log.warn(
+                "the limit on open files, {hard}, allows {allowed} connections and not {wanted} (max.connections); "
+                "raise it with ulimit -n",
+                hard=hard,
+                allowed=max((soft - reserved) // each, 1),
+                wanted=wanted,
+            )
         return wanted if soft == resource.RLIM_INFINITY else max((int(soft) - reserved) // each, 1)
 
     def _pressed(self, isPressed: bool) -> None:

@@ -5,6 +5,7 @@ The ports of a server, which are all opened, or none.
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -98,6 +99,19 @@ class ServerPorts:
         if self._statusPort is not None:
             stopping.append(self._statusPort.stop())
         return DeferredList(stopping)
+
+
+def raiseDescriptorLimit(needed: int) -> tuple[int, int]:
+    """
+    Let the process have so many open files, as far as the system allows.
+
+    @return: how many it may have now, and at most; C{RLIM_INFINITY} for any number.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return soft, hard
 
 
 def _whyNotListening(failure: Failure) -> str:

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from hypothesis import given, strategies as st
+from twisted.internet.defer import maybeDeferred
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.trial.unittest import SynchronousTestCase
@@ -52,10 +53,11 @@ class OneOfSeveral:
         self.puts: list[Any] = []
         self.flushes: list[int] = []
         self.remembered: list[int] = []
+        self.noted: list[Any] = []
         self._relay = relay
         self.parents = ProcessChannel(self._said)
         self.channel = ProcessChannel(lambda word, payload: self.backing.received(word, payload))
-        self.backing = ParentBacking(begin, self.channel, clock)
+        self.backing = ParentBacking(begin, KnownProducers(None, clock, maybeDeferred), self.channel, clock)
         self.lines = Line(), Line()
         self.lines[0].other, self.lines[1].other = self.channel, self.parents
         self.channel.makeConnection(self.lines[1])
@@ -72,8 +74,13 @@ class OneOfSeveral:
             key, _, message = payload.partition(b"\0")
             self._relay.publish(message, True, key.decode())
         else:
-            told = json.loads(payload)
-            {Word.PUT: self.puts, Word.FLUSH: self.flushes, Word.REMEMBER: self.remembered}[word].append(told)
+            kinds: dict[Word, list[Any]] = {
+                Word.PUT: self.puts,
+                Word.FLUSH: self.flushes,
+                Word.REMEMBER: self.remembered,
+                Word.NOTED: self.noted,
+            }
+            kinds[word].append(json.loads(payload))
 
 
 class FoundNodes:
@@ -199,15 +206,18 @@ class StoreTests(ParentBackingTestCase):
     @given(st.dictionaries(st.binary(min_size=1, max_size=20), st.binary(max_size=20)), st.integers(1, 9))
     def test_begin(self, rows: dict[bytes, bytes], gateways: int) -> None:
         """A process begins with what is kept, whatever that is."""
-        begin = Begin({"quotas": [*rows.items()]}, [("\N{SNOWMAN}", 2**62)], gateways, frozenset({"t"}))
-        backing = ParentBacking(Begin.of(begin.encoded()), self.first.channel, self.clock)
+        known = KnownProducers(None, self.clock, maybeDeferred)
+        known.note("\N{SNOWMAN}", [2**62])
+        begin = Begin({"quotas": [*rows.items()]}, ["tcp:9092"], gateways, frozenset({"t"}))
+        self.assertEqual(Begin.of(begin.encoded()).listeners, ["tcp:9092"])
+        backing = ParentBacking(Begin.of(begin.encoded()), known, self.first.channel, self.clock)
         store = backing.openStore(AsyncExitStack())
         table = store.table("quotas")
         verifyObject(ITable, table)
         self.assertEqual([*table.items()], sorted(rows.items()))
         self.assertEqual([*store.table("policies").items()], [])
         self.assertEqual([*store.producers()], [("\N{SNOWMAN}", 2**62)])
-        self.assertEqual((backing.gateways, backing.ownTopics, backing.known), (gateways, {"t"}, None))
+        self.assertEqual((backing.gateways, backing.ownTopics), (gateways, {"t"}))
 
     def test_changes(self) -> None:
         """What is written is here at once, and the parent is told."""
@@ -235,6 +245,39 @@ class StoreTests(ParentBackingTestCase):
         self.first.backing.whenFlushed(results.append)
         self.assertEqual([type(each) for each in results[1:]], [LogFailed] * 3)
         self.assertIn("parent", str(results[-1]))
+
+    def test_notKept(self) -> None:
+        """What the disk has not taken is as it was before; what it took before that stays."""
+        results: list[Any] = []
+        backing = self.first.backing
+        table = backing.table("quotas")
+        table.put(b"a", b"1")
+        table.put(b"b", b"1")
+        backing.whenFlushed(results.append)
+        self.first.parents.tell(Word.FLUSHED, (1, None))
+        table.put(b"a", b"2")
+        table.put(b"a", b"3")
+        table.delete(b"b")
+        table.put(b"c", b"1")
+        backing.whenFlushed(results.append)
+        table.put(b"d", b"1")
+        self.assertEqual(dict(table.items()), {b"a": b"3", b"c": b"1", b"d": b"1"})
+        self.first.parents.tell(Word.FLUSHED, (2, "the disk is full"))
+        self.assertEqual(dict(table.items()), {b"a": b"1", b"b": b"1"})
+        self.assertEqual([type(each) for each in results], [type(None), LogFailed])
+
+    def test_noted(self) -> None:
+        """The parent learns of producers once, and what it says of others is not said again."""
+        known = self.first.backing.known
+        for ids in ([7, 8], [8, 7], [7, 9]):
+            known.note("ann", ids)
+        self.assertEqual(self.first.noted, [["ann", [7, 8]], ["ann", [9]]])
+        self.first.parents.tell(Word.NOTED, ("bob", [1]))
+        known.note("bob", [1])
+        self.assertEqual(len(self.first.noted), 2)
+        self.assertEqual({*known}, {("ann", 7), ("ann", 8), ("ann", 9), ("bob", 1)})
+        self.assertEqual({*self.first.backing.producers()}, {*known})
+        self.assertGreater(known.sizeBytes, 0)
 
     def test_remember(self) -> None:
         """The parent remembers how many there are."""
