@@ -30,7 +30,7 @@ from ..wire.headers import frame, hasResponseTags
 from ..wire.overheard import authBytes, maxWaitMs, saslMechanism, sessionTimeoutMs
 from ..wire.passing import AddressEraser
 from ..wire.primitives import NO_TAGS, MalformedRequest, MalformedResponse, skipTags
-from ..wire.produce import encodeProduceResponse, parseProduce, refuseAll
+from ..wire.produce import encodeProduceResponse, parseProduce, producerIds, refuseAll
 from ..wire.relayedapis import (
     RELAYED_BY_KEY,
     RELAYED_FLEXIBLE_FROM,
@@ -231,7 +231,11 @@ class ClusterBackend(Backend):
             else:
                 session.reject(request, _WITHOUT_ACKS + reason)
             return
-        decision = session.admitProduce(request, produced) if self.gateway.control.wants.usage else ADMITTED
+        if self.gateway.control.wants.usage:
+            decision = session.admitProduce(request, produced)
+        else:
+            # The first limit that is set makes none of them new.
+            decision, request.identities = ADMITTED, producerIds(produced)
         if not decision.admitted:
             results = refuseAll(produced, ErrorCode.throttling_quota_exceeded, decision.message)
             del produced
