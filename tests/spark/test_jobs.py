@@ -103,7 +103,7 @@ class CommandTests(SynchronousTestCase):
         """A directory that looks like a recording and has nothing in it."""
         directory = Path(self.mktemp())
         directory.joinpath(SEGMENTS).mkdir(parents=True)
-        self.assertTrue(isRecording(directory))
+        self.assertTrue(isRecording(str(directory)))
         return str(directory)
 
     def test_options(self) -> None:

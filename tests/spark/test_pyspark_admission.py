@@ -89,6 +89,11 @@ def seqs(rows: list[dict[str, Any]]) -> list[int]:
     return sorted(row["seq"] for row in rows)
 
 
+def segmentFile(directory: Path, name: str) -> Path:
+    """The file of a segment that is not sealed."""
+    return Path(segmentPath(str(directory), name))
+
+
 class RecordedTestCase(SynchronousTestCase):
     """Has a directory to record to, and keeps what the log says."""
 
@@ -121,7 +126,7 @@ class RecordedTestCase(SynchronousTestCase):
 
     def sealPartly(self, name: str) -> None:
         """Seal a segment that has not gone yet."""
-        path = segmentPath(self.directory, name)
+        path = segmentFile(self.directory, name)
         contents = path.read_bytes()
         sealSegment(self.directory, str(path))
         path.write_bytes(contents)
@@ -137,7 +142,7 @@ class OptionsTests(RecordedTestCase):
     def test_defaults(self) -> None:
         """Only the directory has to be said; it is all requests then."""
         self.record(1)
-        self.assertEqual(self.parse(), Options(self.directory, REQUESTS))
+        self.assertEqual(self.parse(), Options(str(self.directory), REQUESTS))
         self.assertFalse(self.parse().range.isBounded)
 
     def test_given(self) -> None:
@@ -154,7 +159,7 @@ class OptionsTests(RecordedTestCase):
         """The directory may be written as Spark writes it."""
         self.record(1)
         for scheme in ["file:", "file://"]:
-            self.assertEqual(Options.parse({"path": scheme + str(self.directory)}).directory, self.directory)
+            self.assertEqual(Options.parse({"path": scheme + str(self.directory)}).directory, str(self.directory))
 
     def test_moments(self) -> None:
         """A moment is ISO 8601 or seconds since the epoch, to the microsecond."""
@@ -182,7 +187,8 @@ class OptionsTests(RecordedTestCase):
             ({"maxFilesPerTrigger": "0"}, "maxFilesPerTrigger is a number of files, from 1, and not '0'"),
             ({"maxFilesPerTrigger": "many"}, "maxFilesPerTrigger is a number of files, from 1, and not 'many'"),
             ({"path": ""}, "say which recording to read, one directory at a time: .load(DIRECTORY)"),
-            ({"path": "hdfs://a/b"}, "recordings are read from a directory of the file system, and hdfs://a/b is none"),
+            ({"path": "ftp://a/b"}, "ftp://a/b is in storage of an unknown kind: name a directory, or a URL with"),
+            ({"path": "s3a://me:secret@a/b"}, "a URL with a password would be stored with results: leave it out, "),
             ({"path": "/nowhere"}, "there is no directory /nowhere: name the one that was given to --export spark:"),
             ({"path": "/"}, "there is no recording in /: name the directory given to --export spark:DIRECTORY"),
         ]:
@@ -223,19 +229,19 @@ class FilesTests(RecordedTestCase):
         path.parent.with_name("hour=noon").mkdir()
         path.parent.with_name("hour=noon").joinpath("x.parquet").write_text("x")
         path.parent.parent.with_name("dt=2023-11-17").write_text("x")
-        found = sealedFiles(self.directory, REQUESTS)
+        found = sealedFiles(str(self.directory), REQUESTS)
         self.assertEqual([file.name for file in found], [first, second])
         self.assertEqual((found[0].path, found[0].sizeBytes), (str(path), path.stat().st_size))
         began = int((WALL_SECONDS + 2 * HOUR_SECONDS) // HOUR_SECONDS * HOUR_SECONDS)
         self.assertEqual((found[0].hour, found[0].endOfHour), (began * 1_000_000, (began + 3600) * 1_000_000))
-        self.assertEqual([file.name for file in sealedFiles(self.directory, REQUESTS, [first])], [second])
-        self.assertEqual(sealedFiles(self.directory, SENSORS), [])
+        self.assertEqual([file.name for file in sealedFiles(str(self.directory), REQUESTS, [first])], [second])
+        self.assertEqual(sealedFiles(str(self.directory), SENSORS), [])
 
     def test_segments(self) -> None:
         """Segments are known by their names; one that is only being made is not."""
         name = self.record(1, isSealed=False)
-        segmentPath(self.directory, name).with_name("boot-000002.segment.new").write_bytes(b"")
-        self.assertEqual(segmentNames(self.directory), [name])
+        segmentFile(self.directory, name).with_name("boot-000002.segment.new").write_bytes(b"")
+        self.assertEqual(segmentNames(str(self.directory)), [name])
 
     def test_names(self) -> None:
         """A name tells the process and the number of a segment, or nothing."""
@@ -292,7 +298,7 @@ class BatchTests(RecordedTestCase):
         writeRecording(self.directory, someEvents(), isSealed=True)
         other = self.mktemp()
         [name] = writeRecording(other, someEvents(), isSealed=False)
-        segment = Segment.load(segmentPath(Path(other), name))
+        segment = Segment.load(segmentFile(Path(other), name))
         assert segment is not None
         for table in TABLES:
             expected = list(segment.rows(table))
@@ -313,7 +319,7 @@ class BatchTests(RecordedTestCase):
     def test_beingWritten(self) -> None:
         """A segment that is being written is read as far as it is, and one that is ready to be is empty."""
         self.record(1)
-        path = segmentPath(self.directory, "boot-000002")
+        path = segmentFile(self.directory, "boot-000002")
         writer = SegmentWriter(str(path), SEGMENT_BYTES)
         self.addCleanup(writer.close)
         self.assertEqual(seqs(readAll(self.directory)), [1])
@@ -337,7 +343,7 @@ class BatchTests(RecordedTestCase):
         batches = reader(self.directory, since=str(WALL_SECONDS + 2000))
         partitions = batches.partitions()
         sealAll(self.directory, CAP_BYTES)
-        self.assertEqual(segmentNames(self.directory), [])
+        self.assertEqual(segmentNames(str(self.directory)), [])
         self.assertGreater(len(list(self.directory.rglob(f"requests/*/*/{name}.parquet"))), 1)
         rows = readPartitions(batches, partitions)
         self.assertEqual(seqs(rows), [1 + 4 * number for number in range(2, 10)])
@@ -348,7 +354,7 @@ class BatchTests(RecordedTestCase):
         name = self.record(1, isSealed=False)
         batches = reader(self.directory)
         partitions = batches.partitions()
-        path = segmentPath(self.directory, name)
+        path = segmentFile(self.directory, name)
         path.write_text("no segment")
         sealAll(self.directory, CAP_BYTES)
         self.assertEqual(readPartitions(batches, partitions), [])
@@ -467,7 +473,7 @@ class DamageTests(RecordedTestCase):
         half.write_bytes(half.read_bytes()[:1000])
         other = self.parquet(self.record(5))
         pq.write_table(pa.table({"seq": ["five"]}), other)
-        damaged = segmentPath(self.directory, self.record(6, isSealed=False))
+        damaged = segmentFile(self.directory, self.record(6, isSealed=False))
         damaged.write_bytes(b"\1" + damaged.read_bytes()[1:])
         return {
             str(empty): "Parquet file size is 0 bytes",
@@ -492,7 +498,7 @@ class DamageTests(RecordedTestCase):
         sensors = self.directory / "sensors" / self.parquet("boot-000001").relative_to(self.directory / "requests")
         sensors.parent.mkdir(parents=True)
         sensors.write_bytes(b"")
-        aside = segmentPath(self.directory, "boot-000099").with_suffix(".segment.damaged")
+        aside = segmentFile(self.directory, "boot-000099").with_suffix(".segment.damaged")
         aside.write_bytes(b"")
         expected.update({str(sensors): "Parquet file size is 0 bytes", str(aside): "was set aside"})
         rows = readAll(self.directory, table="problems")
@@ -550,7 +556,7 @@ class StreamTests(RecordedTestCase):
         self.sealPartly(name)
         end = self.latest({})
         self.assertEqual(self.between({}, end), [1])
-        segmentPath(self.directory, name).unlink()
+        segmentFile(self.directory, name).unlink()
         self.assertEqual(self.between(end, self.latest(end)), [2])
 
     def test_firstBeingSealed(self) -> None:
@@ -568,7 +574,7 @@ class StreamTests(RecordedTestCase):
         self.record(10, process="other")
         end = self.latest({})
         self.assertEqual(self.between({}, end), [10])
-        sealSegment(self.directory, str(segmentPath(self.directory, stuck)))
+        sealSegment(self.directory, str(segmentFile(self.directory, stuck)))
         self.assertEqual(self.between(end, self.latest(end)), [1, 2])
 
     def test_order(self) -> None:
@@ -633,7 +639,7 @@ class StreamTests(RecordedTestCase):
     def test_limitedBelowOne(self) -> None:
         """A segment of more files than may be taken is taken, or there would be no end to it."""
         writeRecording(self.directory, someEvents())
-        self.assertGreater(len(sealedFiles(self.directory, REQUESTS)), 1)
+        self.assertGreater(len(sealedFiles(str(self.directory), REQUESTS)), 1)
         self.assertEqual(self.latest({}, maxFilesPerTrigger="1"), {"boot": 1})
 
     def test_limitLifted(self) -> None:
@@ -693,7 +699,7 @@ class StreamTests(RecordedTestCase):
         lost: set[int] = set()
         seen: list[int] = []
         for step, which in [*steps, ("sealAll", 0), ("read", 0)]:
-            unsealed = segmentNames(self.directory)
+            unsealed = segmentNames(str(self.directory))
             sealed = sorted(self.directory.rglob("*.parquet"))
             if step == "record":
                 recorded += 1
@@ -702,7 +708,7 @@ class StreamTests(RecordedTestCase):
             elif step == "restart":
                 process += 1
             elif step == "seal" and unsealed:
-                path = segmentPath(self.directory, unsealed[which % len(unsealed)])
+                path = segmentFile(self.directory, unsealed[which % len(unsealed)])
                 sealSegment(self.directory, str(path))
             elif step == "sealAll":
                 sealAll(self.directory, CAP_BYTES)

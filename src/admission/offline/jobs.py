@@ -21,6 +21,7 @@ from pyspark_admission.options import Range, parseMoment
 
 from .._version import __version__
 from ..plugins import PolicyError
+from ..recording.places import absolutePlace
 from ..recording.schema import CONNECTIONS, LIMITS, SENSORS
 from ..recording.tables import REQUESTS
 from .aggregate import (
@@ -258,7 +259,7 @@ def aggregateStream(session: SparkSession, recording: str, out: str) -> None:
     @param recording: the directory of a recording that may be growing.
     """
     for name, summed in STREAMS.items():
-        requests = session.readStream.format("admission").load(os.path.abspath(recording))
+        requests = session.readStream.format("admission").load(absolutePlace(recording))
         appendAvailable(summed(requests), os.path.abspath(Path(out, name)), name).awaitTermination()
 
 
