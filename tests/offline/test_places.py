@@ -37,6 +37,7 @@ class PlacesTests(SynchronousTestCase):
             ("a b/c", os.path.join(os.getcwd(), "a b/c")),
             ("/a/*/", "/a/*"),
             ("file:/a b", "/a b"),
+            ("FILE:///a b", "/a b"),
             ("file:///a%20b/", "/a%20b"),
             ("s3a://bucket/a b/", "s3a://bucket/a b"),
             ("hdfs://host:8020/a", "hdfs://host:8020/a"),
@@ -45,7 +46,8 @@ class PlacesTests(SynchronousTestCase):
 
     def test_refused(self) -> None:
         """Unknown kinds of storage are refused, and passwords, which would be kept with results, are not repeated."""
-        self.assertIn("s3a://", str(self.assertRaises(ValueError, absolutePlace, "ftp://host/a")))
+        for text in ("ftp://host/a", "file://host/a"):
+            self.assertIn("s3a://", str(self.assertRaises(ValueError, absolutePlace, text)))
         refusal = str(self.assertRaises(ValueError, absolutePlace, "s3a://me:secret@bucket/a"))
         self.assertIn("AWS_SECRET_ACCESS_KEY", refusal)
         self.assertNotIn("secret@", refusal)

@@ -24,6 +24,7 @@ from ..offline.report.writing import writeReport
 from ..offline.running import Progress, runJob, runStream
 from ..offline.simulate.candidates import Candidate, resolveCandidate
 from ..plugins import PolicyError, PolicyKind, PolicyOptionsMixin
+from ..recording.places import isRemote, pathOf
 from .console import CommandFailed, CommandOptions, DirectoryOptions
 
 if TYPE_CHECKING:
@@ -35,8 +36,9 @@ _Result = TypeVar("_Result")
 _MODES = ("closed", "open")
 
 _WHERE = (
-    "DIRECTORY is what a broker was given as --export spark:DIRECTORY.  Spark runs on this machine\n"
-    "unless SPARK_REMOTE, spark-submit or spark-defaults.conf say where."
+    "DIRECTORY is what a broker was given as --export spark:DIRECTORY, or the URL of a copy, such as\n"
+    "s3a://BUCKET/DIRECTORY.  Spark runs on this machine unless SPARK_REMOTE, spark-submit or\n"
+    "spark-defaults.conf say where."
 )
 
 
@@ -63,7 +65,7 @@ class RecordingOptions(DirectoryOptions):
 
     def postOptions(self) -> None:
         """
-        @raise UsageError: unless C{--out} is given.
+        @raise UsageError: unless C{--out} is given, and a directory of this machine.
         """
         if self["until"] is not None:
             if self["to"] is not None:
@@ -71,6 +73,7 @@ class RecordingOptions(DirectoryOptions):
             self["to"] = self["until"]
         if not self["out"]:
             raise UsageError("say where results go: --out OUT")
+        self["out"] = _results(self["out"])
 
 
 class AggregateOptions(RecordingOptions):
@@ -212,7 +215,17 @@ class ReportOptions(CommandOptions):
         """
         if len(directories) != 1 or not directories[0]:
             raise UsageError("name one directory with results, the OUT of admission evaluate --out OUT")
-        self["out"] = directories[0]
+        self["out"] = _results(directories[0])
+
+
+def _results(text: str) -> str:
+    """
+    @raise UsageError: for a directory of another machine.
+    """
+    out = pathOf(text)
+    if isRemote(out):
+        raise UsageError(f"results are written on this machine, and {out} is elsewhere: name a directory, and copy it")
+    return out
 
 
 def runAggregate(options: AggregateOptions, stdin: TextIO, stdout: TextIO) -> None:

@@ -46,7 +46,7 @@ _REMEDIES: Final = {
 _PYARROW_NAMES: Final = {"s3a": "s3"}
 
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_LOCAL_URL: Final = re.compile(r"file:(?://)?(?=/)")
+_LOCAL_URL: Final = re.compile(r"file:(?://)?(?=/(?!/))", re.IGNORECASE)
 
 
 class StorageFailed(OSError):
@@ -62,6 +62,13 @@ def isRemote(place: str) -> bool:
     return _URL.match(place) is not None
 
 
+def pathOf(text: str) -> str:
+    """
+    What a user names, without the C{file:} that may be before a path.
+    """
+    return _LOCAL_URL.sub("", text, count=1)
+
+
 def absolutePlace(text: str) -> str:
     """
     The place that a user names, by a path, by C{file:} and an absolute path, or by another URL.
@@ -70,7 +77,7 @@ def absolutePlace(text: str) -> str:
 
     @raise ValueError: for a URL of another kind, or with a password.
     """
-    place = _LOCAL_URL.sub("", text, count=1)
+    place = pathOf(text)
     if not isRemote(place):
         return str(Path(place).absolute())
     parts = urlsplit(place)
