@@ -17,6 +17,11 @@ from pyspark.sql import DataFrame
 
 from admission.cli import main
 from admission.offline import Recording
+from admission.offline.evaluation import EVALUATION
+from admission.offline.outputplaces import MAX_RESULT_BYTES
+from admission.offline.outputtables import AGGREGATE, namesOf
+from admission.offline.report.writing import REPORT
+from admission.recording.places import namesIn, readWhole
 from admission.recording.tables import TABLES
 from tests.kit.sparksession import sharedSession
 
@@ -41,6 +46,17 @@ def evaluated(place: str, out: Path) -> dict[str, str]:
     return {**results, "evaluation": json.dumps({**facts, "recording": ""}), "status": str(status)}
 
 
+def stored(url: str, out: str, there: Path) -> list[str]:
+    """What differs between results in other storage and the same ones in a directory."""
+    main(["aggregate", url, "--out", out])
+    main(["report", out])
+    names = [f"{name}.{suffix}" for name in namesOf(AGGREGATE) for suffix in ("parquet", "csv")]
+    differing = [
+        name for name in names if readWhole(f"{out}/{name}", MAX_RESULT_BYTES) != there.joinpath(name).read_bytes()
+    ]
+    return [*differing, *({REPORT, EVALUATION} - namesIn(out))]
+
+
 def compare(directory: str, url: str, out: str) -> dict[str, object]:
     """Read all of it in each way."""
     session = sharedSession()
@@ -59,7 +75,7 @@ def compare(directory: str, url: str, out: str) -> dict[str, object]:
         len(here),
         sorted(name for name in here.keys() | there.keys() if here.get(name) != there.get(name)),
     ]
-    found["status"] = here["status"]
+    found["stored"] = stored(f"{url}/a whole", f"{url}/results", Path(out, "there"))
     return found
 
 

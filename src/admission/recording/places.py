@@ -62,24 +62,17 @@ def isRemote(place: str) -> bool:
     return _URL.match(place) is not None
 
 
-def pathOf(text: str) -> str:
+def namedPlace(text: str) -> str:
     """
-    What a user names, without the C{file:} that may be before a path.
-    """
-    return _LOCAL_URL.sub("", text, count=1)
-
-
-def absolutePlace(text: str) -> str:
-    """
-    The place that a user names, by a path, by C{file:} and an absolute path, or by another URL.
+    The place that a user names: a path as it is, without the C{file:} that may be before it, or another URL.
 
     Names in URLs are taken literally, as Spark takes them: C{%20} is no space.
 
     @raise ValueError: for a URL of another kind, or with a password.
     """
-    place = pathOf(text)
+    place = _LOCAL_URL.sub("", text, count=1)
     if not isRemote(place):
-        return str(Path(place).absolute())
+        return place
     parts = urlsplit(place)
     if parts.scheme not in _REMEDIES:
         kinds = ", ".join(f"{each}://" for each in _REMEDIES)
@@ -87,6 +80,16 @@ def absolutePlace(text: str) -> str:
     if parts.password is not None:
         raise ValueError(f"a URL with a password would be stored with results: leave it out, {_REMEDIES[parts.scheme]}")
     return place.rstrip("/")
+
+
+def absolutePlace(text: str) -> str:
+    """
+    The same, and a path is absolute.
+
+    @raise ValueError: as L{namedPlace} does.
+    """
+    place = namedPlace(text)
+    return place if isRemote(place) else str(Path(place).absolute())
 
 
 def filesBelow(place: str) -> list[tuple[str, int]]:
@@ -102,6 +105,19 @@ def filesBelow(place: str) -> list[tuple[str, int]]:
     with _explaining(place):
         found = storage.get_file_info(FileSelector(path, recursive=True, allow_not_found=True))
     return [(place + each.path[len(path) :], each.size) for each in found if each.is_file]
+
+
+def namesIn(place: str) -> set[str]:
+    """
+    The names of what is in a directory of other storage; none if there is no such directory.
+
+    @raise StorageFailed: if they cannot be listed.
+    """
+    from pyarrow.fs import FileSelector
+
+    storage, path = _found(place)
+    with _explaining(place):
+        return {each.base_name for each in storage.get_file_info(FileSelector(path, allow_not_found=True))}
 
 
 def hasEntry(place: str) -> bool:
@@ -135,6 +151,33 @@ def readWhole(place: str, maxBytes: int) -> bytes:
         if file.size() > maxBytes:
             raise FileRefused(errno.EFBIG, f"it has more than {formatBytes(maxBytes)}", place)
     return content
+
+
+def writeFile(place: str, content: bytes) -> None:
+    """
+    Write a file of other storage, which replaces one of that name.
+
+    @raise StorageFailed: if the storage does not take it.
+    """
+    storage, path = _found(place)
+    directory = path.rpartition("/")[0]
+    with _explaining(place):
+        # In a bucket directories are only parts of names.
+        if storage.type_name not in ("s3", "gcs"):
+            storage.create_dir(directory)
+        with storage.open_output_stream(path) as file:
+            file.write(content)
+
+
+def removeFile(place: str) -> None:
+    """
+    Remove a file of other storage.
+
+    @raise StorageFailed: if the storage keeps it.
+    """
+    storage, path = _found(place)
+    with _explaining(place):
+        storage.delete_file(path)
 
 
 def parquetSource(place: str) -> str | BufferReader:
@@ -185,5 +228,5 @@ def _explaining(place: str) -> Iterator[None]:
     except (OSError, ArrowException) as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise StorageFailed(
-            f"{place} cannot be reached ({reason}): {_REMEDIES[urlsplit(place).scheme]}, wherever it is read"
+            f"{place} cannot be reached ({reason}): {_REMEDIES[urlsplit(place).scheme]}, wherever it is used"
         ) from error
