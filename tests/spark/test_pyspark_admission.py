@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import given, settings, strategies as st
 from pyarrow import parquet as pq
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
@@ -20,7 +21,9 @@ from pyspark.sql.types import IntegerType, LongType, StructType
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.kafka.serving.recordedcolumns import KafkaRequestEvent
+from admission.recording import places
 from admission.recording.events import ConnectionEvent, Event, LimitEvent, Origin, SensorSample
+from admission.recording.places import StorageFailed
 from admission.recording.schema import SENSORS, VERSION
 from admission.recording.segmentheader import Header
 from admission.recording.segments import Segment, SegmentWriter
@@ -527,6 +530,45 @@ class DamageTests(RecordedTestCase):
         self.patch(Segment, "load", load)
         error = str(self.assertRaises(PermissionError, readAll, self.directory))
         self.assertIn("boot-000001.segment may not be read: run Spark as the user that records", error)
+
+
+class OtherStorageTests(RecordedTestCase):
+    """Recordings named by a URL."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        storage = SubTreeFileSystem(str(self.directory), LocalFileSystem())
+        self.patch(places, "_storage", lambda scheme, authority: (storage, ""))
+
+    def test_same(self) -> None:
+        """All that can be in a recording is found and read by its URL."""
+        self.record(1, hour=2)
+        self.record(2, isSealed=False)
+        self.sealPartly(self.record(3, isSealed=False))
+        damaged = self.parquet(self.record(4))
+        damaged.write_bytes(damaged.read_bytes()[:1000])
+        segmentFile(self.directory, "boot-000099").with_suffix(".segment.damaged").write_bytes(b"")
+        self.assertEqual(seqs(readAll("s3a://recording/")), [1, 2, 3])
+        url = "s3a://recording"
+        self.assertEqual(self.told, [each for each in self.told if each.startswith(f"{url}/requests/")])
+        problems = [row["path"].removeprefix(url) for row in readAll(url, table="problems")]
+        expected = [damaged, segmentFile(self.directory, "boot-000099").with_suffix(".segment.damaged")]
+        self.assertEqual(sorted(problems), sorted(str(path).removeprefix(str(self.directory)) for path in expected))
+
+    def test_refused(self) -> None:
+        """A file that storage does not hand out is not taken for a damaged one: the job fails, and says why."""
+        self.record(1)
+        batches = reader("s3a://recording")
+        partitions = batches.partitions()
+
+        def refuse(scheme: str, authority: str) -> None:
+            raise OSError("AWS Error ACCESS_DENIED")
+
+        self.patch(places, "_storage", refuse)
+        error = str(self.assertRaises(StorageFailed, readPartitions, batches, partitions))
+        self.assertIn(".parquet cannot be reached (AWS Error ACCESS_DENIED): ", error)
+        self.assertIn("AWS_ACCESS_KEY_ID", str(self.assertRaises(ValueError, reader, "s3a://recording")))
+        self.assertEqual(self.told, [])
 
 
 class StreamTests(RecordedTestCase):

@@ -104,7 +104,10 @@ def filesBelow(place: str) -> list[tuple[str, int]]:
     storage, path = _found(place)
     with _explaining(place):
         found = storage.get_file_info(FileSelector(path, recursive=True, allow_not_found=True))
-    return [(place + each.path[len(path) :], each.size) for each in found if each.is_file]
+    # Some kinds of storage begin their paths with a slash, and some do not.
+    above = path.strip("/")
+    files = [(each.path.lstrip("/").removeprefix(above).lstrip("/"), each.size) for each in found if each.is_file]
+    return [(f"{place}/{name}", sizeBytes) for name, sizeBytes in files]
 
 
 def namesIn(place: str) -> set[str]:
