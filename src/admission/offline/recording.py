@@ -62,9 +62,9 @@ class Recording:
 
     Sealed files are read by Spark itself, several times as fast as through the data source, which reads the segments
     that are not sealed.  In other storage the data source reads everything: it makes one request for a file where Spark
-    makes several, which is faster there, and knows the storage without further Java packages.  Each of the methods
-    below looks for files when it is called; files sealed or begun later change nothing, except that an open segment
-    grows, and that files which come to other storage are read from then on.
+    makes several, so it is about as fast there, and it needs no further Java packages.  Each of the methods below looks
+    for files when it is called; files sealed or begun later change nothing, except that an open segment grows, and that
+    files which come to other storage are read from then on.
 
     An unreadable file is left out, and reported by L{problems}.
 
