@@ -105,4 +105,4 @@ class BatchReader(DataSourceReader):
         return readPaths(self._options, self._names, partition.value or ())
 
     def _segment(self, name: str) -> InputPartition:
-        return InputPartition((str(segmentPath(self._options.directory, name)),))
+        return InputPartition((segmentPath(self._options.directory, name),))

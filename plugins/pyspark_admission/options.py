@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from fractions import Fraction
-from pathlib import Path
 
 from attrs import frozen
 
+from admission.recording.places import StorageFailed, absolutePlace, hasEntry
 from admission.recording.schema import Table
 from admission.recording.tables import REQUESTS, TABLES
 
@@ -75,7 +75,7 @@ class Options:
     """
     What to read.
 
-    @ivar directory: of the recording.
+    @ivar directory: of the recording: an absolute path, or a URL.
     @ivar table: the table; L{None} for the problems of all tables.
     @ivar range: of the moments of rows.
     @ivar brokerId: the broker of the rows; L{None} for all brokers.
@@ -83,7 +83,7 @@ class Options:
     @ivar filesPerTrigger: how many files a stream takes at a time; L{None} for no limit.
     """
 
-    directory: Path
+    directory: str
     table: Table | None = REQUESTS
     range: Range = EVER
     brokerId: str | None = None
@@ -139,18 +139,19 @@ def parseMoment(text: str) -> int:
         raise ValueError(f"{text!r} is not a moment: {_MOMENT_FORM}") from error
 
 
-def _directory(text: str | None) -> Path:
+def _directory(text: str | None) -> str:
     if not text:
         raise ValueError("say which recording to read, one directory at a time: .load(DIRECTORY)")
-    place = re.sub(r"^file:(//)?(?=/)", "", text)
-    if "://" in place:
-        raise ValueError(f"recordings are read from a directory of the file system, and {text} is none")
-    directory = Path(place)
-    if not directory.is_dir():
-        raise ValueError(f"there is no directory {place}: name the one that was given to --export spark:DIRECTORY")
-    if not isRecording(directory):
-        raise ValueError(f"there is no recording in {place}: name the directory given to --export spark:DIRECTORY")
-    return directory.absolute()
+    directory = absolutePlace(text)
+    try:
+        if isRecording(directory):
+            return directory
+        isThere = hasEntry(directory)
+    except StorageFailed as error:
+        raise ValueError(str(error)) from error
+    if not isThere:
+        raise ValueError(f"there is no directory {text}: name the one that was given to --export spark:DIRECTORY")
+    raise ValueError(f"there is no recording in {text}: name the directory given to --export spark:DIRECTORY")
 
 
 def _table(name: str) -> Table | None:

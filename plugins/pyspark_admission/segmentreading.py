@@ -5,20 +5,20 @@ Reads files as Arrow batches of the required columns.  Runs on Spark's workers.
 
 from __future__ import annotations
 
-import os
+import os.path
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from attrs import evolve
 from pyarrow import compute as pc, parquet as pq
 
 from admission.recording.arrow import arrowSchema, arrowTable
+from admission.recording.places import StorageFailed, hasEntry, parquetSource
 from admission.recording.schema import Table
 from admission.recording.segments import SUFFIX, Segment
 from admission.recording.tables import TABLES
 
-from .files import DAMAGED_SUFFIX, sealedFiles
+from .files import DAMAGED_SUFFIX, relativeTo, sealedFiles
 from .options import Options
 
 BATCH_ROWS = 1 << 15
@@ -55,6 +55,7 @@ class FileReader:
         sealed meanwhile is read from its Parquet files.
 
         @raise PermissionError: without permission to read the file, with the remedy.
+        @raise StorageFailed: if other storage does not hand the file out.
         """
         try:
             for batch in self._segment(path) if path.endswith(SUFFIX) else self._parquet(path):
@@ -64,15 +65,15 @@ class FileReader:
         except FileNotFoundError:
             if not path.endswith(SUFFIX):
                 self._tell(path, "has been removed")
-            elif os.path.exists(path + DAMAGED_SUFFIX):
+            elif hasEntry(path + DAMAGED_SUFFIX):
                 self._tell(path + DAMAGED_SUFFIX, "was set aside when it could not be sealed")
             else:
-                yield from self._sealedMeanwhile(Path(path).stem)
+                yield from self._sealedMeanwhile(os.path.basename(path).removesuffix(SUFFIX))
         except PermissionError as error:
             raise PermissionError(
                 f"{path} may not be read: run Spark as the user that records, or let its user read the recording"
             ) from error
-        except MemoryError:
+        except (MemoryError, StorageFailed):
             raise
         except Exception as error:
             self._tell(path, f"cannot be read: {' '.join(str(error).split()) or type(error).__name__}")
@@ -89,7 +90,7 @@ class FileReader:
             yield from found.to_batches(BATCH_ROWS)
 
     def _parquet(self, path: str) -> Iterator[pa.RecordBatch]:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        with pq.ParquetFile(parquetSource(path), page_checksum_verification=True) as file:
             present = set(file.schema_arrow.names)
             yield from file.iter_batches(BATCH_ROWS, columns=[name for name in self._schema.names if name in present])
 
@@ -132,7 +133,7 @@ def problemsOf(options: Options, paths: Sequence[str]) -> Iterator[pa.RecordBatc
         if path.endswith(DAMAGED_SUFFIX):
             problems[path] = "was set aside when it could not be sealed"
             continue
-        directory = Path(path).relative_to(options.directory).parts[0]
+        directory = relativeTo(options.directory, path).partition("/")[0]
         for table in TABLES:
             if path.endswith(SUFFIX) or directory == table.name:
                 names = [column.name for column in table.columns]

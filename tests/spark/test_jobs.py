@@ -103,7 +103,7 @@ class CommandTests(SynchronousTestCase):
         """A directory that looks like a recording and has nothing in it."""
         directory = Path(self.mktemp())
         directory.joinpath(SEGMENTS).mkdir(parents=True)
-        self.assertTrue(isRecording(directory))
+        self.assertTrue(isRecording(str(directory)))
         return str(directory)
 
     def test_options(self) -> None:
@@ -120,6 +120,8 @@ class CommandTests(SynchronousTestCase):
                 (options["directory"], options["out"], options["mode"]), ("here", "there", ["closed", "open"])
             )
         self.assertEqual(self.parse("audit here --out there --until 2026-03-02")["to"], "2026-03-02")
+        self.assertEqual(self.parse("audit here --out file:///there")["out"], "/there")
+        self.assertEqual(self.parse("report s3a://there/out/")["out"], "s3a://there/out")
 
     def test_mistakes(self) -> None:
         """What makes no sense is refused with a sentence before Spark is started."""
@@ -137,7 +139,10 @@ class CommandTests(SynchronousTestCase):
                 "--mode ajar: write closed, open, or closed,open",
             ),
             ("aggregate here --out there --stream --sample 10%", "leave --sample out"),
+            ("aggregate here --out s3a://there/out --stream", "s3a://there/out is elsewhere; name a directory"),
+            ("audit here --out ftp://there", "ftp://there is in storage of an unknown kind"),
             ("report", "name one directory with results"),
+            ("report ftp://there", "ftp://there is in storage of an unknown kind"),
         ):
             error = self.assertRaises(UsageError, self.parse, line)
             self.assertIn(words, str(error))

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import given, settings, strategies as st
 from pyarrow import parquet as pq
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
@@ -20,7 +21,9 @@ from pyspark.sql.types import IntegerType, LongType, StructType
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.kafka.serving.recordedcolumns import KafkaRequestEvent
+from admission.recording import places
 from admission.recording.events import ConnectionEvent, Event, LimitEvent, Origin, SensorSample
+from admission.recording.places import StorageFailed
 from admission.recording.schema import SENSORS, VERSION
 from admission.recording.segmentheader import Header
 from admission.recording.segments import Segment, SegmentWriter
@@ -89,6 +92,11 @@ def seqs(rows: list[dict[str, Any]]) -> list[int]:
     return sorted(row["seq"] for row in rows)
 
 
+def segmentFile(directory: Path, name: str) -> Path:
+    """The file of a segment that is not sealed."""
+    return Path(segmentPath(str(directory), name))
+
+
 class RecordedTestCase(SynchronousTestCase):
     """Has a directory to record to, and keeps what the log says."""
 
@@ -121,7 +129,7 @@ class RecordedTestCase(SynchronousTestCase):
 
     def sealPartly(self, name: str) -> None:
         """Seal a segment that has not gone yet."""
-        path = segmentPath(self.directory, name)
+        path = segmentFile(self.directory, name)
         contents = path.read_bytes()
         sealSegment(self.directory, str(path))
         path.write_bytes(contents)
@@ -137,7 +145,7 @@ class OptionsTests(RecordedTestCase):
     def test_defaults(self) -> None:
         """Only the directory has to be said; it is all requests then."""
         self.record(1)
-        self.assertEqual(self.parse(), Options(self.directory, REQUESTS))
+        self.assertEqual(self.parse(), Options(str(self.directory), REQUESTS))
         self.assertFalse(self.parse().range.isBounded)
 
     def test_given(self) -> None:
@@ -154,7 +162,7 @@ class OptionsTests(RecordedTestCase):
         """The directory may be written as Spark writes it."""
         self.record(1)
         for scheme in ["file:", "file://"]:
-            self.assertEqual(Options.parse({"path": scheme + str(self.directory)}).directory, self.directory)
+            self.assertEqual(Options.parse({"path": scheme + str(self.directory)}).directory, str(self.directory))
 
     def test_moments(self) -> None:
         """A moment is ISO 8601 or seconds since the epoch, to the microsecond."""
@@ -182,7 +190,8 @@ class OptionsTests(RecordedTestCase):
             ({"maxFilesPerTrigger": "0"}, "maxFilesPerTrigger is a number of files, from 1, and not '0'"),
             ({"maxFilesPerTrigger": "many"}, "maxFilesPerTrigger is a number of files, from 1, and not 'many'"),
             ({"path": ""}, "say which recording to read, one directory at a time: .load(DIRECTORY)"),
-            ({"path": "hdfs://a/b"}, "recordings are read from a directory of the file system, and hdfs://a/b is none"),
+            ({"path": "ftp://a/b"}, "ftp://a/b is in storage of an unknown kind: name a directory, or a URL with"),
+            ({"path": "s3a://me:secret@a/b"}, "a URL with a password would be stored with results: leave it out, "),
             ({"path": "/nowhere"}, "there is no directory /nowhere: name the one that was given to --export spark:"),
             ({"path": "/"}, "there is no recording in /: name the directory given to --export spark:DIRECTORY"),
         ]:
@@ -223,19 +232,19 @@ class FilesTests(RecordedTestCase):
         path.parent.with_name("hour=noon").mkdir()
         path.parent.with_name("hour=noon").joinpath("x.parquet").write_text("x")
         path.parent.parent.with_name("dt=2023-11-17").write_text("x")
-        found = sealedFiles(self.directory, REQUESTS)
+        found = sealedFiles(str(self.directory), REQUESTS)
         self.assertEqual([file.name for file in found], [first, second])
         self.assertEqual((found[0].path, found[0].sizeBytes), (str(path), path.stat().st_size))
         began = int((WALL_SECONDS + 2 * HOUR_SECONDS) // HOUR_SECONDS * HOUR_SECONDS)
         self.assertEqual((found[0].hour, found[0].endOfHour), (began * 1_000_000, (began + 3600) * 1_000_000))
-        self.assertEqual([file.name for file in sealedFiles(self.directory, REQUESTS, [first])], [second])
-        self.assertEqual(sealedFiles(self.directory, SENSORS), [])
+        self.assertEqual([file.name for file in sealedFiles(str(self.directory), REQUESTS, [first])], [second])
+        self.assertEqual(sealedFiles(str(self.directory), SENSORS), [])
 
     def test_segments(self) -> None:
         """Segments are known by their names; one that is only being made is not."""
         name = self.record(1, isSealed=False)
-        segmentPath(self.directory, name).with_name("boot-000002.segment.new").write_bytes(b"")
-        self.assertEqual(segmentNames(self.directory), [name])
+        segmentFile(self.directory, name).with_name("boot-000002.segment.new").write_bytes(b"")
+        self.assertEqual(segmentNames(str(self.directory)), [name])
 
     def test_names(self) -> None:
         """A name tells the process and the number of a segment, or nothing."""
@@ -292,7 +301,7 @@ class BatchTests(RecordedTestCase):
         writeRecording(self.directory, someEvents(), isSealed=True)
         other = self.mktemp()
         [name] = writeRecording(other, someEvents(), isSealed=False)
-        segment = Segment.load(segmentPath(Path(other), name))
+        segment = Segment.load(segmentFile(Path(other), name))
         assert segment is not None
         for table in TABLES:
             expected = list(segment.rows(table))
@@ -313,7 +322,7 @@ class BatchTests(RecordedTestCase):
     def test_beingWritten(self) -> None:
         """A segment that is being written is read as far as it is, and one that is ready to be is empty."""
         self.record(1)
-        path = segmentPath(self.directory, "boot-000002")
+        path = segmentFile(self.directory, "boot-000002")
         writer = SegmentWriter(str(path), SEGMENT_BYTES)
         self.addCleanup(writer.close)
         self.assertEqual(seqs(readAll(self.directory)), [1])
@@ -337,7 +346,7 @@ class BatchTests(RecordedTestCase):
         batches = reader(self.directory, since=str(WALL_SECONDS + 2000))
         partitions = batches.partitions()
         sealAll(self.directory, CAP_BYTES)
-        self.assertEqual(segmentNames(self.directory), [])
+        self.assertEqual(segmentNames(str(self.directory)), [])
         self.assertGreater(len(list(self.directory.rglob(f"requests/*/*/{name}.parquet"))), 1)
         rows = readPartitions(batches, partitions)
         self.assertEqual(seqs(rows), [1 + 4 * number for number in range(2, 10)])
@@ -348,7 +357,7 @@ class BatchTests(RecordedTestCase):
         name = self.record(1, isSealed=False)
         batches = reader(self.directory)
         partitions = batches.partitions()
-        path = segmentPath(self.directory, name)
+        path = segmentFile(self.directory, name)
         path.write_text("no segment")
         sealAll(self.directory, CAP_BYTES)
         self.assertEqual(readPartitions(batches, partitions), [])
@@ -467,7 +476,7 @@ class DamageTests(RecordedTestCase):
         half.write_bytes(half.read_bytes()[:1000])
         other = self.parquet(self.record(5))
         pq.write_table(pa.table({"seq": ["five"]}), other)
-        damaged = segmentPath(self.directory, self.record(6, isSealed=False))
+        damaged = segmentFile(self.directory, self.record(6, isSealed=False))
         damaged.write_bytes(b"\1" + damaged.read_bytes()[1:])
         return {
             str(empty): "Parquet file size is 0 bytes",
@@ -492,7 +501,7 @@ class DamageTests(RecordedTestCase):
         sensors = self.directory / "sensors" / self.parquet("boot-000001").relative_to(self.directory / "requests")
         sensors.parent.mkdir(parents=True)
         sensors.write_bytes(b"")
-        aside = segmentPath(self.directory, "boot-000099").with_suffix(".segment.damaged")
+        aside = segmentFile(self.directory, "boot-000099").with_suffix(".segment.damaged")
         aside.write_bytes(b"")
         expected.update({str(sensors): "Parquet file size is 0 bytes", str(aside): "was set aside"})
         rows = readAll(self.directory, table="problems")
@@ -523,6 +532,45 @@ class DamageTests(RecordedTestCase):
         self.assertIn("boot-000001.segment may not be read: run Spark as the user that records", error)
 
 
+class OtherStorageTests(RecordedTestCase):
+    """Recordings named by a URL."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        storage = SubTreeFileSystem(str(self.directory), LocalFileSystem())
+        self.patch(places, "_storage", lambda scheme, authority: (storage, ""))
+
+    def test_same(self) -> None:
+        """All that can be in a recording is found and read by its URL."""
+        self.record(1, hour=2)
+        self.record(2, isSealed=False)
+        self.sealPartly(self.record(3, isSealed=False))
+        damaged = self.parquet(self.record(4))
+        damaged.write_bytes(damaged.read_bytes()[:1000])
+        segmentFile(self.directory, "boot-000099").with_suffix(".segment.damaged").write_bytes(b"")
+        self.assertEqual(seqs(readAll("s3a://recording/")), [1, 2, 3])
+        url = "s3a://recording"
+        self.assertEqual(self.told, [each for each in self.told if each.startswith(f"{url}/requests/")])
+        problems = [row["path"].removeprefix(url) for row in readAll(url, table="problems")]
+        expected = [damaged, segmentFile(self.directory, "boot-000099").with_suffix(".segment.damaged")]
+        self.assertEqual(sorted(problems), sorted(str(path).removeprefix(str(self.directory)) for path in expected))
+
+    def test_refused(self) -> None:
+        """A file that storage does not hand out is not taken for a damaged one: the job fails, and says why."""
+        self.record(1)
+        batches = reader("s3a://recording")
+        partitions = batches.partitions()
+
+        def refuse(scheme: str, authority: str) -> None:
+            raise OSError("AWS Error ACCESS_DENIED")
+
+        self.patch(places, "_storage", refuse)
+        error = str(self.assertRaises(StorageFailed, readPartitions, batches, partitions))
+        self.assertIn(".parquet cannot be reached (AWS Error ACCESS_DENIED): ", error)
+        self.assertIn("AWS_ACCESS_KEY_ID", str(self.assertRaises(ValueError, reader, "s3a://recording")))
+        self.assertEqual(self.told, [])
+
+
 class StreamTests(RecordedTestCase):
     """L{StreamReader}"""
 
@@ -550,7 +598,7 @@ class StreamTests(RecordedTestCase):
         self.sealPartly(name)
         end = self.latest({})
         self.assertEqual(self.between({}, end), [1])
-        segmentPath(self.directory, name).unlink()
+        segmentFile(self.directory, name).unlink()
         self.assertEqual(self.between(end, self.latest(end)), [2])
 
     def test_firstBeingSealed(self) -> None:
@@ -568,7 +616,7 @@ class StreamTests(RecordedTestCase):
         self.record(10, process="other")
         end = self.latest({})
         self.assertEqual(self.between({}, end), [10])
-        sealSegment(self.directory, str(segmentPath(self.directory, stuck)))
+        sealSegment(self.directory, str(segmentFile(self.directory, stuck)))
         self.assertEqual(self.between(end, self.latest(end)), [1, 2])
 
     def test_order(self) -> None:
@@ -633,7 +681,7 @@ class StreamTests(RecordedTestCase):
     def test_limitedBelowOne(self) -> None:
         """A segment of more files than may be taken is taken, or there would be no end to it."""
         writeRecording(self.directory, someEvents())
-        self.assertGreater(len(sealedFiles(self.directory, REQUESTS)), 1)
+        self.assertGreater(len(sealedFiles(str(self.directory), REQUESTS)), 1)
         self.assertEqual(self.latest({}, maxFilesPerTrigger="1"), {"boot": 1})
 
     def test_limitLifted(self) -> None:
@@ -693,7 +741,7 @@ class StreamTests(RecordedTestCase):
         lost: set[int] = set()
         seen: list[int] = []
         for step, which in [*steps, ("sealAll", 0), ("read", 0)]:
-            unsealed = segmentNames(self.directory)
+            unsealed = segmentNames(str(self.directory))
             sealed = sorted(self.directory.rglob("*.parquet"))
             if step == "record":
                 recorded += 1
@@ -702,7 +750,7 @@ class StreamTests(RecordedTestCase):
             elif step == "restart":
                 process += 1
             elif step == "seal" and unsealed:
-                path = segmentPath(self.directory, unsealed[which % len(unsealed)])
+                path = segmentFile(self.directory, unsealed[which % len(unsealed)])
                 sealSegment(self.directory, str(path))
             elif step == "sealAll":
                 sealAll(self.directory, CAP_BYTES)

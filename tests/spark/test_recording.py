@@ -23,10 +23,9 @@ from admission.recording.schema import VERSION
 from admission.recording.tables import TABLES
 from admission_plugins.sealing import sealAll
 from pyspark_admission.columns import columnsOf
-from pyspark_admission.files import segmentPath
 from tests.kit.recordings import WALL_SECONDS, noisy, writeRecording
 from tests.kit.sparksession import sharedSession
-from tests.spark.test_pyspark_admission import CAP_BYTES, HOUR_SECONDS, RecordedTestCase, someEvents
+from tests.spark.test_pyspark_admission import CAP_BYTES, HOUR_SECONDS, RecordedTestCase, segmentFile, someEvents
 from tests.spark.test_spark_source import numbersOf
 
 
@@ -112,7 +111,7 @@ class RecordingTests(RecordedTestCase):
         half.write_bytes(half.read_bytes()[:1000])
         empty = self.parquet(self.record(3))
         empty.write_bytes(b"")
-        segment = segmentPath(self.directory, self.record(4, isSealed=False))
+        segment = segmentFile(self.directory, self.record(4, isSealed=False))
         segment.write_bytes(b"\1" + segment.read_bytes())
         recording = self.open()
         self.assertEqual(numbersOf(recording.requests()), [1])

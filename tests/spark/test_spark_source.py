@@ -138,7 +138,7 @@ class StreamTests(SparkTestCase):
         self.record(5, process="other")
         self.parquet("boot-000001").unlink()
         self.assertEqual(sorted(seq for batch in self.runQuery() for seq in batch), [3, 4, 5])
-        self.assertNotIn(stuck, segmentNames(self.directory))
+        self.assertNotIn(stuck, segmentNames(str(self.directory)))
 
 
 class NotActivatedTests(SynchronousTestCase):

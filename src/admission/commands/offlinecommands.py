@@ -20,10 +20,12 @@ from twisted.python.usage import UsageError
 from ..interfaces import IMemoryPoolFactory, IPolicyFactory, IQuotaPolicyFactory
 from ..offline.evaluation import Selection
 from ..offline.failures import JobFailed
+from ..offline.outputplaces import resultsIn
 from ..offline.report.writing import writeReport
 from ..offline.running import Progress, runJob, runStream
 from ..offline.simulate.candidates import Candidate, resolveCandidate
 from ..plugins import PolicyError, PolicyKind, PolicyOptionsMixin
+from ..recording.places import isRemote, namedPlace
 from .console import CommandFailed, CommandOptions, DirectoryOptions
 
 if TYPE_CHECKING:
@@ -35,9 +37,20 @@ _Result = TypeVar("_Result")
 _MODES = ("closed", "open")
 
 _WHERE = (
-    "DIRECTORY is what a broker was given as --export spark:DIRECTORY.  Spark runs on this machine\n"
-    "unless SPARK_REMOTE, spark-submit or spark-defaults.conf say where."
+    "DIRECTORY is what a broker was given as --export spark:DIRECTORY, or the URL of a copy, such as\n"
+    "s3a://BUCKET/DIRECTORY.  Spark runs on this machine unless SPARK_REMOTE, spark-submit or\n"
+    "spark-defaults.conf say where."
 )
+
+
+def _namedResults(text: str) -> str:
+    """
+    @raise UsageError: for a URL of an unknown kind.
+    """
+    try:
+        return namedPlace(text)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 class RecordingOptions(DirectoryOptions):
@@ -54,7 +67,7 @@ class RecordingOptions(DirectoryOptions):
         ["progress", None, "Write progress to standard error; the default if that is a terminal."],
     ]
     optParameters = [
-        ["out", "o", None, "Where results go: a directory, made if need be."],
+        ["out", "o", None, "Where results go: a directory, made if need be, or a URL."],
         ["from", None, None, "The first moment: 2026-03-01, 2026-03-01T12:30 (UTC), or seconds since 1970."],
         ["to", None, None, "The first moment after the last."],
         ["until", None, None, "The same as --to."],
@@ -63,7 +76,7 @@ class RecordingOptions(DirectoryOptions):
 
     def postOptions(self) -> None:
         """
-        @raise UsageError: unless C{--out} is given.
+        @raise UsageError: unless C{--out} is given, and names a directory.
         """
         if self["until"] is not None:
             if self["to"] is not None:
@@ -71,6 +84,7 @@ class RecordingOptions(DirectoryOptions):
             self["to"] = self["until"]
         if not self["out"]:
             raise UsageError("say where results go: --out OUT")
+        self["out"] = _namedResults(self["out"])
 
 
 class AggregateOptions(RecordingOptions):
@@ -90,9 +104,13 @@ class AggregateOptions(RecordingOptions):
 
     def postOptions(self) -> None:
         """
-        @raise UsageError: also if C{--stream} is given with an option that selects a part.
+        @raise UsageError: also if C{--stream} is given with an option that selects a part, or results elsewhere.
         """
         super().postOptions()
+        if self["stream"] and isRemote(self["out"]):
+            raise UsageError(
+                f"--stream adds to files of this machine, and {self['out']} is elsewhere; name a directory"
+            )
         for name in ("from", "to", "sample"):
             if self["stream"] and self[name] is not None:
                 raise UsageError(f"--stream takes all that there is; leave --{name} out")
@@ -212,7 +230,7 @@ class ReportOptions(CommandOptions):
         """
         if len(directories) != 1 or not directories[0]:
             raise UsageError("name one directory with results, the OUT of admission evaluate --out OUT")
-        self["out"] = directories[0]
+        self["out"] = _namedResults(directories[0])
 
 
 def runAggregate(options: AggregateOptions, stdin: TextIO, stdout: TextIO) -> None:
@@ -225,7 +243,8 @@ def runAggregate(options: AggregateOptions, stdin: TextIO, stdout: TextIO) -> No
         with _failing():
             runStream(_selection(options), options["out"], _progress(options))
     else:
-        _run(options, job)
+        with _resultsIn(options["out"]) as directory:
+            _run(options, job, directory)
     stdout.write(f"results are in {options['out']}\n")
 
 
@@ -235,7 +254,8 @@ def runAudit(options: AuditOptions, stdin: TextIO, stdout: TextIO) -> None:
 
         audit(work)
 
-    _run(options, job)
+    with _resultsIn(options["out"]) as directory:
+        _run(options, job, directory)
     stdout.write(f"results are in {options['out']}\n")
 
 
@@ -245,8 +265,9 @@ def runReplay(options: ReplayOptions, stdin: TextIO, stdout: TextIO) -> None:
 
         return replay(work, Question(options["candidate"], options["pool"], options["mode"]))
 
-    _run(options, job)
-    verdict = _tellVerdict(options["out"], stdout)
+    with _resultsIn(options["out"]) as directory:
+        _run(options, job, directory)
+        verdict = _tellVerdict(directory, options["out"], stdout)
     stdout.write(f"results are in {options['out']}\n")
     _failUnlessTrusted(verdict)
 
@@ -259,12 +280,16 @@ def runEvaluate(options: EvaluateOptions, stdin: TextIO, stdout: TextIO) -> None
         audit(work)
         return replay(work, Question(options["candidate"], options["pool"], options["mode"]))
 
-    _run(options, job)
-    _report(options["out"], stdout)
+    with _resultsIn(options["out"]) as directory:
+        _run(options, job, directory)
+        verdict = _report(directory, options["out"], stdout)
+    _failUnlessTrusted(verdict)
 
 
 def runReport(options: ReportOptions, stdin: TextIO, stdout: TextIO) -> None:
-    _report(options["out"], stdout)
+    with _resultsIn(options["out"]) as directory:
+        verdict = _report(directory, options["out"], stdout)
+    _failUnlessTrusted(verdict)
 
 
 @contextmanager
@@ -275,29 +300,40 @@ def _failing() -> Iterator[None]:
         raise CommandFailed(str(error)) from error
 
 
-def _run(options: RecordingOptions, job: Callable[[Work], _Result]) -> _Result:
-    with _failing():
-        return runJob(job, _selection(options), options["out"], _progress(options))
+@contextmanager
+def _resultsIn(out: str) -> Iterator[str]:
+    with _failing(), resultsIn(out) as directory:
+        yield directory
 
 
-def _report(out: str, stdout: TextIO) -> None:
-    with _failing():
-        page = writeReport(out)
-    verdict = _tellVerdict(out, stdout)
-    stdout.write(f"{page}\n")
-    _failUnlessTrusted(verdict)
+def _run(options: RecordingOptions, job: Callable[[Work], _Result], directory: str) -> _Result:
+    return runJob(job, _selection(options), directory, _progress(options))
 
 
-def _tellVerdict(out: str, stdout: TextIO) -> Verdict:
+def _report(directory: str, out: str, stdout: TextIO) -> Verdict:
+    page = writeReport(directory, _otherName(out))
+    verdict = _tellVerdict(directory, out, stdout)
+    stdout.write(f"{out}/{page.name}\n" if isRemote(out) else f"{page}\n")
+    return verdict
+
+
+def _tellVerdict(directory: str, out: str, stdout: TextIO) -> Verdict:
     from ..offline.report.lines import Times
     from ..offline.report.resultfiles import Results
     from ..offline.report.terminal import summaryOf
     from ..offline.report.verdict import reach
 
-    results = Results.open(out)
+    results = Results.open(directory, _otherName(out))
     verdict = reach(results, Times.of(results))
     stdout.write(f"{summaryOf(results, verdict)}\n")
     return verdict
+
+
+def _otherName(out: str) -> str:
+    """
+    What results are called whose directory is only a copy.
+    """
+    return out if isRemote(out) else ""
 
 
 def _failUnlessTrusted(verdict: Verdict) -> None:

@@ -45,6 +45,7 @@ from typing import Any
 from attrs import asdict, define, field, frozen
 
 from admission.boundedfile import readBounded
+from admission.recording.places import absolutePlace
 
 from .failures import OutputError
 
@@ -61,7 +62,7 @@ class Selection:
     """
     The part of a recording to read.
 
-    @ivar recording: the directory.
+    @ivar recording: the directory, or its URL.
     @ivar since: the first moment; L{None} for the beginning.
     @ivar until: the first moment after the end; L{None} for no end.
     @ivar sample: the share of the clients; L{None} for all.
@@ -104,7 +105,7 @@ class Evaluation:
         @raise OutputError: if the directory has results of another selection.
         """
         path = Path(directory) / EVALUATION
-        asked = {**asdict(selection), "recording": os.path.abspath(selection.recording)}
+        asked = {**asdict(selection), "recording": absolutePlace(selection.recording)}
         try:
             found = readEvaluation(path) or asked
         except (OSError, ValueError) as error:

@@ -21,6 +21,7 @@ from pyspark_admission.options import Range, parseMoment
 
 from .._version import __version__
 from ..plugins import PolicyError
+from ..recording.places import absolutePlace, isRemote
 from ..recording.schema import CONNECTIONS, LIMITS, SENSORS
 from ..recording.tables import REQUESTS
 from .aggregate import (
@@ -36,7 +37,7 @@ from .aggregate import (
 from .bloomaudit import FilterShape, bloomAudit
 from .clean import brokenRows, clean
 from .evaluation import Evaluation, Selection
-from .failures import RecordingError
+from .failures import OutputError, RecordingError
 from .ledgeraudit import ledgerAudit, ledgerSummary
 from .missing import MAX_PROBLEMS, Missing
 from .outputs import DIGITS, ordered, writeResult, writeTable
@@ -151,6 +152,8 @@ class Work:
         @raise RecordingError: if it cannot be read, or has no requests in the selection.
         @raise OutputError: if C{out} has results of another selection, or cannot be written to.
         """
+        if isRemote(out):
+            raise OutputError(f"results are made in a directory of this machine, and {out} is a URL; copy them there")
         recording = Recording.open(session, selection.recording, selection.since, selection.until, selection.sample)
         evaluation = Evaluation.open(out, selection)
         requests = clean(recording.requests(), REQUESTS)
@@ -258,7 +261,7 @@ def aggregateStream(session: SparkSession, recording: str, out: str) -> None:
     @param recording: the directory of a recording that may be growing.
     """
     for name, summed in STREAMS.items():
-        requests = session.readStream.format("admission").load(os.path.abspath(recording))
+        requests = session.readStream.format("admission").load(absolutePlace(recording))
         appendAvailable(summed(requests), os.path.abspath(Path(out, name)), name).awaitTermination()
 
 

@@ -5,7 +5,7 @@ A server's recording, as the jobs read it.
 
 from __future__ import annotations
 
-import os
+import os.path
 import re
 from collections.abc import Collection, Sequence
 from decimal import Decimal
@@ -17,14 +17,23 @@ from attrs import define
 from pyarrow import parquet  # type: ignore[import-untyped]
 from pyspark.sql.types import DateType, IntegerType, StructField, StructType
 
-from admission.boundedfile import FileRefused, readBounded
+from admission.boundedfile import FileRefused
 from admission.interfaces import CONNECTION
+from admission.recording.places import StorageFailed, isRemote, parquetSource, readWhole
 from admission.recording.recordlayout import SLOT_BYTES
 from admission.recording.schema import CONNECTIONS, LIMITS, SENSORS, Table
 from admission.recording.segments import MAX_SEGMENT_BYTES
 from admission.recording.tables import REQUESTS, TABLES
 from pyspark_admission.columns import columnsOf
-from pyspark_admission.files import PARQUET_SUFFIX, SealedFile, damagedPaths, sealedFiles, segmentNames, segmentPath
+from pyspark_admission.files import (
+    PARQUET_SUFFIX,
+    SealedFile,
+    damagedPaths,
+    relativeTo,
+    sealedFiles,
+    segmentNames,
+    segmentPath,
+)
 from pyspark_admission.options import PROBLEMS, Options
 
 from .failures import RecordingError
@@ -49,11 +58,13 @@ _SAMPLE_FORM = "write a fraction of the clients, as 0.1 or 10%, above 0 and up t
 @define(eq=False)
 class Recording:
     """
-    The recording in a directory, which must have the same path on all of Spark's workers.
+    The recording in a directory, which must have the same path on all of Spark's workers, or in other storage.
 
     Sealed files are read by Spark itself, several times as fast as through the data source, which reads the segments
-    that are not sealed.  Each of the methods below looks for files when it is called; files sealed or begun later
-    change nothing, except that an open segment grows.
+    that are not sealed.  In other storage the data source reads everything: it makes one request for a file where Spark
+    makes several, so it is about as fast there, and it needs no further Java packages.  Each of the methods below looks
+    for files when it is called; files sealed or begun later change nothing, except that an open segment grows, and that
+    files which come to other storage are read from then on.
 
     An unreadable file is left out, and reported by L{problems}.
 
@@ -78,7 +89,7 @@ class Recording:
         """
         Find the files of a recording.
 
-        @param directory: the directory given to C{--export spark:DIRECTORY}.
+        @param directory: the directory given to C{--export spark:DIRECTORY}, or the URL of a copy.
         @param since: the first moment, as L{pyspark_admission.options.parseMoment} takes it.
         @param until: the first moment after the end.
         @param sample: a share of the clients, C{"0.1"} or C{"10%"}: always the same ones, with all of their requests.
@@ -87,10 +98,13 @@ class Recording:
         given = {"path": directory, "since": since, "until": until}
         try:
             options = Options.parse({name: text for name, text in given.items() if text is not None})
-        except ValueError as error:
+            isEmpty = not segmentNames(options.directory) and not any(
+                sealedFiles(options.directory, table) for table in TABLES
+            )
+        except (ValueError, StorageFailed) as error:
             raise RecordingError(str(error)) from error
         found = cls(session, options, Fraction(1) if sample is None else parseSample(str(sample)))
-        if not segmentNames(options.directory) and not any(sealedFiles(options.directory, table) for table in TABLES):
+        if isEmpty:
             raise RecordingError(f"nothing has been recorded in {directory}: has its server been used since?")
         return found
 
@@ -125,8 +139,8 @@ class Recording:
         @return: paths, relative to the directory, and their problems.
         """
         directory = self.options.directory
-        rows = self._source(PROBLEMS).load(str(directory)).collect()
-        return sorted((os.path.relpath(row["path"], directory), row["problem"]) for row in rows)
+        rows = self._source(PROBLEMS).load(directory).collect()
+        return sorted((relativeTo(directory, row["path"]), row["problem"]) for row in rows)
 
     def shareIn(self, paths: Collection[str]) -> float:
         """
@@ -138,7 +152,7 @@ class Recording:
         if not paths:
             return 0.0
         directory, range = self.options.directory, self.options.range
-        unreadable = {str(directory / path) for path in paths}
+        unreadable = {os.path.join(directory, path) for path in paths}
         segments = segmentNames(directory)
         events = lost = 0.0
         for table in TABLES:
@@ -152,7 +166,7 @@ class Recording:
             lostBytes = sum(max(each.sizeBytes, leastBytes) for each in files if each.path in unreadable)
             events += rows
             lost += lostBytes * (rows / sizeBytes if rows else _EVENTS_OF_BYTE)
-        for path in [*(str(segmentPath(directory, name)) for name in segments), *damagedPaths(directory)]:
+        for path in [*(segmentPath(directory, name) for name in segments), *damagedPaths(directory)]:
             slots = _slotsIn(path)
             if path in unreadable:
                 lost += slots
@@ -162,12 +176,14 @@ class Recording:
 
     def _read(self, table: Table) -> DataFrame:
         directory = self.options.directory
+        if isRemote(directory):
+            return self._source(table.name).load(directory)
         # Segments first: see pyspark_admission.files.
         segments = segmentNames(directory)
         sealed = self._sealed(table, segments) if sealedFiles(directory, table, segments) else None
         if not segments and sealed is not None:
             return sealed
-        unsealed = self._source(table.name).option("segments", ",".join(segments)).load(str(directory))
+        unsealed = self._source(table.name).option("segments", ",".join(segments)).load(directory)
         return unsealed if sealed is None else sealed.unionByName(unsealed)
 
     def _sealed(self, table: Table, leftOut: Sequence[str]) -> DataFrame:
@@ -180,7 +196,7 @@ class Recording:
         )
         # Damage need not keep a page from being decoded.
         reader = reader.option("parquet.page.verify-checksum.enabled", True)
-        rows = reader.parquet(_literally(str(self.options.directory / table.name)))
+        rows = reader.parquet(_literally(os.path.join(self.options.directory, table.name)))
         if leftOut:
             names = [name + PARQUET_SUFFIX for name in leftOut]
             rows = rows.where(~functions.col("_metadata.file_name").isin(names))
@@ -241,7 +257,7 @@ def parseSample(text: str) -> Fraction:
 
 def _rowsIn(file: SealedFile) -> int:
     try:
-        return int(parquet.read_metadata(file.path).num_rows)
+        return int(parquet.read_metadata(parquetSource(file.path)).num_rows)
     except FileNotFoundError:
         # It has been removed to keep the bound.
         return 0
@@ -253,7 +269,7 @@ def _slotsIn(path: str) -> float:
     """
     try:
         # Its end is not written to while it is not full.
-        return len(readBounded(path, MAX_SEGMENT_BYTES).rstrip(b"\0")) / SLOT_BYTES
+        return len(readWhole(path, MAX_SEGMENT_BYTES).rstrip(b"\0")) / SLOT_BYTES
     except (FileNotFoundError, FileRefused):
         # It has been sealed meanwhile, or never was one.
         return 0.0

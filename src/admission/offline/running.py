@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from attrs import frozen
 
 from ..plugins import PolicyError
+from ..recording.places import StorageFailed
 from .evaluation import Selection
 from .failures import JobFailed
 from .sparksession import checkPackages, openSession
@@ -100,7 +101,7 @@ def _session(selection: Selection, progress: Progress) -> Iterator[SparkSession]
         finally:
             if isOurs:
                 session.stop()
-    except PolicyError as error:
+    except (PolicyError, StorageFailed) as error:
         raise JobFailed(str(error)) from error
     except (PySparkException, Py4JError) as error:
         raise JobFailed(f"Spark has failed: {lastWords(str(error))}") from error

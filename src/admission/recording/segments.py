@@ -21,8 +21,9 @@ from typing import Any
 
 from attrs import define
 
-from ..boundedfile import FileRefused, readBounded
+from ..boundedfile import FileRefused
 from .events import ConnectionEvent, LimitEvent, RequestEvent, SensorSample
+from .places import readWhole
 from .recordlayout import (
     FIRST_CODE,
     OVERFLOW_CODE,
@@ -216,12 +217,13 @@ class Segment:
         """
         Read a file into memory.
 
+        @param path: of this machine, or a URL.
         @return: L{None} if it was never begun.
         @raise DamagedSegment: if it cannot be read.
-        @raise OSError: if there is no such file.
+        @raise OSError: if there is no such file, or it cannot be read.
         """
         try:
-            buffer = memoryview(readBounded(path, MAX_SEGMENT_BYTES))
+            buffer = memoryview(readWhole(os.fspath(path), MAX_SEGMENT_BYTES))
         except FileRefused as refusal:
             raise DamagedSegment(f"this is no segment: {refusal.strerror}") from refusal
         found = Header.fromBytes(buffer)

@@ -86,7 +86,7 @@ def _command(results: Results, part: Mapping[str, Any], without: Sequence[Any]) 
     # Only an evaluation sums up the recording as well.
     isWhole = results.directory.joinpath("client_minute.parquet").exists()
     words = ["admission", "evaluate" if isWhole else "replay", results.says("recording", str) or "DIRECTORY"]
-    words += ["--out", f"{results.directory}-part"]
+    words += ["--out", f"{results.name or results.directory}-part"]
     for option, name in (("--candidate", "candidates"), ("--pool", "pools")):
         for each in results.objects(name):
             label, description = str(each.get("label")), str(each.get("description"))

@@ -48,16 +48,19 @@ class Results:
 
     @ivar directory: its path.
     @ivar evaluation: the content of C{evaluation.json}; empty if it is missing.
+    @ivar name: what its user calls it, if that is not its path.
     """
 
     directory: Path
     evaluation: Mapping[str, Any] = field(factory=dict)
+    name: str = ""
 
     @classmethod
-    def open(cls, directory: str | Path) -> Results:
+    def open(cls, directory: str | Path, name: str = "") -> Results:
         """
         Open a directory.
 
+        @param name: what its user calls it, if that is not its path.
         @raise ReportError: if there are no results in it, or C{evaluation.json} cannot be read.
         """
         root = Path(directory)
@@ -66,7 +69,7 @@ class Results:
             evaluation = readEvaluation(path)
         except (OSError, ValueError) as error:
             raise ReportError(f"{path} cannot be read: {error}; evaluate the recording again") from error
-        results = cls(root, evaluation)
+        results = cls(root, evaluation, name)
         if not evaluation and next(results.files(), None) is None:
             raise ReportError(f"there are no results in {root}; 'admission evaluate' makes some with --out {root}")
         return results

@@ -17,12 +17,13 @@ REPORT = "report.html"
 _NEEDED = ("pyarrow", "numpy", "matplotlib")
 
 
-def writeReport(outDirectory: str | Path) -> Path:
+def writeReport(outDirectory: str | Path, name: str = "") -> Path:
     """
     Write the report on the offline jobs' results in a directory, into that directory.  The same results make the same
     bytes.  It needs no Spark.
 
     @param outDirectory: the jobs' C{--out}; for its content see L{admission.offline.report.resultfiles}.
+    @param name: what its user calls that directory, if that is not its path.
     @return: the page, which needs no other file except for its links to results.
     @raise ReportError: if there is nothing to report on, it cannot be read, or the page cannot be written.
     """
@@ -31,7 +32,7 @@ def writeReport(outDirectory: str | Path) -> Path:
     from .reportpage import pageOf
     from .resultfiles import Results
 
-    text = pageOf(Results.open(outDirectory))
+    text = pageOf(Results.open(outDirectory, name))
     path = Path(outDirectory) / REPORT
     try:
         with replacing(path) as unfinished:
