@@ -437,7 +437,9 @@ class RoundsTests(RecordingCase):
         clock = Clock()
         shipper = Shipper(self.directory, self._awayFor(1000))
         error = self.assertRaises(NotShipped, shipOnce, shipper, 60.0, clock.advance, clock.seconds)
-        self.assertEqual((str(error), clock.seconds()), ("1 files were not shipped: away", 60.0))
+        self.assertEqual(
+            (str(error), clock.seconds()), ("files were not shipped (1): away; --timeout waits for longer", 60.0)
+        )
 
     def test_followed(self) -> None:
         """Followed, what is recorded meanwhile is shipped, until it is to stop."""

@@ -189,7 +189,7 @@ class ShipTests(S3Case):
         output, errors = process.communicate(timeout=_WAIT_SECONDS)
         self.assertEqual((process.returncode, output), (1, ""))
         self.assertEqual(len(errors.splitlines()), 2, errors)
-        self.assertIn("1 files were not shipped: ", errors)
+        self.assertIn("files were not shipped (1): ", errors)
 
     def test_pseudonyms(self) -> None:
         """A recording in the bucket has no names, and replays as the recording does."""

@@ -152,7 +152,7 @@ def _ship(given: ShipOptions, stdout: TextIO) -> None:
                 shipOnce(shipper, given["timeout"], time.sleep, monotonicSeconds, progress)
                 lines.tell()
         if shipper.counts.unreadableFiles and not given["follow"]:
-            raise CommandFailed(f"{shipper.counts.unreadableFiles:,} files cannot be read, and are not shipped")
+            raise CommandFailed(f"files that cannot be read were not shipped ({shipper.counts.unreadableFiles:,})")
     except (KeyRefused, NotShipped, ShippingRefused, TargetRefused) as error:
         option = "--pseudonyms: " if isinstance(error, KeyRefused) else ""
         raise CommandFailed(f"{option}{error}") from error
@@ -204,7 +204,7 @@ class _Lines:
 
 
 def _inWords(counts: Counts, segments: int) -> str:
-    parts = [f"{counts.shippedFiles:,} files of {roundedBytes(counts.shippedBytes)} shipped"]
+    parts = [f"files: {counts.shippedFiles:,} shipped ({roundedBytes(counts.shippedBytes)})"]
     for number, what in (
         (counts.presentFiles, "there already"),
         (counts.waitingFiles, "waiting"),
@@ -213,11 +213,10 @@ def _inWords(counts: Counts, segments: int) -> str:
         (counts.removedFiles, "removed here"),
         (counts.droppedFiles, "dropped"),
         (counts.vanishedFiles, "removed by others before they were shipped"),
-        (segments, "segments not sealed yet"),
     ):
         if number:
             parts.append(f"{number:,} {what}")
-    return ", ".join(parts)
+    return ", ".join(parts) + (f"; segments that are not sealed yet: {segments:,}" if segments else "")
 
 
 def _stopBySignal(stop: Event) -> None:

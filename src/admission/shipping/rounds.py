@@ -47,7 +47,7 @@ def shipOnce(
         leftSeconds = since + timeoutSeconds - seconds()
         if leftSeconds <= 0:
             why = shipper.problem or "they are sealed again, or removed"
-            raise NotShipped(f"{counts.waitingFiles:,} files were not shipped: {why}")
+            raise NotShipped(f"files were not shipped ({counts.waitingFiles:,}): {why}; --timeout waits for longer")
         wait(min(next(delays), leftSeconds))
 
 
