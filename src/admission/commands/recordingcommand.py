@@ -43,7 +43,7 @@ class ShipOptions(ArgumentOptions):
         "the server has not sealed yet is left to the next time."
     )
     examples = (
-        "recording ship /var/lib/admission/recording s3://bucket/recording?region=eu-central-1",
+        "recording ship /var/lib/admission/recording 's3://bucket/recording?region=eu-central-1'",
         "recording ship recording 's3://b/r?endpoint_override=http://127.0.0.1:9000&region=us-east-1'",
         "recording ship recording file:///mnt/archive/recording --follow --remove --keep 24h",
         "recording ship recording s3://bucket/r --follow --remove --max-local 10GiB --drop",
