@@ -111,6 +111,12 @@ COMMANDS = (
         "admission.commands.kafka.datacommand.run",
     ),
     Command(
+        "recording",
+        "Copy a recording to a bucket or another disk.",
+        "admission.commands.recordingcommand.RecordingOptions",
+        "admission.commands.recordingcommand.run",
+    ),
+    Command(
         "synth",
         "Make a recording of clients that do not exist.",
         "admission.commands.synthcommand.SynthOptions",

@@ -34,6 +34,7 @@ NEEDS_SPARK = (
     "audit recording --out results",
     "replay recording --candidate client-bytes --out results",
     "report results",
+    "recording ship . file:///nowhere/at/all",
 )
 
 BASE = {
@@ -227,7 +228,13 @@ class WithoutTests(LightInstallationCases):
         self.assertListed()
         self.assertWithoutKafka()
         self.assertWithoutSpark()
-        others = ("admission.kafka", "admission.commands.kafka", "admission.offline", "pyspark_admission")
+        others = (
+            "admission.kafka",
+            "admission.commands.kafka",
+            "admission.offline",
+            "admission.shipping",
+            "pyspark_admission",
+        )
         framework = [name for name in ourModules() if not name.startswith(others)]
         needing = {
             "admission.recording.arrow",
@@ -280,7 +287,7 @@ class WithoutTests(LightInstallationCases):
         synthetic = "synth recording --clients 2 --seconds 2 --quota producer-ids"
         status, _, errors = self.run_(*ADMISSION, *synthetic.split())
         self.assertEqual(status, 0, errors)
-        offline = ("admission.offline", "admission_plugins", "pyspark_admission")
+        offline = ("admission.offline", "admission.shipping", "admission_plugins", "pyspark_admission")
         self.assertEqual(self.answers(IMPORTING, *[name for name in ourModules() if name.startswith(offline)]), {})
 
 

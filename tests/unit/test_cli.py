@@ -47,6 +47,7 @@ class MainTests(CommandTestCase):
             "topics": ("list", "describe"),
             "groups": ("list", "describe", "lag"),
             "data": ("check", "backup", "restore"),
+            "recording": ("ship",),
             "users": ("set", "remove", "list"),
         }
         leaves = [command.name for command in COMMANDS if command.name not in groups]
