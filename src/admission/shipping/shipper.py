@@ -287,7 +287,7 @@ class Shipper:
             target.put(MARK, mark.encode())
         elif found != mark.encode():
             raise ShippingRefused(
-                f"the target has {found.decode('utf-8', 'replace').splitlines()[0]!r:.100}, and would have "
+                f"the target has {found.decode('utf-8', 'replace').strip()!r:.100}, and would have "
                 f"{mark.strip()!r} as well: give --pseudonyms as the first time, or name another directory"
             )
 

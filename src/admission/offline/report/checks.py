@@ -251,7 +251,8 @@ def _ledgerParts(results: Results) -> Iterator[Tag]:
 
 
 def _policyRows(histogram: pa.Table) -> Iterator[Sequence[Cell]]:
-    for policy in sorted(set(histogram["policy"].to_pylist())):
+    # Of runs without policies there is a row without one.
+    for policy in sorted(filter(None, set(histogram["policy"].to_pylist()))):
         own = histogram.filter(pc.equal(histogram["policy"], policy)).to_pylist()
         asked, refused = (sum(row[name] for row in own) for name in ("n", "refused"))
         delayed = {row["bucket_ms"]: row["n"] - row["refused"] for row in own if row["bucket_ms"] != 0}
