@@ -276,8 +276,12 @@ def _auditRows(boot: Row) -> dict[str, list[Row]]:
             for rank, each in enumerate(who, 1)
         ],
         "throttle_hist": [
-            {"policy": "client-bytes", "bucket_ms": bucket, "n": n, "refused": refused}
-            for bucket, n, refused in ((0, 120, 0), (200, 40, 10), (None, 2, 2))
+            *(
+                {"policy": "client-bytes", "bucket_ms": bucket, "n": n, "refused": refused}
+                for bucket, n, refused in ((0, 120, 0), (200, 40, 10), (None, 2, 2))
+            ),
+            # Of a run that had no policy.
+            {"policy": None, "bucket_ms": 0, "n": 7, "refused": 0},
         ],
         "broken_rows": [
             {"table": "requests", "rule": "moment", "n": 3, "rows": 195, "words": "it happened at no time"},

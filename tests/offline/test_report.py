@@ -1154,7 +1154,7 @@ class PageTests(SynchronousTestCase):
             tableRows(self.page, "Clients with the most throttle time told")["batch (bob)"], ["5 min 33 s", "13.3 %"]
         )
         policies = tableRows(self.page, "What each policy said, shadow policies included")
-        self.assertEqual(policies["client-bytes"], ["162", "30 (18.5 %)", "12 (7.4 %)", "100 ms to 200 ms"])
+        self.assertEqual(policies, {"client-bytes": ["162", "30 (18.5 %)", "12 (7.4 %)", "100 ms to 200 ms"]})
         audits = textOf(self.page, "audit")
         self.assertIn("Asked 150 times, the filter took 3 of 54 new producers for known (5.6 %)", audits)
         self.assertIn("quotas are exceeded by 2.3 % at most", audits)
