@@ -146,7 +146,7 @@ def serveBroker(reactor: Any, dataPath: str, *arguments: str) -> Mapping[str, in
     for topic in (TOPIC, FETCHED_TOPIC):
         service.broker.log.createTopic(topic, PARTITIONS, {})
     reactor.addSystemEventTrigger("before", "shutdown", service.stopService)
-    (port,) = service._ports
+    (port,) = service._ports.open
     return {"admission": port.getHost().port}
 
 

@@ -160,7 +160,7 @@ class Reporter(LineOnlyReceiver):
             "reclaimedLeases": pool.reclaimedLeases,
             "sizeBytes": pool.sizeBytes,
             "sensors": dict(self.service.sensors),
-            "ports": [port.getHost().port for port in self.service._ports],
+            "ports": [port.getHost().port for port in self.service._ports.open],
         }
         if self._watch is not None:
             report["ledgerBytes"] = self._watch.ledgerBytes()

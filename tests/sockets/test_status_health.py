@@ -68,7 +68,7 @@ class DrainTests(StatusPortTestCase):
         stopped = service.stopService()
         code, body = yield self.get(port)
         self.assertEqual((code, body["status"]), (503, "unavailable"))
-        self.assertEqual(service._ports, [])
+        self.assertEqual(service._ports.open, [])
         self.assertFalse(stopped.called)
         lingering.callback(None)
         yield stopped
