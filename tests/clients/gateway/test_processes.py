@@ -71,9 +71,9 @@ class SeveralProcesses(GatewayProcess):
 
     def isWell(self) -> bool:
         """Whether it says so."""
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, OSError):
             return bool(self.ask("healthz").get("status") == "ok")
-        # It has no pages yet.
+        # It has no pages yet, or its port is not open.
         return False
 
     @property
