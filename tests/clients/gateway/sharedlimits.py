@@ -9,6 +9,7 @@ Figures are parts of what one gateway lets through that shares with nobody.
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import threading
 import time
@@ -60,6 +61,44 @@ class SharingGateway(GatewayProcess):
         """What its page says of that."""
         found: dict[str, Any] = self.ask("status.json")["sharing"]
         return found
+
+
+def quotas(command: str, gateway: GatewayProcess, *arguments: str) -> str:
+    """What C{admission quotas} says at a gateway."""
+    words = [sys.executable, "-m", "admission", "quotas", command, "--broker", gateway.address, *arguments]
+    return subprocess.run(words, check=True, capture_output=True, text=True, timeout=PATIENCE_SECONDS).stdout
+
+
+def idempotent(*gateways: GatewayProcess, seconds: float = 20.0, **settings: Any) -> Producer:
+    """
+    A producer with an id of its own, that may go to any of these.
+
+    @param seconds: how long it tries to have a record taken.
+    """
+    return Producer(
+        {
+            "bootstrap.servers": ",".join(each.address for each in gateways),
+            "enable.idempotence": True,
+            "message.timeout.ms": round(1000 * seconds),
+            "reconnect.backoff.max.ms": 500,
+            "log_level": 0,
+            **settings,
+        }
+    )
+
+
+def sent(*producers: Producer) -> list[bool]:
+    """Whether a record of each is taken."""
+    taken = [False] * len(producers)
+    for index, producer in enumerate(producers):
+
+        def delivered(error: object, message: object, index: int = index) -> None:
+            taken[index] = error is None
+
+        producer.produce(TOPIC, b"record", partition=0, on_delivery=delivered)
+    for producer in producers:
+        producer.flush(PATIENCE_SECONDS)
+    return taken
 
 
 def gateways(cluster: KafkaCluster, count: int, *options: str, **settings: str) -> list[SharingGateway]:

@@ -9,7 +9,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -18,21 +17,24 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
-from confluent_kafka import Producer
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.clients.gateway.sharedlimits import (
     AFTER_SECONDS,
     CLIENT,
     INTERVAL_SECONDS,
+    LEADER,
     RATE,
     RECORD_BYTES,
     TOPIC,
     UNSENT,
     Senders,
     beyond,
+    idempotent,
     measured,
     prepare,
+    quotas,
+    sent,
 )
 from tests.kit.brokerfixture import requestFrame, requestOf
 from tests.kit.brokerprocess import PATIENCE_SECONDS, endpoint, freePort, until
@@ -40,6 +42,7 @@ from tests.kit.gatewayprocess import GatewayProcess
 from tests.kit.identitygate import assertAsRecorded, gate, readRecordings
 from tests.kit.kafkacluster import KafkaCluster
 from tests.kit.longform import isLongForm
+from tests.kit.rawclient import fetchRequest
 from tests.kit.recordingproxy import readFrame
 
 PROCESSES = 2
@@ -123,24 +126,6 @@ class ProcessesTestCase(SynchronousTestCase):
         self.addCleanup(lambda: self.assertEqual(gateway.complaints(), []))
         return gateway.startedFor(self)
 
-    def quotas(self, command: str, gateway: SeveralProcesses, *arguments: str) -> str:
-        """What C{admission quotas} says."""
-        words = [sys.executable, "-m", "admission", "quotas", command, "--broker", gateway.address, *arguments]
-        return subprocess.run(words, check=True, capture_output=True, text=True, timeout=PATIENCE_SECONDS).stdout
-
-    def producer(self, gateway: SeveralProcesses, **settings: Any) -> Producer:
-        """One that is idempotent."""
-        return Producer(
-            {
-                "bootstrap.servers": gateway.address,
-                "enable.idempotence": True,
-                "message.timeout.ms": 60_000,
-                "reconnect.backoff.max.ms": 500,
-                "log_level": 0,
-                **settings,
-            }
-        )
-
 
 class LimitTests(ProcessesTestCase):
     """One limit holds for all processes together."""
@@ -189,9 +174,9 @@ class LimitTests(ProcessesTestCase):
 
         def shows(words: str) -> bool:
             # Each command may come to another process.
-            return all(words in self.quotas("describe", gateway) for _ in range(4))
+            return all(words in quotas("describe", gateway) for _ in range(4))
 
-        self.quotas("set", gateway, "--client-id", "bob", "producer_byte_rate=123456")
+        quotas("set", gateway, "--client-id", "bob", "producer_byte_rate=123456")
         until(lambda: shows("producer_byte_rate=123456"))
         gateway.end(0, signal.SIGKILL)
         self.assertTrue(shows("123456"))
@@ -200,31 +185,31 @@ class LimitTests(ProcessesTestCase):
         self.assertEqual(gateway.stop(), ENDED)
         gateway.start()
         self.assertTrue(shows("123456"))
-        self.quotas("remove", gateway, "--client-id", "bob", "producer_byte_rate")
-        until(lambda: not any("123456" in self.quotas("describe", gateway) for _ in range(4)))
+        quotas("remove", gateway, "--client-id", "bob", "producer_byte_rate")
+        until(lambda: not any("123456" in quotas("describe", gateway) for _ in range(4)))
 
     def test_producers(self) -> None:
         """Producers that one process has let in are known to all, also after a restart, and one too many is refused."""
         gateway = self.gateway("--quota", f"producer-ids:rate={IDS}:window=1h")
-        producers = [self.producer(gateway, **{"message.timeout.ms": 20_000}) for _ in range(IDS)]
-        self.assertEqual(self.sent(*producers), [True] * IDS)
+        producers = [idempotent(gateway) for _ in range(IDS)]
+        self.assertEqual(sent(*producers), [True] * IDS)
         for _ in range(PROCESSES):
-            self.assertEqual(self.sent(self.producer(gateway, **{"message.timeout.ms": 2_000})), [False])
+            self.assertEqual(sent(idempotent(gateway, seconds=2.0)), [False])
         for number in range(PROCESSES):
             gateway.end(number, signal.SIGKILL)
-        self.assertEqual(self.sent(*producers), [True] * IDS)
+        self.assertEqual(sent(*producers), [True] * IDS)
         gateway.stop()
         gateway.start()
-        self.assertEqual(self.sent(*producers), [True] * IDS)
+        self.assertEqual(sent(*producers), [True] * IDS)
 
     def test_producersWithoutLimit(self) -> None:
         """Producers are known to all also where nobody has a limit yet; the first one makes none of them new."""
         gateway = self.gateway("--set", "super.users=User:ANONYMOUS")
-        producers = [self.producer(gateway, **{"message.timeout.ms": 20_000}) for _ in range(IDS)]
-        self.assertEqual(self.sent(*producers), [True] * IDS)
-        self.quotas("set", gateway, "--user-default", "producer_ids_rate=1")
-        until(lambda: all("producer_ids_rate" in self.quotas("describe", gateway) for _ in range(4)))
-        self.assertEqual(self.sent(*producers), [True] * IDS)
+        producers = [idempotent(gateway) for _ in range(IDS)]
+        self.assertEqual(sent(*producers), [True] * IDS)
+        quotas("set", gateway, "--user-default", "producer_ids_rate=1")
+        until(lambda: all("producer_ids_rate" in quotas("describe", gateway) for _ in range(4)))
+        self.assertEqual(sent(*producers), [True] * IDS)
 
     def test_recording(self) -> None:
         """What processes record replays exactly, with what they have told each other and limits that were changed."""
@@ -238,29 +223,16 @@ class LimitTests(ProcessesTestCase):
         try:
             for limit in ("producer_byte_rate=300000", "producer_byte_rate=2000000"):
                 time.sleep(2)
-                self.quotas("set", gateway, "--client-id", CLIENT, limit)
+                quotas("set", gateway, "--client-id", CLIENT, limit)
             time.sleep(2)
         finally:
             senders.stop()
-        self.sent(*(self.producer(gateway, **{"message.timeout.ms": 2_000}) for _ in range(IDS + 2)))
+        sent(*(idempotent(gateway, seconds=2.0) for _ in range(IDS + 2)))
         gateway.stop()
         recordings = readRecordings(directory)
         self.assertEqual({row["broker_id"] for each in recordings for row in each.rows}, {"1-1", "1-2"})
         for recording in recordings:
             assertAsRecorded(self, gate(recording))
-
-    def sent(self, *producers: Producer) -> list[bool]:
-        """Whether a record of each is taken."""
-        taken = [False] * len(producers)
-        for index, producer in enumerate(producers):
-
-            def delivered(error: object, message: object, index: int = index) -> None:
-                taken[index] = error is None
-
-            producer.produce(TOPIC, b"record", partition=0, on_delivery=delivered)
-        for producer in producers:
-            producer.flush(PATIENCE_SECONDS)
-        return taken
 
 
 class RestartTests(ProcessesTestCase):
@@ -278,7 +250,7 @@ class RestartTests(ProcessesTestCase):
         isOver = threading.Event()
 
         def produce(seed: int) -> None:
-            producer = self.producer(gateway, **{"linger.ms": 5})
+            producer = idempotent(gateway, seconds=60.0, **{"linger.ms": 5})
             number = 0
 
             def delivered(error: object, message: Any) -> None:
@@ -386,23 +358,19 @@ class EndTests(ProcessesTestCase):
         """A second SIGTERM cuts off clients that keep it waiting."""
         gateway = self.gateway("--set", "close.grace.timeout=5m")
         pids = gateway.pids
-        # Begun, and never finished.
-        with socket.create_connection(("127.0.0.1", gateway.port), PATIENCE_SECONDS) as connection:
-            connection.sendall(REQUEST[:-1])
-            until(lambda: gateway.ask("status.json")["connections"]["open"] == 1)
-            self.hurry(gateway, connection)
-        self.assertFalse(any(map(isRunning, pids)))
-
-    def hurry(self, gateway: SeveralProcesses, connection: socket.socket) -> None:
-        """End it, twice if the first time it waits."""
-        gateway.process.send_signal(signal.SIGTERM)
-        gateway.waitForLog("process 2: stopping")
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            gateway.process.wait(1.0)
-        if gateway.isRunning():
+        # A node has it, which waits for a record that never comes.
+        awaited = requestFrame(fetchRequest(TOPIC, 0, waitMs=600_000), 1)
+        host, _, port = gateway.nodeAddress(LEADER).partition(":")
+        with socket.create_connection((host, int(port)), PATIENCE_SECONDS) as connection:
+            connection.sendall(awaited)
+            until(lambda: sum(each["unanswered"] for each in gateway.ask("status.json")["nodes"]) == 1)
             gateway.process.send_signal(signal.SIGTERM)
-            gateway.waitForLog("asked to stop again")
-        self.assertEqual(gateway.process.wait(PATIENCE_SECONDS), ENDED)
+            gateway.waitForLog("process [12] has|process [12]: stopped")
+            self.assertRaises(subprocess.TimeoutExpired, gateway.process.wait, 1.0)
+            gateway.process.send_signal(signal.SIGTERM)
+            gateway.waitForLog("GatewayProcesses.* asked to stop again")
+            self.assertEqual(gateway.process.wait(PATIENCE_SECONDS), ENDED)
+        self.assertFalse(any(map(isRunning, pids)))
 
     def test_parentKilled(self) -> None:
         """Without the parent, which keeps what is kept, the others end, and leave the ports free."""

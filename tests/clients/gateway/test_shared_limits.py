@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
-from functools import partial
 from typing import Any, ClassVar
 
-from confluent_kafka import Producer
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.clients.gateway.sharedchurn import run as churn
@@ -17,28 +13,24 @@ from tests.clients.gateway.sharedlimits import (
     CLIENT,
     FAST,
     SCENARIOS,
-    TOPIC,
     Scenario,
     Senders,
     SharingGateway,
     alone,
     beyond,
     gateways,
+    idempotent,
     prepare,
+    quotas,
     run,
+    sent,
 )
-from tests.kit.brokerprocess import PATIENCE_SECONDS, until
+from tests.kit.brokerprocess import until
 from tests.kit.kafkacluster import KafkaCluster
 from tests.kit.longform import isLongForm, longForm
 
 SECONDS = 12
 IDS = 8
-
-
-def quotas(command: str, gateway: SharingGateway, *arguments: str) -> str:
-    """What C{admission quotas} says at a gateway."""
-    words = [sys.executable, "-m", "admission", "quotas", command, "--broker", gateway.address, *arguments]
-    return subprocess.run(words, check=True, capture_output=True, text=True, timeout=PATIENCE_SECONDS).stdout
 
 
 class SharedLimitsTests(SynchronousTestCase):
@@ -92,53 +84,25 @@ class SharedLimitsTests(SynchronousTestCase):
         self.assertEqual((here["usedElsewhere"], here["usedHere"]), (0.0, here["used"]))
         self.assertAlmostEqual(elsewhere["usedElsewhere"] / elsewhere["used"], 1.0)
 
-    def producer(self, *made: SharingGateway) -> Producer:
-        """One with an id of its own, that may go to any of these."""
-        return Producer(
-            {
-                "bootstrap.servers": ",".join(each.address for each in made),
-                "enable.idempotence": True,
-                "message.timeout.ms": 20_000,
-                "reconnect.backoff.max.ms": 500,
-                "log_level": 0,
-            }
-        )
-
-    def sent(self, *producers: Producer) -> list[bool]:
-        """Whether a record of each is taken."""
-        errors: dict[int, object] = {}
-
-        def delivered(index: int, error: object) -> None:
-            errors[index] = error
-
-        for index, producer in enumerate(producers):
-            callback = partial(delivered, index)
-            producer.produce(TOPIC, b"record", partition=0, on_delivery=lambda error, _, told=callback: told(error))
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while len(errors) < len(producers) and time.monotonic() < deadline:
-            for producer in producers:
-                producer.poll(0.02)
-        return [errors.get(index, "nothing") is None for index in range(len(producers))]
-
     def test_producers(self) -> None:
         """Producers that one gateway has let in are new to none, and one too many is refused by all."""
         made = gateways(self.cluster, 2, quota=f"producer-ids:rate={IDS}:window=1h")
         for each in made:
             self.addCleanup(each.remove)
         first, second = made
-        producers = [self.producer(first, second) for _ in range(IDS)]
-        self.assertEqual(self.sent(*producers), [True] * IDS)
+        producers = [idempotent(first, second) for _ in range(IDS)]
+        self.assertEqual(sent(*producers), [True] * IDS)
         # In a turn of the exchange or two each has told the other.
         time.sleep(1)
         until(lambda: 1 <= sum(each.sharing["told"] for each in made) == sum(each.sharing["heard"] for each in made))
         first.kill()
-        self.assertEqual(self.sent(*producers), [True] * IDS)
-        self.assertEqual(self.sent(self.producer(second)), [False])
+        self.assertEqual(sent(*producers), [True] * IDS)
+        self.assertEqual(sent(idempotent(second)), [False])
         third = SharingGateway(
             self.cluster.bootstrap, "--shared-limits", "topic", quota=f"producer-ids:rate={IDS}:window=1h"
         )
         third.startedFor(self)
-        self.assertEqual(self.sent(*producers), [True] * IDS)
+        self.assertEqual(sent(*producers), [True] * IDS)
 
     def test_limitsAtRunTime(self) -> None:
         """A limit that is set at one gateway holds at all, and at one that starts later, until it is removed."""

@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.clients.gateway.test_processes -*-
 """
 One of several processes of a gateway; its parent, L{admission.kafka.gateway.gatewayprocesses}, begins it as C{python -m
-admission.kafka.gateway}.
+admission.kafka.gateway.childmain}.
 """
 
 from __future__ import annotations

@@ -13,7 +13,6 @@ import socket
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
-from socket import gethostname
 from string import ascii_lowercase
 from typing import Any, Final
 
@@ -23,20 +22,19 @@ from twisted.internet.defer import Deferred, DeferredList, inlineCallbacks, mayb
 from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.protocol import Factory, ProcessProtocol
 from twisted.internet.threads import deferToThreadPool
-from twisted.logger import ILogObserver, Logger, LogLevel
-from twisted.python.components import Componentized
+from twisted.logger import InvalidLogLevelError, Logger, LogLevel
 from twisted.python.usage import UsageError
 
 from admission.clock import MonotonicClock, useMonotonicTimers, wallSeconds
-from admission.status.site import StatusPort
-from admission.status.wholepages import ProcessAnswer, WholePages
+from admission.status.wholepages import SERVING, ProcessAnswer, WholePages
 from admission.units import formatSeconds
 
 from ..serving.kafkarequest import Address
+from ..serving.logformat import observeLog
 from ..serving.reload import ReloadSignal
 from ..serving.secondsignal import SecondSignal
 from ..serving.serveroptions import certificatesAnew, endpointOf
-from ..serving.serverports import CannotStart, ServerPorts, raiseDescriptorLimit
+from ..serving.serverports import CannotStart, ServerPorts, raiseDescriptorLimit, statusPortOf
 from ..serving.serversettings import RESERVED_DESCRIPTORS
 from ..serving.serverstatus import describeAddresses
 from ..storage.itable import LogRefusal
@@ -81,13 +79,11 @@ class OneProcess(ProcessProtocol):
 
     @ivar number: which one, from 1.
     @ivar state: what it does, in words.
-    @ivar isReady: whether it has served.
     """
 
     _parent: GatewayProcesses
     number: int
     state: str = "starting"
-    isReady: bool = False
     sinceSeconds: float = 0.0
     heardSeconds: float = 0.0
     ended: Deferred[None] = field(factory=Deferred)
@@ -174,9 +170,8 @@ class OneProcess(ProcessProtocol):
             if asked is not None:
                 asked.callback((code, text))
         elif word is Word.SERVING:
-            self.isReady = True
-            self._enters("serving")
-            parent.serves(self)
+            self._enters(SERVING)
+            parent.serves()
         elif word is Word.DRAINING:
             self._enters("draining")
 
@@ -236,11 +231,7 @@ class GatewayProcesses(Service):
         self._config = evolve(config, listeners=listeners)
         self._arguments = arguments
         self._directory = directory
-        self._statusPort: StatusPort | None = None
-        status = config.statusListener
-        if status is not None:
-            names = [gethostname(), *(each.advertised.host for each in config.listeners if each.advertised is not None)]
-            self._statusPort = StatusPort(status.description, status.endpoint, reactor, names, "--advertise")
+        self._statusPort = statusPortOf(config.statusListener, config.listeners, reactor)
         self._ports = ServerPorts(self._statusPort)
         self._hasListened = False
         self._reloadSignal = ReloadSignal(reactor, self._reload)
@@ -260,8 +251,7 @@ class GatewayProcesses(Service):
         """
         Also tell the application that C{twistd} makes how to log.
         """
-        if self._config.makeLogObserver is not None and isinstance(parent, Componentized):
-            parent.setComponent(ILogObserver, self._config.makeLogObserver())  # type: ignore[no-untyped-call]
+        observeLog(parent, self._config.makeLogObserver)
         super().setServiceParent(parent)  # type: ignore[no-untyped-call]
 
     def privilegedStartService(self) -> None:
@@ -389,7 +379,7 @@ class GatewayProcesses(Service):
             descriptors = [nothing.fileno(), "r", "r", theirs.fileno(), *self._sockets()]
             assert descriptors[CHANNEL_DESCRIPTOR] == theirs.fileno()
             environment = {**os.environ, "PYTHONPATH": os.pathsep.join(each or self._directory for each in sys.path)}
-            module = "admission.kafka.gateway"
+            module = "admission.kafka.gateway.childmain"
             arguments = (str(process.number), os.getcwd(), type(self.reactor).__module__, *self._arguments)
             self.reactor.spawnProcess(
                 process,
@@ -406,9 +396,9 @@ class GatewayProcesses(Service):
             assert isinstance(port, ReservedPort)
             yield port.socket.fileno()
 
-    def serves(self, process: OneProcess) -> None:
+    def serves(self) -> None:
         """
-        A process has begun to serve.
+        A process has begun to serve, so that others can.
         """
         self._hasServed = True
 
@@ -428,7 +418,7 @@ class GatewayProcesses(Service):
         how = "has ended" if reason.signal is None else f"was ended by {_nameOf(reason.signal)}"
         if reason.exitCode:
             how += f" with exit code {reason.exitCode}"
-        if not self._hasServed and not process.isReady and reason.exitCode:
+        if not self._hasServed and reason.exitCode:
             self._giveUp(f"process {number} cannot start: {self._critical.get(number, how)}")
             return
         self._restarts[number] = self._restarts.get(number, 0) + 1
@@ -436,7 +426,7 @@ class GatewayProcesses(Service):
             self.log.info("process {number} has ended as it was told to, and begins again", number=number)
             self._begin(number)
             return
-        wasSteady = process.isReady and now - process.sinceSeconds >= STEADY_SECONDS
+        wasSteady = process.state == SERVING and now - process.sinceSeconds >= STEADY_SECONDS
         failures = 0 if wasSteady else self._failures.get(number, 0)
         self._failures[number] = failures + 1
         first, most = RESTART_SECONDS
@@ -487,7 +477,7 @@ class GatewayProcesses(Service):
             event = json.loads(line)
             level, text = LogLevel.lookupByName(event["level"]), event["message"]
             source, fields, traceback = event["source"], event["fields"], event.get("traceback")
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, InvalidLogLevelError):
             level, text, source, fields, traceback = LogLevel.error, line, "stderr", {}, None
         if traceback is not None:
             text = f"{text}\n{traceback}"
@@ -596,7 +586,7 @@ class GatewayProcesses(Service):
             yield "the gateway is being stopped"
         for number in range(1, self._config.processes + 1):
             process = self._processes.get(number)
-            if process is None or process.state != "serving":
+            if process is None or process.state != SERVING:
                 yield f"process {number} of {self._config.processes} does not serve"
             elif now - process.heardSeconds > SILENT_SECONDS:
                 yield f"process {number} has said nothing for {now - process.heardSeconds:.0f} s"

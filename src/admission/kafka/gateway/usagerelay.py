@@ -70,8 +70,9 @@ class UsageRelay:
         if self._exchange is None:
             self._deliver(message, False)
         else:
-            # Also if nobody hears it.
-            self._note(message)
+            if isKept:
+                # Also if nobody hears it.
+                self._note(message)
             self._exchange.publish(message, isKept, key)
 
     def _deliver(self, message: bytes, isOld: bool) -> None:

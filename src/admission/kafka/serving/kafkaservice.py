@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from random import Random, SystemRandom
-from socket import gethostname
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from attrs import evolve, frozen
@@ -22,8 +21,7 @@ from twisted.internet.interfaces import IAddress, IListeningPort
 from twisted.internet.protocol import Protocol, ServerFactory
 from twisted.internet.task import LoopingCall, deferLater
 from twisted.internet.threads import deferToThreadPool
-from twisted.logger import FileLogObserver, ILogObserver, Logger
-from twisted.python.components import Componentized
+from twisted.logger import FileLogObserver, Logger
 from twisted.python.usage import UsageError
 
 from admission._version import isCompiled
@@ -45,10 +43,10 @@ from admission.recording.requestrecording import RequestRecording
 from admission.recording.tables import REQUESTS
 from admission.status.pages import StatusPages
 from admission.status.sections import bounded
-from admission.status.site import StatusPort
 from admission.units import formatBytes, formatSeconds
 
 from .kafkaevents import kafkaEventOf, principalAtFirst
+from .logformat import observeLog
 from .memoryuse import MemoryProfile, claimsOf, makeProfiler
 from .recordedcolumns import KAFKA_COLUMNS
 from .reload import Configuration, ReloadSignal, takeOver
@@ -65,7 +63,7 @@ from .serveroptions import (
     poolDescription,
     quotaDescriptions,
 )
-from .serverports import CannotStart, ServerPorts, raiseDescriptorLimit
+from .serverports import CannotStart, ServerPorts, raiseDescriptorLimit, statusPortOf
 from .serversettings import RESERVED_DESCRIPTORS, ServerSettings
 from .serverstatus import ServerStatus, describeAddresses
 from .session import KafkaSession, SessionFactory
@@ -189,12 +187,7 @@ class KafkaService(Service):
     def __init__(self, reactor: Any, config: ServerConfig[Any]) -> None:
         self._reactor = reactor
         self._config = config
-        self._statusPort: StatusPort | None = None
-        if config.statusListener is not None:
-            names = [gethostname(), *(each.advertised.host for each in config.listeners if each.advertised is not None)]
-            self._statusPort = StatusPort(
-                config.statusListener.description, config.statusListener.endpoint, reactor, names, "--advertise"
-            )
+        self._statusPort = statusPortOf(config.statusListener, config.listeners, reactor)
         self._ports = ServerPorts(self._statusPort)
         self._configuration = None if config.read is None else config.read()
         self._reloadSignal = ReloadSignal(reactor, self.reload)
@@ -278,8 +271,7 @@ class KafkaService(Service):
         """
         Also tell the application that C{twistd} makes how to log.
         """
-        if self._config.makeLogObserver is not None and isinstance(parent, Componentized):
-            parent.setComponent(ILogObserver, self._config.makeLogObserver())  # type: ignore[no-untyped-call]
+        observeLog(parent, self._config.makeLogObserver)
         super().setServiceParent(parent)  # type: ignore[no-untyped-call]
 
     def privilegedStartService(self) -> None:

@@ -14,7 +14,8 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from twisted.logger import FileLogObserver, LogEvent, formatEvent, formatEventAsClassicLogText
+from twisted.logger import FileLogObserver, ILogObserver, LogEvent, formatEvent, formatEventAsClassicLogText
+from twisted.python.components import Componentized
 from twisted.python.logfile import LogFile
 from twisted.python.usage import Options, UsageError
 
@@ -87,6 +88,17 @@ def logObserverMaker(twistd: Options | None, wanted: str | None) -> Callable[[],
     if wanted is not None:
         raise UsageError(f"--log-format {wanted}: the format of the log is chosen by {other}")
     return None
+
+
+def observeLog(application: Any, make: Callable[[], FileLogObserver] | None) -> None:
+    """
+    Tell the application that C{twistd} makes what writes the log.
+
+    @param application: does nothing if it is another kind of parent of services.
+    @param make: see L{logObserverMaker}.
+    """
+    if make is not None and isinstance(application, Componentized):
+        application.setComponent(ILogObserver, make())  # type: ignore[no-untyped-call]
 
 
 def _makeObserver(twistd: Mapping[str, Any], format: Callable[[LogEvent], str | None]) -> FileLogObserver:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Callable, Sequence
+from socket import gethostname
 from typing import Any
 
 from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
@@ -99,6 +100,18 @@ class ServerPorts:
         if self._statusPort is not None:
             stopping.append(self._statusPort.stop())
         return DeferredList(stopping)
+
+
+def statusPortOf(status: Listener | None, listeners: Sequence[Listener], reactor: Any) -> StatusPort | None:
+    """
+    The status port of a server, which goes by the names that clients know it by.
+
+    @param status: where it is; L{None} for none.
+    """
+    if status is None:
+        return None
+    names = [gethostname(), *(each.advertised.host for each in listeners if each.advertised is not None)]
+    return StatusPort(status.description, status.endpoint, reactor, names, "--advertise")
 
 
 def raiseDescriptorLimit(needed: int) -> tuple[int, int]:

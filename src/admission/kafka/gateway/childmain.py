@@ -1,3 +1,4 @@
+# -*- test-case-name: tests.clients.gateway.test_processes -*-
 """
 What a process of a gateway of several begins with, which is its parent's to run.
 """
