@@ -61,20 +61,6 @@ for command in COMMANDS:
 assert not {"pyspark", "pyarrow", "pandas"} & set(sys.modules), sorted(sys.modules)
 """
 
-_FROM_PACKAGE = """
-import sys, zipfile
-from runpy import run_path
-sys.path.insert(0, {package!r})
-from importlib.resources import files
-import admission_plugins.clientquotas, pyspark_admission.files
-from admission.offline.simulate import candidates
-assert all(each.__file__.startswith({package!r}) for each in (candidates, admission_plugins, pyspark_admission))
-assert files("admission.offline.report").joinpath("assets", "page.html").is_file()
-assert not any(name.startswith("twisted") for name in zipfile.ZipFile({package!r}).namelist())
-sys.argv = ["", "report", "--help"]
-run_path({job!r}, run_name="__main__")
-"""
-
 
 class CommandTests(SynchronousTestCase):
     """What the commands are told, and how they fail."""
@@ -141,12 +127,26 @@ class CommandTests(SynchronousTestCase):
             ("aggregate here --out there --stream --sample 10%", "leave --sample out"),
             ("aggregate here --out s3a://there/out --stream", "s3a://there/out is elsewhere; name a directory"),
             ("audit here --out ftp://there", "ftp://there is in storage of an unknown kind"),
+            ("audit here --out there --master local --remote sc://there", "both say where Spark runs; give one"),
+            ("audit here --out there --master there:7077", "--master there:7077: write spark://HOST:7077"),
+            ("audit here --out there --remote spark://there", "--remote spark://there: write sc://HOST:15002"),
             ("report", "name one directory with results"),
             ("report ftp://there", "ftp://there is in storage of an unknown kind"),
         ):
             error = self.assertRaises(UsageError, self.parse, line)
             self.assertIn(words, str(error))
             self.assertNotIn("\n", str(error))
+
+    def test_saidTwice(self) -> None:
+        """Where Spark runs is not said both by an option and by what is there already."""
+        for variable, remedy in (
+            ("SPARK_REMOTE", "unset it"),
+            ("PYSPARK_GATEWAY_PORT", "give --master to spark-submit"),
+        ):
+            self.patch(os, "environ", {**os.environ, variable: "1"})
+            told = str(self.assertRaises(UsageError, self.parse, "audit here --out there --master local[2]"))
+            self.assertIn(f"{variable} says where Spark runs, too: {remedy}, or leave --master out", told)
+            self.patch(os, "environ", {name: text for name, text in os.environ.items() if name != variable})
 
     def test_manual(self) -> None:
         """What the manual has for commands parses."""
@@ -160,17 +160,6 @@ class CommandTests(SynchronousTestCase):
     def test_withoutSpark(self) -> None:
         """Commands are there without what only the jobs need being imported."""
         subprocess.run([sys.executable, "-c", _WITHOUT_SPARK], check=True, timeout=60)
-
-    def test_package(self) -> None:
-        """What is packed for workers can be imported as it is and has all that the command needs, but no drop-ins."""
-        package = Path(self.mktemp()).absolute().with_suffix(".zip")
-        examples = ROOT / "examples"
-        subprocess.run([sys.executable, examples / "spark_package.py", package], check=True, timeout=60)
-        program = _FROM_PACKAGE.format(package=str(package), job=str(examples / "spark_job.py"))
-        output = subprocess.run(
-            [sys.executable, "-c", program], check=True, timeout=60, stdout=subprocess.PIPE, text=True
-        ).stdout
-        self.assertIn("Usage: admission report OUT", output)
 
     def test_nothingThere(self) -> None:
         """A directory, a time or a sample that cannot be is told of before Spark is started."""

@@ -71,7 +71,7 @@ class PackagesTests(SynchronousTestCase):
         self.without("google")
         checkPackages(False)
         refusal = str(self.assertRaises(SparkMissing, checkPackages, True))
-        self.assertEqual(refusal, "SPARK_REMOTE needs Spark's client: pip install 'pyspark[connect]'")
+        self.assertEqual(refusal, "Spark Connect needs Spark's client: pip install 'pyspark[connect]'")
 
     def test_installed(self) -> None:
         """Where all is there, nothing is said."""
@@ -166,7 +166,7 @@ class ServerTests(SynchronousTestCase):
                 f"spark://127.0.0.1:{port},localhost:{port}",
                 f", localhost:{port} (Connection refused); start its master",
             ),
-            (f"sc://127.0.0.1:{port}/;token=secret", "Connect there, or set SPARK_REMOTE"),
+            (f"sc://127.0.0.1:{port}/;token=secret", "Connect there, or set SPARK_REMOTE (--remote)"),
             ("sc://nowhere.invalid", "nowhere.invalid ("),
         ):
             refusal = str(self.assertRaises(ServerMissing, checkServer, url))

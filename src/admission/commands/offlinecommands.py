@@ -9,6 +9,8 @@ can be read without them.
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -38,9 +40,14 @@ _MODES = ("closed", "open")
 
 _WHERE = (
     "DIRECTORY is what a broker was given as --export spark:DIRECTORY, or the URL of a copy, such as\n"
-    "s3a://BUCKET/DIRECTORY.  Spark runs on this machine unless SPARK_REMOTE, spark-submit or\n"
-    "spark-defaults.conf say where."
+    "s3a://BUCKET/DIRECTORY.  Spark runs on this machine unless --master, --remote, SPARK_REMOTE,\n"
+    "spark-submit or spark-defaults.conf say where."
 )
+
+
+_WHERE_FORMS = {"master": re.compile(r"(spark|k8s)://.+|yarn|local(\[.+\])?"), "remote": re.compile(r"sc://.+")}
+_WHERE_EXAMPLES = {"master": "spark://HOST:7077, yarn, k8s://... or local[2]", "remote": "sc://HOST:15002"}
+_SAYING_WHERE = {"SPARK_REMOTE": "unset it", "PYSPARK_GATEWAY_PORT": "give --master to spark-submit"}
 
 
 def _namedResults(text: str) -> str:
@@ -71,6 +78,9 @@ class RecordingOptions(DirectoryOptions):
         ["from", None, None, "The first moment: 2026-03-01, 2026-03-01T12:30 (UTC), or seconds since 1970."],
         ["to", None, None, "The first moment after the last."],
         ["until", None, None, "The same as --to."],
+        ["master", None, None, "Where Spark runs: spark://HOST:7077, yarn, k8s://..., or local[2] for two cores of "
+         "this machine.  Workers need Python and nothing else; they are sent what they lack."],
+        ["remote", None, None, "The same by Spark Connect: sc://HOST:15002."],
         ["sample", None, None, "Take this share of the clients, as in 10%: always the same, and all they did."],
     ]  # fmt: skip
 
@@ -85,6 +95,18 @@ class RecordingOptions(DirectoryOptions):
         if not self["out"]:
             raise UsageError("say where results go: --out OUT")
         self["out"] = _namedResults(self["out"])
+        self._checkWhere()
+
+    def _checkWhere(self) -> None:
+        given = [name for name in ("master", "remote") if self[name] is not None]
+        if len(given) > 1:
+            raise UsageError("--master and --remote both say where Spark runs; give one")
+        for name in given:
+            if not _WHERE_FORMS[name].fullmatch(self[name]):
+                raise UsageError(f"--{name} {self[name]}: write {_WHERE_EXAMPLES[name]}")
+            for variable, remedy in _SAYING_WHERE.items():
+                if variable in os.environ:
+                    raise UsageError(f"{variable} says where Spark runs, too: {remedy}, or leave --{name} out")
 
 
 class AggregateOptions(RecordingOptions):
@@ -241,7 +263,7 @@ def runAggregate(options: AggregateOptions, stdin: TextIO, stdout: TextIO) -> No
 
     if options["stream"]:
         with _failing():
-            runStream(_selection(options), options["out"], _progress(options))
+            runStream(_selection(options), options["out"], _progress(options), _settings(options))
     else:
         with _resultsIn(options["out"]) as directory:
             _run(options, job, directory)
@@ -307,7 +329,7 @@ def _resultsIn(out: str) -> Iterator[str]:
 
 
 def _run(options: RecordingOptions, job: Callable[[Work], _Result], directory: str) -> _Result:
-    return runJob(job, _selection(options), directory, _progress(options))
+    return runJob(job, _selection(options), directory, _progress(options), _settings(options))
 
 
 def _report(directory: str, out: str, stdout: TextIO) -> Verdict:
@@ -343,6 +365,13 @@ def _failUnlessTrusted(verdict: Verdict) -> None:
 
 def _selection(options: RecordingOptions) -> Selection:
     return Selection(options["directory"], options["from"], options["to"], options["sample"])
+
+
+def _settings(options: RecordingOptions) -> dict[str, str]:
+    """
+    What says to Spark where to run.
+    """
+    return {f"spark.{name}": options[name] for name in ("master", "remote") if options[name] is not None}
 
 
 def _progress(options: RecordingOptions) -> Progress:

@@ -18,6 +18,6 @@ if TYPE_CHECKING:
     from .simulate.pool import replayPools as replayPools
     from .simulate.pooltrace import POOL_COLUMNS as POOL_COLUMNS
     from .sparksession import openSession as openSession
-    from .workers import WORKER_MODULES as WORKER_MODULES
+    from .workers import prepareWorkers as prepareWorkers
 
 __all__, __getattr__, __dir__ = lazyNames(__name__)

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import os.path
 import re
-from collections.abc import Collection, Sequence
-from decimal import Decimal
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from fractions import Fraction
 from math import ceil
 from typing import TYPE_CHECKING
 
-from attrs import define
-from pyarrow import parquet  # type: ignore[import-untyped]
+import pyarrow as pa  # type: ignore[import-untyped]
+from attrs import define, evolve
+from pyarrow import parquet
 from pyspark.sql.types import DateType, IntegerType, StructField, StructType
 
 from admission.boundedfile import FileRefused
@@ -24,7 +24,8 @@ from admission.recording.recordlayout import SLOT_BYTES
 from admission.recording.schema import CONNECTIONS, LIMITS, SENSORS, Table
 from admission.recording.segments import MAX_SEGMENT_BYTES
 from admission.recording.tables import REQUESTS, TABLES
-from pyspark_admission.columns import columnsOf
+from pyspark_admission.batch import BatchReader, readPaths
+from pyspark_admission.columns import PROBLEM_COLUMNS, columnsOf
 from pyspark_admission.files import (
     PARQUET_SUFFIX,
     SealedFile,
@@ -34,12 +35,12 @@ from pyspark_admission.files import (
     segmentNames,
     segmentPath,
 )
-from pyspark_admission.options import PROBLEMS, Options
+from pyspark_admission.options import Options
 
 from .failures import RecordingError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _CONNECTION = ["broker_id", "boot_id", "conn_id"]
 
@@ -60,11 +61,11 @@ class Recording:
     """
     The recording in a directory, which must have the same path on all of Spark's workers, or in other storage.
 
-    Sealed files are read by Spark itself, several times as fast as through the data source, which reads the segments
-    that are not sealed.  In other storage the data source reads everything: it makes one request for a file where Spark
-    makes several, so it is about as fast there, and it needs no further Java packages.  Each of the methods below looks
-    for files when it is called; files sealed or begun later change nothing, except that an open segment grows, and that
-    files which come to other storage are read from then on.
+    Sealed files are read by Spark itself, several times as fast as by the reader of the data source, which reads the
+    segments that are not sealed.  In other storage that reads everything: it makes one request for a file where Spark
+    makes several, so it is about as fast there, and it needs no further Java packages.  It is not read as a data source
+    here, which a server of Spark Connect would have to have installed.  Each of the methods below looks for files when
+    it is called; files sealed or begun later change nothing, except that an open segment grows.
 
     An unreadable file is left out, and reported by L{problems}.
 
@@ -112,25 +113,25 @@ class Recording:
         """
         A row for each request, and for each connection that the policies were asked about.
         """
-        return self._sampled(self._read(REQUESTS))
+        return self._sampled(self._rows(REQUESTS))
 
     def connections(self) -> DataFrame:
         """
         A row for each connection that was opened or closed.
         """
-        return self._sampled(self._read(CONNECTIONS))
+        return self._sampled(self._rows(CONNECTIONS))
 
     def limits(self) -> DataFrame:
         """
         A row for each limit that was set or removed.
         """
-        return self._read(LIMITS)
+        return self._rows(LIMITS)
 
     def sensors(self) -> DataFrame:
         """
         A row for each sample of a sensor.
         """
-        return self._read(SENSORS)
+        return self._rows(SENSORS)
 
     def problems(self) -> list[tuple[str, str]]:
         """
@@ -139,7 +140,7 @@ class Recording:
         @return: paths, relative to the directory, and their problems.
         """
         directory = self.options.directory
-        rows = self._source(PROBLEMS).load(directory).collect()
+        rows = self._read(PROBLEM_COLUMNS, Options(directory, None, self.options.range)).collect()
         return sorted((relativeTo(directory, row["path"]), row["problem"]) for row in rows)
 
     def shareIn(self, paths: Collection[str]) -> float:
@@ -174,16 +175,18 @@ class Recording:
                 events += slots
         return lost / (lost + events) if lost else 0.0
 
-    def _read(self, table: Table) -> DataFrame:
+    def _rows(self, table: Table) -> DataFrame:
+        columns = columnsOf(table)
+        options = evolve(self.options, table=table)
         directory = self.options.directory
         if isRemote(directory):
-            return self._source(table.name).load(directory)
+            return self._read(columns, options)
         # Segments first: see pyspark_admission.files.
         segments = segmentNames(directory)
         sealed = self._sealed(table, segments) if sealedFiles(directory, table, segments) else None
         if not segments and sealed is not None:
             return sealed
-        unsealed = self._source(table.name).option("segments", ",".join(segments)).load(directory)
+        unsealed = self._read(columns, evolve(options, segments=tuple(segments)))
         return unsealed if sealed is None else sealed.unionByName(unsealed)
 
     def _sealed(self, table: Table, leftOut: Sequence[str]) -> DataFrame:
@@ -217,10 +220,16 @@ class Recording:
             rows = rows.where((hour <= until // _HOUR) & (moment < until))
         return rows
 
-    def _source(self, tableName: str) -> DataFrameReader:
-        bounds = {"since": self.options.range.since, "until": self.options.range.until}
-        seconds = {name: str(Decimal(bound).scaleb(-6)) for name, bound in bounds.items() if bound is not None}
-        return self.session.read.format("admission").option("table", tableName).options(**seconds)
+    def _read(self, columns: StructType, options: Options) -> DataFrame:
+        parts = [part.value for part in BatchReader(options, columns.names).partitions()]
+
+        def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                for (number,) in zip(*batch.to_pydict().values(), strict=True):
+                    yield from readPaths(options, columns.names, parts[number])
+
+        # A task for each part.
+        return self.session.range(0, len(parts), 1, max(len(parts), 1)).mapInArrow(rows, columns)
 
     def _sampled(self, rows: DataFrame) -> DataFrame:
         """
@@ -233,7 +242,7 @@ class Recording:
 
         # The connection's own event has the least information about the client, whenever it came.
         last = f"max_by(struct(principal, client_id), struct(not (kind <=> '{CONNECTION}'), seq))"
-        clients = self._read(REQUESTS).groupBy(*_CONNECTION).agg(functions.expr(last).alias("client"))
+        clients = self._rows(REQUESTS).groupBy(*_CONNECTION).agg(functions.expr(last).alias("client"))
         place = functions.expr(f"pmod(xxhash64(ifnull(client.principal, ''), ifnull(client.client_id, '')), {_PARTS})")
         chosen = clients.where(place < ceil(self.sample * _PARTS))
         # There may be millions of connections, which Spark takes for few and would broadcast.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
@@ -18,7 +18,7 @@ from ..recording.places import StorageFailed
 from .evaluation import Selection
 from .failures import JobFailed
 from .sparksession import checkPackages, openSession
-from .workers import checkWorkers, hasLocalWorkers
+from .workers import checkWorkers, prepareWorkers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,36 +47,44 @@ class Progress:
     isShown: bool
 
 
-def runJob(job: Callable[[Work], _Result], selection: Selection, out: str, progress: Progress) -> _Result:
+def runJob(
+    job: Callable[[Work], _Result],
+    selection: Selection,
+    out: str,
+    progress: Progress,
+    settings: Mapping[str, str] | None = None,
+) -> _Result:
     """
     Run a job on a recording.
 
     @param job: of L{admission.offline.jobs}.
     @param out: the directory of the results.
+    @param settings: of Spark, as L{openSession} takes them.
     @raise JobFailed: if it fails.
     """
-    with _session(selection, progress) as session:
+    with _session(selection, progress, settings or {}) as session:
         from .jobs import Work
 
         return job(Work.begin(session, selection, out, progress.tell))
 
 
-def runStream(selection: Selection, out: str, progress: Progress) -> None:
+def runStream(selection: Selection, out: str, progress: Progress, settings: Mapping[str, str] | None = None) -> None:
     """
     Run L{admission.offline.jobs.aggregateStream}.
 
     @param selection: without bounds and sample.
+    @param settings: of Spark, as L{openSession} takes them.
     @raise JobFailed: if it fails.
     """
-    with _session(selection, progress) as session:
+    with _session(selection, progress, settings or {}) as session:
         from .jobs import aggregateStream
 
         aggregateStream(session, selection.recording, out)
 
 
 @contextmanager
-def _session(selection: Selection, progress: Progress) -> Iterator[SparkSession]:
-    checkPackages("SPARK_REMOTE" in os.environ)
+def _session(selection: Selection, progress: Progress, settings: Mapping[str, str]) -> Iterator[SparkSession]:
+    checkPackages("spark.remote" in settings or "SPARK_REMOTE" in os.environ)
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
@@ -88,10 +96,9 @@ def _session(selection: Selection, progress: Progress) -> Iterator[SparkSession]
             progress.tell("starting Spark")
         # An existing session stays as it is.
         shown = {"spark.ui.showConsoleProgress": str(progress.isShown).lower()}
-        session = openSession("admission", shown if isOurs else None)
+        session = openSession("admission", {**shown, **settings} if isOurs else None)
         try:
-            if not hasLocalWorkers(session):
-                checkWorkers(session)
+            prepareWorkers(session, progress.tell)
             yield session
         except (PySparkException, Py4JError) as error:
             # A worker that has come since the check may be the one that lacks something.

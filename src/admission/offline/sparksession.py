@@ -26,6 +26,9 @@ from .failures import JavaMissing, ServerMissing, SparkMissing
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+WORKERS_PYTHON = "spark.sql.execution.pyspark.python"
+"""Spark's setting for the Python of its workers, which may be changed while it runs."""
+
 OLDEST_JAVA = 17
 """The version that Spark 4 is compiled for."""
 
@@ -152,6 +155,8 @@ def openSession(appName: str, settings: Mapping[str, str] | None = None) -> Spar
 
     If a Java process has to be started, its requirements are set in this process's environment: a Java, the Python for
     its workers, and a configuration that keeps it from logging what is no error.  Variables that are already set stay.
+    Unless C{PYSPARK_PYTHON} names another, workers of a cluster run the C{python3.11}, or what this process is, of
+    their C{PATH}; see L{admission.offline.workers.prepareWorkers}.
 
     @param appName: its name on a cluster's pages.
     @param settings: Spark properties that override all others; C{spark.master} and C{spark.remote} among them say where
@@ -167,6 +172,7 @@ def openSession(appName: str, settings: Mapping[str, str] | None = None) -> Spar
 
     isNew = SparkSession.getActiveSession() is None
     isHere = isOnThisMachine(os.environ, chosen)
+    isPythonOurs = "PYSPARK_PYTHON" not in os.environ
     if isNew and isHere:
         chosen = localSettings(memoryLimitBytes()) | chosen
     if isNew and not (remote or "").startswith("sc:"):
@@ -174,7 +180,11 @@ def openSession(appName: str, settings: Mapping[str, str] | None = None) -> Spar
         atexit.register(scratch.cleanup)
         os.environ.update(launchEnvironment(os.environ, Path(scratch.name)))
     if isNew and not isHere:
-        checkServer(_master(chosen) if remote is None else remote)
+        server = _master(chosen) if remote is None else remote
+        checkServer(server)
+        if isPythonOurs and remote is None and not server.startswith("local"):
+            # The path of this one is seldom that of another machine's.
+            chosen.setdefault(WORKERS_PYTHON, f"python{sys.version_info.major}.{sys.version_info.minor}")
     builder = SparkSession.builder.appName(appName)
     for name, value in chosen.items():
         builder = builder.config(name, value)
@@ -214,7 +224,9 @@ def checkServer(url: str) -> None:
             return
         except OSError as error:
             reasons.append(f"{place} ({error.strerror or error})")
-    what, how = ("server of Spark Connect", "SPARK_REMOTE") if isConnect else ("master", "spark.master (--master)")
+    what, how = (
+        ("server of Spark Connect", "SPARK_REMOTE (--remote)") if isConnect else ("master", "spark.master (--master)")
+    )
     raise ServerMissing(
         f"Spark cannot be reached at {', '.join(reasons)}; start its {what} there, or set {how} to another"
     )
@@ -260,7 +272,7 @@ def checkPackages(isRemote: bool) -> None:
     if lack := lacking("this", *_NEEDED):
         raise SparkMissing(lack)
     if isRemote and not all(map(_isInstalled, _NEEDED_BY_CLIENTS)):
-        raise SparkMissing("SPARK_REMOTE needs Spark's client: pip install 'pyspark[connect]'")
+        raise SparkMissing("Spark Connect needs Spark's client: pip install 'pyspark[connect]'")
 
 
 def launchEnvironment(environment: Mapping[str, str], directory: Path) -> dict[str, str]:
