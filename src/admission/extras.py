@@ -12,7 +12,7 @@ from typing import Final
 
 EXTRAS: Final = {
     "kafka": ("cramjam", "crc32c", "javaproperties", "kio", "lz4", "rbloom", "zstandard"),
-    "spark": ("matplotlib", "numpy", "pandas", "pyarrow", "pyspark", "rbloom"),
+    "spark": ("matplotlib", "numpy", "pandas", "pyarrow", "pyspark", "rbloom", "tqdm"),
 }
 """The modules of each; of two extras with the same module the first is named."""
 

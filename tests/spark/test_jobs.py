@@ -49,7 +49,7 @@ from tests.kit.keptevents import Kept
 from tests.kit.recordings import WALL_SECONDS, writeRecording
 from tests.kit.sparksession import sharedSession
 
-SILENT = Progress(lambda line: None, False)
+SILENT = Progress(lambda line: None)
 
 _SEGMENTS = 5
 

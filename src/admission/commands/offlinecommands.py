@@ -23,6 +23,8 @@ from ..interfaces import IMemoryPoolFactory, IPolicyFactory, IQuotaPolicyFactory
 from ..offline.evaluation import Selection
 from ..offline.failures import JobFailed
 from ..offline.outputplaces import resultsIn
+from ..offline.outputtables import AGGREGATE, AUDIT, REPLAY
+from ..offline.progress import Plan, StepBar
 from ..offline.report.writing import writeReport
 from ..offline.running import Progress, runJob, runStream
 from ..offline.simulate.candidates import Candidate, resolveCandidate
@@ -71,7 +73,7 @@ class RecordingOptions(DirectoryOptions):
     missing = "name one directory with a recording, the DIRECTORY of --export spark:DIRECTORY"
     note = _WHERE
     optFlags = [
-        ["progress", None, "Write progress to standard error; the default if that is a terminal."],
+        ["progress", None, "Write a line to standard error as each step begins; a terminal shows a bar in any case."],
     ]
     optParameters = [
         ["out", "o", None, "Where results go: a directory, made if need be, or a URL."],
@@ -262,11 +264,11 @@ def runAggregate(options: AggregateOptions, stdin: TextIO, stdout: TextIO) -> No
         aggregate(work)
 
     if options["stream"]:
-        with _failing():
-            runStream(_selection(options), options["out"], _progress(options), _settings(options))
+        with _failing(), _progress(options, AGGREGATE) as progress:
+            runStream(_selection(options), options["out"], progress, _settings(options))
     else:
         with _resultsIn(options["out"]) as directory:
-            _run(options, job, directory)
+            _run(options, job, directory, AGGREGATE)
     stdout.write(f"results are in {options['out']}\n")
 
 
@@ -277,7 +279,7 @@ def runAudit(options: AuditOptions, stdin: TextIO, stdout: TextIO) -> None:
         audit(work)
 
     with _resultsIn(options["out"]) as directory:
-        _run(options, job, directory)
+        _run(options, job, directory, AUDIT)
     stdout.write(f"results are in {options['out']}\n")
 
 
@@ -288,7 +290,7 @@ def runReplay(options: ReplayOptions, stdin: TextIO, stdout: TextIO) -> None:
         return replay(work, Question(options["candidate"], options["pool"], options["mode"]))
 
     with _resultsIn(options["out"]) as directory:
-        _run(options, job, directory)
+        _run(options, job, directory, REPLAY)
         verdict = _tellVerdict(directory, options["out"], stdout)
     stdout.write(f"results are in {options['out']}\n")
     _failUnlessTrusted(verdict)
@@ -303,7 +305,7 @@ def runEvaluate(options: EvaluateOptions, stdin: TextIO, stdout: TextIO) -> None
         return replay(work, Question(options["candidate"], options["pool"], options["mode"]))
 
     with _resultsIn(options["out"]) as directory:
-        _run(options, job, directory)
+        _run(options, job, directory, AGGREGATE, AUDIT, REPLAY)
         verdict = _report(directory, options["out"], stdout)
     _failUnlessTrusted(verdict)
 
@@ -328,8 +330,9 @@ def _resultsIn(out: str) -> Iterator[str]:
         yield directory
 
 
-def _run(options: RecordingOptions, job: Callable[[Work], _Result], directory: str) -> _Result:
-    return runJob(job, _selection(options), directory, _progress(options), _settings(options))
+def _run(options: RecordingOptions, job: Callable[[Work], _Result], directory: str, *jobs: str) -> _Result:
+    with _progress(options, *jobs) as progress:
+        return runJob(job, _selection(options), directory, progress, _settings(options))
 
 
 def _report(directory: str, out: str, stdout: TextIO) -> Verdict:
@@ -374,11 +377,22 @@ def _settings(options: RecordingOptions) -> dict[str, str]:
     return {f"spark.{name}": options[name] for name in ("master", "remote") if options[name] is not None}
 
 
-def _progress(options: RecordingOptions) -> Progress:
-    isShown = bool(options["progress"]) or sys.stderr.isatty()
+@contextmanager
+def _progress(options: RecordingOptions, *jobs: str) -> Iterator[Progress]:
+    """
+    @param jobs: of L{admission.offline.outputtables}.
+    """
+    if sys.stderr.isatty():
+        tried = (len(options["candidate"]), len(options["pool"]), len(options["mode"])) if REPLAY in jobs else ()
+        bar = StepBar(Plan.of(jobs, *tried), sys.stderr)
+        try:
+            yield Progress(bar.begin, bar)
+        finally:
+            bar.close()
+        return
 
     def tell(line: str) -> None:
-        if isShown:
+        if options["progress"]:
             sys.stderr.write(f"{line}\n")
 
-    return Progress(tell, isShown)
+    yield Progress(tell)

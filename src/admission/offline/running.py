@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, TypeVar
 
 from attrs import frozen
@@ -17,6 +17,7 @@ from ..plugins import PolicyError
 from ..recording.places import StorageFailed
 from .evaluation import Selection
 from .failures import JobFailed
+from .progress import StepBar, watching
 from .sparksession import checkPackages, openSession
 from .workers import checkWorkers, prepareWorkers
 
@@ -39,12 +40,12 @@ class Progress:
     """
     The progress of a running job.
 
-    @ivar tell: takes a line.
-    @ivar isShown: whether Spark should show its own progress, too.
+    @ivar tell: takes a line when a step begins.
+    @ivar bar: moved by Spark's tasks, if there is one.
     """
 
     tell: Callable[[str], None]
-    isShown: bool
+    bar: StepBar | None = None
 
 
 def runJob(
@@ -95,11 +96,12 @@ def _session(selection: Selection, progress: Progress, settings: Mapping[str, st
         if isOurs:
             progress.tell("starting Spark")
         # An existing session stays as it is.
-        shown = {"spark.ui.showConsoleProgress": str(progress.isShown).lower()}
-        session = openSession("admission", {**shown, **settings} if isOurs else None)
+        quiet = {"spark.ui.showConsoleProgress": "false"}
+        session = openSession("admission", {**quiet, **settings} if isOurs else None)
         try:
-            prepareWorkers(session, progress.tell)
-            yield session
+            with nullcontext() if progress.bar is None else watching(session, progress.bar):
+                prepareWorkers(session, progress.tell)
+                yield session
         except (PySparkException, Py4JError) as error:
             # A worker that has come since the check may be the one that lacks something.
             if _LACK in str(error):
