@@ -134,6 +134,14 @@ def resultsOf(directory: str, decisions: Sequence[Row], stepSeconds: int = STEP_
     return Results.open(directory)
 
 
+_SAMPLED = (
+    '"sample": "10%", "estimates": ['
+    '{"candidate": "mine", "column": "throttle_s", "total": 12.5, "error": 0.2},'
+    '{"candidate": "mine", "column": "throttled", "total": 7, "error": 0.61},'
+    '{"candidate": "mine", "column": "refused", "total": 0, "error": null}]'
+)
+
+
 class WordsTests(SynchronousTestCase):
     """Numbers and names in words."""
 
@@ -1311,6 +1319,12 @@ class ChangedPageTests(SynchronousTestCase):
         approximate = "Approximate, because they want to know which requests are under way"
         for facts, words, rest in (
             ('"sample": "10%"', "a sample of the clients was taken", " (10%)"),
+            (_SAMPLED, "All clients, mine: throttled for 12.5 s ± 20 %", ", requests throttled: not known, since the"),
+            (
+                f'{_SAMPLED}, "largestLeftOut": 0.17',
+                "say nothing of all clients",
+                ", since one that is left out sent 17 %",
+            ),
             ('"approximate": ["at-most:1", "<b>"]', approximate, ": at-most:1, <b>."),
             (
                 '"recording": "a", "requests": 262',

@@ -25,10 +25,21 @@ from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.cli import FAILED, AdmissionOptions, main
-from admission.interfaces import DEFAULT
-from admission.offline import CLOSED, OPEN, Question, Selection, Work, jobs, replay, resolveCandidates, running
+from admission.interfaces import DEFAULT, IMemoryPoolFactory
+from admission.offline import (
+    CLOSED,
+    OPEN,
+    Question,
+    Selection,
+    Work,
+    jobs,
+    replay,
+    resolveCandidate,
+    resolveCandidates,
+    running,
+)
 from admission.offline.evaluation import Evaluation
-from admission.offline.failures import JavaMissing, OutputError, ServerMissing, SparkMissing
+from admission.offline.failures import JavaMissing, OutputError, ServerMissing, SparkMissing, TraceError
 from admission.offline.missing import Missing
 from admission.offline.outputtables import OUTPUTS
 from admission.offline.population import Population
@@ -96,7 +107,7 @@ class CommandTests(SynchronousTestCase):
         """Candidates and pools may have labels, and the directory comes first or last."""
         words = (
             "--out there --candidate client-bytes:produce=4M --candidate mean=client-bytes:produce=1M "
-            "--pool bounded:32MiB --mode closed,open --from 2026-03-01 --to 2026-03-02 --sample 10%"
+            "--pool bounded:32MiB --mode closed,open --from 2026-03-01 --to 2026-03-02"
         )
         for line in (f"evaluate here {words}", f"replay {words} here"):
             options = self.parse(line)
@@ -125,6 +136,7 @@ class CommandTests(SynchronousTestCase):
                 "--mode ajar: write closed, open, or closed,open",
             ),
             ("aggregate here --out there --stream --sample 10%", "leave --sample out"),
+            ("replay here --out there --pool bounded:1M --sample 10%", "--pool is shared by all clients, and --sample"),
             ("aggregate here --out s3a://there/out --stream", "s3a://there/out is elsewhere; name a directory"),
             ("audit here --out ftp://there", "ftp://there is in storage of an unknown kind"),
             ("audit here --out there --master local --remote sc://there", "both say where Spark runs; give one"),
@@ -421,6 +433,38 @@ class EvaluateTests(SynchronousTestCase):
         late = Selection(directory, "2030-01-01")
         error = self.assertRaises(running.JobFailed, runJob, jobs.audit, late, self.mktemp(), SILENT)
         self.assertIn("there are no requests in", str(error))
+
+
+class SampleTests(SynchronousTestCase):
+    """A replay of a sample of the clients."""
+
+    def test_bounds(self) -> None:
+        """
+        What the sample says of all clients has bounds, within which the truth is; what clients in the sample share with
+        others is refused.
+        """
+        directory, out = self.mktemp(), self.mktemp()
+        population = Population(clients=60, connections=1, seconds=60.0, requests=2000)
+        recordSynthetic(directory, SyntheticServer(population, ["client-bytes:produce=8KiB"]))
+        stdout, stderr = StringIO(), StringIO()
+        self.patch(sys, "stdout", stdout)
+        self.patch(sys, "stderr", stderr)
+        line = ["replay", directory, "--sample", "80%", "--out", out]
+        self.assertEqual(main([*line, "--candidate", "producer-ids:rate=100"]), FAILED)
+        [told] = stderr.getvalue().splitlines()
+        self.assertIn("a sample of 80% of the clients does not tell what producer-ids:rate=100 would do", told)
+        self.assertEqual(main([*line, "--candidate", "client-bytes:produce=4KiB"]), 0)
+        self.assertIn("All numbers are of a sample, 80% of the clients.", stdout.getvalue())
+        facts = json.loads(Path(out, "evaluation.json").read_text("utf-8"))
+        estimates = {(each["candidate"], each["column"]): each for each in facts["estimates"]}
+        throttled = estimates["recorded", "throttle_s"]
+        rows = parquet.read_table(Path(directory, REQUESTS.name)).to_pylist()
+        truth = sum(row["throttle_ms"] or 0 for row in rows) / 1e3
+        self.assertLess(abs(throttled["total"] - truth), throttled["error"] * throttled["total"])
+        self.assertGreater(facts["largestLeftOut"], 0.0)
+        refused = Question([], [resolveCandidate("bounded:1MiB", IMemoryPoolFactory)], [CLOSED])
+        work = Work.begin(sharedSession(), Selection(directory, sample="80%"), out, lambda line: None)
+        self.assertIn("shared by all clients", str(self.assertRaises(TraceError, jobs.replay, work, refused)))
 
 
 class DisagreementTests(SynchronousTestCase):

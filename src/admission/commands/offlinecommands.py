@@ -210,6 +210,8 @@ class ReplayOptions(_Tried, RecordingOptions):
         self["mode"] = modes
         if not self["candidate"] and not self["pool"]:
             raise UsageError("say what to try: --candidate client-bytes:produce=4M or --pool bounded:32MiB")
+        if self["pool"] and self["sample"] is not None:
+            raise UsageError("--pool is shared by all clients, and --sample leaves some of them out; give one of both")
 
     def _try(self, option: str, description: str, interface: type[IPolicyFactory]) -> None:
         try:

@@ -28,6 +28,8 @@ these keys:
     replayed together) and C{clocksDifferBySeconds} (the longest time, by their clocks, between two moments at which
     they set the same limit; null if they set none), and C{shared}, the labels of candidates whose limits can be
     enforced so, and C{alone}, of those that each server enforces alone in the place of such limits,
+  - of the replay of a sample: C{estimates} and C{largestLeftOut}, what
+    L{Sampled <admission.offline.simulate.estimates.Sampled>} has of these names,
   - C{notes}: further remarks on the replay, in sentences.
 
 The keys of a job are present once it has run.

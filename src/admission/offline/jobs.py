@@ -7,7 +7,9 @@ L{admission.offline.outputs} lists.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from fractions import Fraction
 from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyspark
 from attrs import asdict, define, evolve, frozen
+from pyarrow import compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_admission.options import Range, parseMoment
@@ -37,20 +40,22 @@ from .aggregate import (
 from .bloomaudit import FilterShape, bloomAudit
 from .clean import brokenRows, clean
 from .evaluation import Evaluation, Selection
-from .failures import OutputError, RecordingError
+from .failures import OutputError, RecordingError, TraceError
 from .ledgeraudit import ledgerAudit, ledgerSummary
 from .missing import MAX_PROBLEMS, Missing
 from .outputs import DIGITS, ordered, writeResult, writeTable
 from .outputtables import AGGREGATE, AUDIT, REPLAY, namesOf
 from .quotaaudit import quotaSpans, quotaSummary
 from .recording import Recording
+from .report.words import plural
 from .simulate.candidates import Candidate
 from .simulate.decisions import CLOSED
 from .simulate.disagreement import explain, partsWithout
+from .simulate.estimates import Sampled, keysBeyond, requestsOf
 from .simulate.identity import Fidelity, doubts
 from .simulate.runs import Run
 from .simulate.sharedruns import findSharedRuns, largestDifferenceSeconds
-from .simulate.sparkreplay import PoolTotals, Scale, planPools, replayPoolTrials
+from .simulate.sparkreplay import PoolTotals, Scale, planPools, replayPoolTrials, requestersIn
 from .simulate.tally import (
     Totals,
     approximate,
@@ -310,6 +315,8 @@ def replay(work: Work, question: Question) -> Answer:
     for each in (*question.candidates, *question.pools):
         if each.label == BASELINE or each.label.startswith(RECORDED):
             raise PolicyError(f"{each.label!r} is called as if it had been in force; write another label before the =")
+    if question.pools and work.recording.sample < 1:
+        raise TraceError("a memory pool is shared by all clients, and a sample has some of them: leave one of both out")
     work.clear(REPLAY)
     facts: dict[str, object] = {
         "modes": list(question.modes),
@@ -323,6 +330,8 @@ def replay(work: Work, question: Question) -> Answer:
         "sharedRuns": [],
         "shared": [],
         "alone": [],
+        "estimates": [],
+        "largestLeftOut": None,
     }
     for name, candidates in (("candidates", question.candidates), ("pools", question.pools)):
         facts[name] = [{"label": each.label, "description": each.description} for each in candidates]
@@ -367,6 +376,7 @@ def _runsWithGaps(work: Work) -> list[Run]:
 def _replayQuotas(work: Work, runs: Sequence[Run], question: Question) -> tuple[Totals, Sequence[Fidelity]]:
     tried = planTrials(question.candidates, runs)
     trials = {**planRecorded(runs), **tried}
+    sampled = _sampled(work, tried) if work.recording.sample < 1 else None
     shared = findSharedRuns(runs)
     sharing = sorted({each.candidate.label for each in tried.values() if each.isShared})
     work.evaluation.tell(
@@ -404,6 +414,8 @@ def _replayQuotas(work: Work, runs: Sequence[Run], question: Question) -> tuple[
         work.write("replay_client", totals.clients)
         work.write("replay_delay_hist", totals.histogram)
         work.write("replay_time", timesOf(replayed))
+        if sampled is not None:
+            _tellEstimates(work, totals, sampled)
         isTrusted = all(each.isTrusted for each in fidelities) and not isTooMuch
         refuted = {label: [each for each in found if each.isRefuted] for label, found in against.items()}
         work.evaluation.tell(
@@ -420,6 +432,41 @@ def _replayQuotas(work: Work, runs: Sequence[Run], question: Question) -> tuple[
     finally:
         replayed.unpersist()
     return totals, fidelities
+
+
+def _sampled(work: Work, tried: Mapping[TrialKey, Trial]) -> Sampled:
+    """
+    @raise TraceError: if a candidate has limits that clients in the sample share with others.
+    """
+    work.tell("what the sample leaves out")
+    whole = clean(evolve(work.recording, sample=Fraction(1)).requests(), REQUESTS)
+    chosen, everybody = (requestersIn(frame) for frame in (work.requests, whole))
+    for (label, *run), trial in tried.items():
+        beyond = keysBeyond(trial, chosen.get(tuple(run), {}), everybody.get(tuple(run), {}))
+        if beyond:
+            raise TraceError(
+                f"a sample of {work.evaluation.facts['sample']} of the clients does not tell what {label} would do: "
+                f"{plural(len(beyond), 'limit')} of it would be shared with clients that are left out, such as the one "
+                f"of {beyond[0]}; take all clients of a shorter time"
+            )
+    inSample, inAll = (sum((requestsOf(each) for each in byRun.values()), Counter()) for byRun in (chosen, everybody))
+    return Sampled(float(work.recording.sample), inSample, inAll)
+
+
+def _tellEstimates(work: Work, totals: Totals, sampled: Sampled) -> None:
+    """
+    What a sample says of all clients, of what there is a forecast for.
+    """
+    rows = totals.summary.select(["candidate", "mode", "is_forecast"]).to_pylist()
+    told = [
+        each["candidate"]
+        for each in rows
+        if each["mode"] == CLOSED and each["is_forecast"] and not each["candidate"].startswith(RECORDED)
+    ]
+    ofThem = pc.is_in(totals.clients["candidate"], pa.array(told, pa.string()))
+    isTold = pc.and_(pc.equal(totals.clients["mode"], CLOSED), ofThem)
+    estimates = list(sampled.estimateAll(totals.clients.filter(isTold)))
+    work.evaluation.tell({"estimates": estimates, "largestLeftOut": sampled.largestLeftOut})
 
 
 def _explain(
@@ -501,8 +548,6 @@ def _replayPools(work: Work, question: Question) -> PoolTotals:
         f"pools took {tasks} tasks, one for each pool and run of a server, which nothing makes smaller; "
         f"the largest had {largest:,} requests"
     )
-    if work.recording.sample < 1:
-        notes.append("pools had the requests of the sample only, so they were emptier than they would have been")
     work.tell(f"replaying pools: {tasks} tasks")
     pools = replayPoolTrials(work.requests, trials, stepUs(work.runs))
     work.write("replay_pool", pools.totals)

@@ -17,6 +17,7 @@ from .differences import HEADS, Differences, differencesOf, signed
 from .elements import absent, beside, bullets, named, section, table
 from .explanation import DISAGREES, reasonsOf, remediesOf
 from .resultfiles import Results
+from .samplewords import sampleOf
 from .sharingwords import sharingOf
 from .verdict import Standing, Verdict
 from .words import NOTHING, count, duration, share, shown, size
@@ -63,7 +64,7 @@ def verdictSection(results: Results, verdict: Verdict) -> Tag:
         words += [tags.h3(DISAGREES), bullets(map(named, reasons))]
     for remedy, command in remediesOf(results):
         words += [tags.p(named(remedy)), *([tags.pre(named(command))] if command else [])]
-    words += [tags.p(named(each)) for each in sharingOf(results)]
+    words += [tags.p(named(each)) for each in (*sharingOf(results), *sampleOf(results))]
     tables = []
     if verdict.standings:
         rows = ((named(name), *cells) for name, *cells in candidateRows(verdict))

@@ -62,8 +62,8 @@ def assumptionsSection(results: Results) -> Tag:
     if sample is not None:
         items.insert(
             0,
-            f"Only a sample of the clients was taken ({shown(sample)}). Sums, the busiest minute and the pool are "
-            "those of the sample; whatever clients share, such as a limit for a user, is shared by fewer.",
+            f"Only a sample of the clients was taken ({shown(sample)}). Sums and the busiest minute are those of the "
+            "sample. No candidate has a limit that clients in the sample share with others.",
         )
     return section("assumptions", "What this takes for granted", bullets(items))
 

@@ -13,6 +13,7 @@ from .differences import HEADS, differencesOf
 from .explanation import DISAGREES, reasonsOf, remediesOf
 from .pools import POOL_HEADS, poolRows
 from .resultfiles import Results
+from .samplewords import sampleOf
 from .sharingwords import sharingOf
 from .verdict import Verdict
 
@@ -41,7 +42,7 @@ def summaryOf(results: Results, verdict: Verdict) -> str:
     if reasons:
         remedies = [f"{words}\n{f'  {command}{chr(10)}' if command else ''}" for words, command in remediesOf(results)]
         parts.append("".join([f"{DISAGREES}\n", *(f"- {each}\n" for each in reasons), *remedies]))
-    parts += [f"{each}\n" for each in sharingOf(results)]
+    parts += [f"{each}\n" for each in (*sharingOf(results), *sampleOf(results))]
     if verdict.standings:
         parts.append(f"{_columns(CANDIDATE_HEADS, candidateRows(verdict), _SHOWN)}{SUMMED}\n")
     for standing in [each for each in verdict.standings or () if each.hasEstimate][:MAX_CANDIDATES]:

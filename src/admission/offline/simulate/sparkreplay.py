@@ -35,6 +35,7 @@ from .candidates import Candidate, resolveCandidate
 from .decisions import CLOSED, DECISIONS
 from .identity import VERDICT_COLUMNS, VERDICTS, findVerdicts
 from .keys import CLIENT_REQUESTS, clientsOf
+from .live import REQUESTER, Requester, requesterOf
 from .ordered import Batches
 from .pool import CLIENTS, RESULTS, STEPS, TOTALS, defaultOrder, replayPools
 from .pooltrace import POOL_COLUMNS
@@ -131,6 +132,21 @@ def countClients(requests: DataFrame, isByConnection: bool, most: int = MAX_CLIE
             f"there are more than {most:,} {what} and kinds of their requests, too many for the driver; "
             "take a shorter time or a sample of the clients"
         )
+    return found
+
+
+def requestersIn(requests: DataFrame) -> dict[tuple[str, ...], dict[Requester, int]]:
+    """
+    How many requests each requester sent, by broker and run.
+
+    @param requests: clean ones.
+    @raise TraceError: if there are too many for the driver.
+    """
+    found: dict[tuple[str, ...], dict[Requester, int]] = {}
+    for row in countClients(requests, isByConnection=False).to_pylist():
+        ofRun = found.setdefault((row["broker_id"], row["boot_id"]), {})
+        requester = requesterOf([row[name] for name in REQUESTER])
+        ofRun[requester] = ofRun.get(requester, 0) + row["requests"]
     return found
 
 
