@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import subprocess
 import sys
@@ -31,6 +32,14 @@ _IMPORTS = re.compile(
 )
 
 HEAVY = ("twisted.internet", "kio", "pyarrow", "pyspark", "OpenSSL", "rbloom", "pympler", "numpy")
+
+
+def programText(path: Path) -> str:
+    """A page or a program as it is; of a notebook what it has in its cells."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix != ".ipynb":
+        return text
+    return "\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"])
 
 
 def announced(package: str) -> Iterator[str]:
@@ -65,9 +74,9 @@ class DocumentsTests(SynchronousTestCase):
         """They import public names only, and the function that is the command."""
         found = [
             f"{path.relative_to(ROOT)}: from {module} import {name}"
-            for pattern in ("README.md", "docs/*.md", "examples/**/*.py")
+            for pattern in ("README.md", "docs/*.md", "examples/**/*.py", "examples/**/*.ipynb")
             for path in sorted(ROOT.glob(pattern))
-            for module, names in _IMPORTS.findall(path.read_text(encoding="utf-8"))
+            for module, names in _IMPORTS.findall(programText(path))
             for name in names.strip("()").replace("\n", " ").split(",")
             if name.strip()
             and (module, name.split()[0]) != ("admission.cli", "main")
