@@ -126,7 +126,7 @@ class LaunchTests(SynchronousTestCase):
 
     def test_memory(self) -> None:
         """Java gets a quarter of the memory, within what Spark starts with and what it needs."""
-        for memoryGibibytes, expected in ((1, "512m"), (4, "1024m"), (24, "6144m"), (512, "8192m")):
+        for memoryGibibytes, expected in ((1, "512m"), (4, "1024m"), (24, "2048m")):
             settings = localSettings(memoryGibibytes << 30)
             self.assertEqual(settings["spark.driver.memory"], expected)
             self.assertEqual((settings["spark.ui.enabled"], settings["spark.driver.host"]), ("false", "127.0.0.1"))

@@ -55,8 +55,9 @@ class S3Case(SynchronousTestCase):
     def setUp(self) -> None:
         self.port = freePort()
         self.directory = os.path.abspath(self.mktemp())
-        self.environment = {**os.environ, **_CREDENTIALS}
-        self.url = f"s3://bucket/some/where?endpoint_override=http://127.0.0.1:{self.port}&region=us-east-1"
+        endpoint = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}", "AWS_REGION": "us-east-1"}
+        self.environment = {**os.environ, **_CREDENTIALS, **endpoint}
+        self.url = "s3://bucket/some/where"
 
     def startServer(self) -> subprocess.Popen[bytes]:
         """Start the server; it has no buckets."""

@@ -43,15 +43,15 @@ class ShipOptions(ArgumentOptions):
         "the server has not sealed yet is left to the next time."
     )
     examples = (
-        "recording ship /var/lib/admission/recording 's3://bucket/recording?region=eu-central-1'",
-        "recording ship recording 's3://b/r?endpoint_override=http://127.0.0.1:9000&region=us-east-1'",
-        "recording ship recording file:///mnt/archive/recording --follow --remove --keep 24h",
+        "recording ship /var/lib/admission/recording s3://bucket/recording",
+        "recording ship recording /mnt/archive/recording --follow --remove --keep 24h",
         "recording ship recording s3://bucket/r --follow --remove --max-local 10GiB --drop",
         "recording ship recording s3://shared/r --pseudonyms /etc/admission/names.key",
     )
     note = (
-        "DIRECTORY is what a broker was given as --export spark:DIRECTORY.  Credentials of S3 are taken from\n"
-        "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, ~/.aws, or the machine's role."
+        "DIRECTORY is what a broker was given as --export spark:DIRECTORY.  Credentials and settings of S3 are\n"
+        "taken from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT_URL, ~/.aws, or the\n"
+        "machine's role.  admission evaluate takes the same URLs."
     )
     optFlags = [
         ["follow", "f", "Go on until SIGTERM or Ctrl-C, and ship what is recorded meanwhile."],

@@ -127,6 +127,8 @@ def limitsInForce(requests: DataFrame, limits: DataFrame) -> DataFrame:
     )
 
 
+_IN_FORCE = ("since_us", "until_us", "value", "meter_user", "meter_client_id", "meter_ip")
+
 SPAN_SECONDS = 10
 
 
@@ -179,9 +181,13 @@ def quotaSpans(requests: DataFrame, limits: DataFrame, spanSeconds: int = SPAN_S
     @param requests: clean ones, like C{limits}. Requests that were not charged do not count.
     @param spanSeconds: the length of a span; the first began with 1970.
     """
+    # A row for each limit that a request counts for: for those that were set only, of which some have two names.
+    isSet = {row["limit_name"] for row in limits.select("limit_name").distinct().collect()}
+    names = sorted(MEASURES.keys() & isSet) or [*MEASURES][:1]
     amounts = ", ".join(
         f"struct('{name}' AS limit_name, CASE WHEN {measure.applies} THEN double({measure.amount}) END AS amount)"
         for name, measure in MEASURES.items()
+        if name in names
     )
     # A new connection is throttled without being told.
     heldMs = f"if(kind = '{CONNECTION}', coalesce(array_max(policy_delays_us), 0) / 1e3, throttle_ms)"
@@ -192,9 +198,12 @@ def quotaSpans(requests: DataFrame, limits: DataFrame, spanSeconds: int = SPAN_S
         F.expr(heldMs).alias("_held_ms"),
         F.expr(f"inline(array({amounts}))"),
     )
-    uses = counted.where("amount > 0")
-    inForce = limitsInForce(requests, limits)
-    limited = uses.join(inForce.hint("merge"), [*SUBJECT, "limit_name"]).where(
+    # Spark sorts by a number in a fraction of the time that it takes for names which begin alike; that two clients of a
+    # recording with a million have the same happens once in ten million recordings.
+    number = F.xxhash64(*SUBJECT, "limit_name").alias("_number")
+    uses = counted.where("amount > 0").select("*", number)
+    inForce = limitsInForce(requests, limits).select(number, *_IN_FORCE)
+    limited = uses.join(inForce.hint("merge"), "_number").where(
         "since_us <= decided_mono_us AND (until_us IS NULL OR until_us > decided_mono_us)"
     )
     spanUs = spanSeconds * 1_000_000

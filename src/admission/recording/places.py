@@ -77,9 +77,18 @@ def namedPlace(text: str) -> str:
     if parts.scheme not in _REMEDIES:
         kinds = ", ".join(f"{each}://" for each in _REMEDIES)
         raise ValueError(f"{text} is in storage of an unknown kind: name a directory, or a URL with one of {kinds}")
+    if not parts.netloc and not parts.path.strip("/"):
+        raise ValueError(f"{text} names no bucket or directory: write s3://BUCKET/PREFIX or the like")
     if parts.password is not None:
         raise ValueError(f"a URL with a password would be stored with results: leave it out, {_REMEDIES[parts.scheme]}")
     return place.rstrip("/")
+
+
+def settingsOf(place: str) -> str:
+    """
+    Where other storage has its credentials and settings, as part of a sentence.
+    """
+    return _REMEDIES[urlsplit(place).scheme]
 
 
 def absolutePlace(text: str) -> str:
@@ -101,7 +110,7 @@ def filesBelow(place: str) -> list[tuple[str, int]]:
     """
     from pyarrow.fs import FileSelector
 
-    storage, path = _found(place)
+    storage, path = storageOf(place)
     with _explaining(place):
         found = storage.get_file_info(FileSelector(path, recursive=True, allow_not_found=True))
     # Some kinds of storage begin their paths with a slash, and some do not.
@@ -118,7 +127,7 @@ def namesIn(place: str) -> set[str]:
     """
     from pyarrow.fs import FileSelector
 
-    storage, path = _found(place)
+    storage, path = storageOf(place)
     with _explaining(place):
         return {each.base_name for each in storage.get_file_info(FileSelector(path, allow_not_found=True))}
 
@@ -133,7 +142,7 @@ def hasEntry(place: str) -> bool:
         return os.path.exists(place)
     from pyarrow.fs import FileType
 
-    storage, path = _found(place)
+    storage, path = storageOf(place)
     with _explaining(place):
         return bool(storage.get_file_info(path).type != FileType.NotFound)
 
@@ -148,7 +157,7 @@ def readWhole(place: str, maxBytes: int) -> bytes:
     """
     if not isRemote(place):
         return readBounded(place, maxBytes)
-    storage, path = _found(place)
+    storage, path = storageOf(place)
     with _explaining(place), storage.open_input_file(path) as file:
         content: bytes = b"" if file.size() > maxBytes else file.read()
         if file.size() > maxBytes:
@@ -162,7 +171,7 @@ def writeFile(place: str, content: bytes) -> None:
 
     @raise StorageFailed: if the storage does not take it.
     """
-    storage, path = _found(place)
+    storage, path = storageOf(place)
     directory = path.rpartition("/")[0]
     with _explaining(place):
         # In a bucket directories are only parts of names.
@@ -178,7 +187,7 @@ def removeFile(place: str) -> None:
 
     @raise StorageFailed: if the storage keeps it.
     """
-    storage, path = _found(place)
+    storage, path = storageOf(place)
     with _explaining(place):
         storage.delete_file(path)
 
@@ -195,15 +204,21 @@ def parquetSource(place: str) -> str | BufferReader:
         return place
     from pyarrow import BufferReader
 
-    storage, path = _found(place)
+    storage, path = storageOf(place)
     with _explaining(place), storage.open_input_file(path) as file:
         return BufferReader(file.read_buffer())
 
 
-def _found(place: str) -> tuple[FileSystem, str]:
+def storageOf(place: str) -> tuple[FileSystem, str]:
     """
-    The storage, and the path in it.
+    The file system of pyarrow's that a place is in, and the path in that.
+
+    @raise StorageFailed: if other storage cannot be reached.
     """
+    if not isRemote(place):
+        from pyarrow.fs import LocalFileSystem
+
+        return LocalFileSystem(), str(Path(place).absolute())
     parts = urlsplit(place)
     with _explaining(place):
         storage, base = _storage(parts.scheme, parts.netloc)
@@ -231,5 +246,5 @@ def _explaining(place: str) -> Iterator[None]:
     except (OSError, ArrowException) as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise StorageFailed(
-            f"{place} cannot be reached ({reason}): {_REMEDIES[urlsplit(place).scheme]}, wherever it is used"
+            f"{place} cannot be reached ({reason}): {settingsOf(place)}, wherever it is used"
         ) from error

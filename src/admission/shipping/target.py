@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyarrow import fs
+
+from ..recording.places import StorageFailed, isRemote, namedPlace, settingsOf, storageOf
 
 _LISTED_FROM = 4
 """How many files of a directory have to be asked about for it to be listed."""
@@ -52,22 +53,24 @@ class Target:
     @classmethod
     def open(cls, url: str) -> Target:
         """
-        @param url: as C{pyarrow.fs.FileSystem.from_uri} takes it.
-        @raise TargetRefused: if no file system has such URLs.
-        @raise OSError: if the file system cannot be reached.
+        @param url: as L{admission.recording.places.namedPlace} takes it.
+        @raise TargetRefused: if there is no such storage.
+        @raise OSError: if it cannot be reached.
         """
         try:
-            fileSystem, root = fs.FileSystem.from_uri(url)
-        except (ValueError, NotImplementedError, ImportError) as error:
-            raise TargetRefused(f"{_FORMS}: {_firstLine(error).replace(url, withoutSecrets(url))}") from error
-        except OSError as error:
+            place = namedPlace(url)
+        except ValueError as error:
+            raise TargetRefused(str(error)) from error
+        if isRemote(place) and "?" in place:
+            raise TargetRefused(f"{place.partition('?')[0]}?...: leave out what is after the ?: {settingsOf(place)}")
+        try:
+            fileSystem, root = storageOf(place)
+        except StorageFailed as error:
             if "unable to load" not in str(error).lower():
                 raise
-            raise TargetRefused(
-                f"hdfs:// needs a Java and libhdfs: {_firstLine(error)}; set JAVA_HOME, HADOOP_HOME and CLASSPATH"
-            ) from error
+            raise TargetRefused(str(error)) from error
         if not root.strip("/"):
-            raise TargetRefused(f"{withoutSecrets(url)} names no bucket or directory: {_FORMS}")
+            raise TargetRefused(f"{url} names no directory: write file:///DIRECTORY, s3://BUCKET/PREFIX or the like")
         return cls(fileSystem, root)
 
     def isEmpty(self) -> bool:
@@ -139,24 +142,6 @@ class Target:
 
     def _pathOf(self, name: str) -> str:
         return f"{self._root}/{name}"
-
-
-_FORMS = "write s3://BUCKET/PREFIX?region=REGION, file:///DIRECTORY or hdfs://HOST:PORT/DIRECTORY"
-
-
-def withoutSecrets(url: str) -> str:
-    """
-    A URL as it may be shown: without credentials and options.
-    """
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return "the URL"
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
-
-
-def _firstLine(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _sync(path: str) -> None:
