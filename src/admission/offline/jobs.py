@@ -18,6 +18,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyspark
 from attrs import asdict, define, evolve, frozen
 from pyarrow import compute as pc
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_admission.options import Range, parseMoment
@@ -399,7 +400,9 @@ def _replayQuotas(work: Work, runs: Sequence[Run], question: Question) -> tuple[
     )
     work.tell(f"replaying {len(trials)} policies in runs, {' and '.join(question.modes)} loop")
     scale, step = Scale(work.requestCount), stepUs(work.runs)
-    replayed = outcomes(work.requests, trials, question.modes, scale, planBaseline(runs), step).persist()
+    replayed = outcomes(work.requests, trials, question.modes, scale, planBaseline(runs), step)
+    # In memory it would be most of what there is.
+    replayed = replayed.persist(StorageLevel.DISK_ONLY)
     try:
         fidelities = judgeReplays(work.requests, replayed, trials, question.modes)
         work.write("replay_fidelity", fidelityTable(fidelities))
@@ -522,7 +525,8 @@ def _isTrustedWithin(
     trials = {key: trial for key, trial in planRecorded(runs).items() if key[0] not in others}
     if not trials:
         return False
-    replayed = outcomes(part.requests, trials, [CLOSED], Scale(sum(run.requests for run in runs))).persist()
+    replayed = outcomes(part.requests, trials, [CLOSED], Scale(sum(run.requests for run in runs)))
+    replayed = replayed.persist(StorageLevel.DISK_ONLY)
     try:
         fidelities = judgeReplays(part.requests, replayed, trials, [CLOSED])
     finally:
