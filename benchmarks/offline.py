@@ -1,6 +1,7 @@
 """
 The offline jobs: rows read, summed up and replayed by Spark on two cores, whether a row costs more where there are more
-of them, what memory workers take, and the same replays in one process without Spark.
+of them, what memory workers take, and the same replays in one process without Spark; and the whole of C{admission
+evaluate}, with the memory of all its processes.
 
     python -m benchmarks.offline [--json] [--quick] [--rows 1M,10M] [--recordings DIRECTORY]
 
@@ -11,6 +12,7 @@ each a run of a server of its own.  Recordings stay in C{DIRECTORY}, where the n
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -38,7 +40,7 @@ from admission.units import parseRate
 
 from .loops import Processes
 from .measure import MIB, Report, inTurns, median, progress
-from .processtree import Cost, costOf
+from .processtree import Cost, costOf, costOfCommand
 from .recording import NOT_RECORDED, NOTHING, SPARK, measureEvent, measureGaps
 from .recordings import SyntheticRecording, copied, synthesize
 from .replaycore import DECIDE, Steps, replayInSteps, replayPoolInSteps
@@ -287,6 +289,34 @@ def measureOneProcess(
         )
 
 
+def measureEvaluations(report: Report, recordings: Sequence[SyntheticRecording], root: Path) -> None:
+    """
+    The whole command C{admission evaluate}, with two candidates and a pool: aggregates, audits, replays and the page.
+
+    @param root: where results go.
+    """
+    firstSeconds = firstRows = 0.0
+    for recording in recordings:
+        rows = recording.rowCount()
+        progress(f"admission evaluate, {rows:,} rows")
+        tried = [f"--candidate={each}" for each in CANDIDATES[1:3]]
+        out = str(root / f"results-{rows}")
+        command = ["evaluate", str(recording.directory), "--out", out, *tried, f"--pool={POOL}"]
+        cost = costOfCommand([sys.executable, "-m", "admission", *command, f"--master=local[{CORES}]"])
+        report.add(
+            "evaluations",
+            rows=rows,
+            wallSeconds=cost.wallSeconds,
+            cpuMicroseconds=cost.cpuSeconds / rows * 1e6,
+            slopeSecondsOfMillion=1e6 * (cost.wallSeconds - firstSeconds) / (rows - firstRows),
+            commandMebibytes=cost.commandBytes // MIB,
+            javaMebibytes=cost.javaBytes // MIB,
+            workerMebibytes=cost.workerBytes // MIB,
+            allMebibytes=cost.allBytes // MIB,
+        )
+        firstSeconds, firstRows = cost.wallSeconds, rows
+
+
 def measureAll(report: Report, rows: Sequence[int], root: Path) -> None:
     """
     Everything.
@@ -314,6 +344,7 @@ def measureAll(report: Report, rows: Sequence[int], root: Path) -> None:
         finally:
             session.stop()
         measureOneProcess(report, processes, recordings[0], trials, spent)
+        measureEvaluations(report, recordings, Path(scratch))
 
 
 def main() -> None:

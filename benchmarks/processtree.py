@@ -5,7 +5,8 @@ What a piece of work takes of this process and of all that it has started: Spark
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
@@ -71,11 +72,61 @@ def costOf(work: Callable[[], T]) -> tuple[T, Cost]:
 
 
 @frozen
+class CommandCost:
+    """
+    What a command and all that it has started took.  Memory that several processes share is divided among them.
+
+    @ivar wallSeconds: time on the wall.
+    @ivar cpuSeconds: CPU time of all of them, but for what each used in its last half second.
+    @ivar commandBytes: the most memory of the command itself.
+    @ivar javaBytes: the most memory of what is no Python.
+    @ivar workerBytes: the most memory of any other Python.
+    @ivar allBytes: the most memory of all together.
+    """
+
+    wallSeconds: float
+    cpuSeconds: float
+    commandBytes: int
+    javaBytes: int
+    workerBytes: int
+    allBytes: int
+
+
+def costOfCommand(command: Sequence[str]) -> CommandCost:
+    """
+    Run a command, and see what it takes.
+
+    @raise CalledProcessError: if it fails.
+    """
+    started = wallSeconds()
+    cpu: dict[int, float] = {}
+    peaks = [0, 0, 0, 0]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as running:
+        while running.poll() is None:
+            found = _descendants(running.pid)
+            cpu.update((each.pid, each.ownSeconds) for each in found)
+            sizes = [(each, each.shareBytes()) for each in found]
+            now = (
+                sum(size for each, size in sizes if each.pid == running.pid),
+                sum(size for each, size in sizes if not each.isPython),
+                max((size for each, size in sizes if each.isPython and each.pid != running.pid), default=0),
+                sum(size for _, size in sizes),
+            )
+            peaks = [max(pair) for pair in zip(peaks, now, strict=True)]
+            with suppress(subprocess.TimeoutExpired):
+                running.wait(2 * _LOOK_SECONDS)
+    if running.returncode:
+        raise subprocess.CalledProcessError(running.returncode, command)
+    return CommandCost(wallSeconds() - started, sum(cpu.values()), *peaks)
+
+
+@frozen
 class _Process:
     pid: int
     parentPid: int
     name: str
     cpuSeconds: float
+    ownSeconds: float
 
     @property
     def isPython(self) -> bool:
@@ -94,6 +145,14 @@ class _Process:
         return 0
 
 
+    def shareBytes(self) -> int:
+        with suppress(OSError):
+            for line in (_PROCESSES / str(self.pid) / "smaps_rollup").read_text().splitlines():
+                if line.startswith("Pss:"):
+                    return int(line.split()[1]) << 10
+        return 0
+
+
 def _processes() -> Iterator[_Process]:
     for entry in _PROCESSES.iterdir():
         if entry.name.isdigit():
@@ -101,20 +160,20 @@ def _processes() -> Iterator[_Process]:
                 head, _, tail = (entry / "stat").read_text().rpartition(")")
                 fields = tail.split()
                 # Its own time, and that of children that have ended: see proc_pid_stat(5).
-                ticks = sum(map(int, fields[11:15]))
+                own, ended = (sum(map(int, fields[place : place + 2])) / _TICKS_PER_SECOND for place in (11, 13))
                 name = head.partition("(")[2]
-                yield _Process(int(entry.name), int(fields[1]), name, ticks / _TICKS_PER_SECOND)
+                yield _Process(int(entry.name), int(fields[1]), name, own + ended, own)
 
 
-def _descendants() -> list[_Process]:
+def _descendants(root: int | None = None) -> list[_Process]:
     """
-    This process, and all that it or they have started.
+    A process, this one unless another is named, and all that it or they have started.
     """
     children: dict[int, list[_Process]] = {}
     found: list[_Process] = []
     for process in _processes():
         children.setdefault(process.parentPid, []).append(process)
-        if process.pid == os.getpid():
+        if process.pid == (os.getpid() if root is None else root):
             found.append(process)
     for process in found:
         found += children.get(process.pid, ())

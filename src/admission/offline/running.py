@@ -96,8 +96,7 @@ def _session(selection: Selection, progress: Progress, settings: Mapping[str, st
         if isOurs:
             progress.tell("starting Spark")
         # An existing session stays as it is.
-        quiet = {"spark.ui.showConsoleProgress": "false"}
-        session = openSession("admission", {**quiet, **settings} if isOurs else None)
+        session = openSession("admission", settings if isOurs else None)
         try:
             with nullcontext() if progress.bar is None else watching(session, progress.bar):
                 prepareWorkers(session, progress.tell)
