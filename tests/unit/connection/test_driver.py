@@ -237,6 +237,17 @@ class WayTests(DriverTestCase):
             self.assertEqual(connection.driver.over(request, 1.0), 0.0)
             self.assertEqual((request.decided, request.policy, list(server.debts.items())), (None, None, []))
 
+    def test_begunWithLimits(self) -> None:
+        """What a policy was told of that begins is charged when it is answered, also if nobody has a limit any more."""
+        self.policy.delaySeconds = 3.0
+        connection = Connection(self.server)
+        request = connection.request("a")
+        connection.driver.begin(request)
+        self.server.control.configure(ALICE, {"rate": None}, 1.0)
+        self.clock.advance(2.0)
+        self.assertEqual(connection.charged(request), 0.0)
+        self.assertEqual((request.decided, request.isCounted, request.charge), (2.0, True, (0.0,)))
+
 
 class DelayTests(DriverTestCase):
     """How long clients wait."""
