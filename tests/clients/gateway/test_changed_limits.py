@@ -30,7 +30,7 @@ from tests.kit.kafkacluster import sharedCluster
 from tests.kit.libraries import LIBRARIES, Message, Settings, produceAll
 from tests.kit.replaymodel import Recording
 
-FIRST, RAISED, LOWERED = 100_000.0, 150_000.0, 90_000.0
+FIRST, RAISED, LOWERED = 60_000.0, 90_000.0, 50_000.0
 CHANGES = (RAISED, LOWERED, None)
 """What becomes of the first limit of each client; L{None} is none any more."""
 
