@@ -552,11 +552,14 @@ class AdmissionControl:
 
     def chargeRequest(self, request: ServerRequest, usage: Usage, now: float, maxRefusalSeconds: float = inf) -> float:
         """
-        Count what C{request} used, once; see L{charge}.
+        Count what C{request} used, once; see L{charge}.  If nobody has a limit now, it counts for no limit that is set
+        before it is over, and is charged only if a policy was told that it began, and so counted it: a replay has to
+        know of it.
 
         @return: the delay that its client is given, in seconds.
         """
-        if not self._limiting:
+        if not self._limiting and not request.begunPolicies:
+            request.charge = ()
             return 0.0
         assert request.view is not None
         charge = self.charge(request.view, usage, now, request.decision, maxRefusalSeconds, isThrottled=True)

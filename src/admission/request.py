@@ -51,7 +51,8 @@ class ServerRequest:
         mattered.
     @ivar refusedBy: the policies that refused it, shadow policies included.
     @ivar decision: the decision of the policies.
-    @ivar charge: the delay that each policy asked for, L{None} if none was asked.
+    @ivar charge: the delay that each policy asked for when it was refused or charged, none if nobody had a limit then;
+        L{None} if it was neither.
     @ivar policy: the policy that refused it or throttles its client.
     @ivar decided: the time that was passed to the policies, the last time.
     @ivar lagSeconds: how late it was when policies were asked about it, see L{Request}; L{None} if they never were.

@@ -110,7 +110,8 @@ class Sender:
 
 class Receiver(Listener):
     """
-    Reads numbered records from the first on, as the only member of a group.
+    Reads numbered records from the first on, as the only member of a group; properties of the settings are the
+    consumer's.
 
     @ivar client: of the library.
     @ivar assignments: what the group has given it and taken from it.
@@ -124,6 +125,7 @@ class Receiver(Listener):
             "auto.offset.reset": "earliest",
             "session.timeout.ms": SESSION_MS,
             "heartbeat.interval.ms": HEARTBEAT_MS,
+            **settings.properties,
         }
         self.client = makeConsumer(evolve(settings, properties=properties), topic, self)
 

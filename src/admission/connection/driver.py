@@ -347,7 +347,7 @@ class RequestDriver:
         """
         self.openRequests -= 1
         delaySeconds = 0.0
-        if request.decided is None and request.view is not None and request.rejectReason is None:
+        if request.charge is None and request.view is not None and request.rejectReason is None:
             delaySeconds = self.chargeAnswered(request, now)
         if request.answered is None and request.rejectReason is None and request.expireReason is None:
             request.expire(self.whyExpired)

@@ -23,14 +23,17 @@ from twisted.web.server import NOT_DONE_YET, Site
 from twisted.web.static import File
 from twisted.web.wsgi import WSGIResource
 
-from admission import Admission
-from admission.web import byHeader, byRoutes, protectSite
+from admission import Admission, QuotaEntity, Refusal
+from admission.web import byHeader, byRoutes, digestOf, protectSite
 from tests.kit.certificates import Identity
 from tests.kit.lines import say
 
 reactor: Any = installedReactor
 
 KEY = "X-Api-Key"
+PATIENT = "X-Patient"
+"""Who sends that waits instead of being refused."""
+
 MAX_BODY_BYTES = 32 << 20
 MOST_AT_ONCE = 20
 """How many requests of one key are worked on at a time, if the site is protected."""
@@ -154,10 +157,37 @@ def site(files: str) -> Site:
     return Site(root)
 
 
-def protected(plain: Site, pool: str = "bounded:64MiB", quota: Any = None, **settings: Any) -> Any:
+class Limits(Resource):
+    """What operators do: C{GET /limits/KEY} says until when a client has to wait, and C{POST} sets a limit of it."""
+
+    isLeaf = True
+
+    def __init__(self, admission: Admission) -> None:
+        super().__init__()
+        self._admission = admission
+
+    def render_GET(self, request: Any) -> bytes:
+        """In seconds of our clock; 0 if it does not wait."""
+        now = self._admission.clock.seconds()
+        owedSeconds = self._admission.debts.heldSeconds("", digestOf(request.postpath[0]), now)
+        return json.dumps(now + owedSeconds if owedSeconds > 0 else 0.0).encode()
+
+    def render_POST(self, request: Any) -> bytes:
+        """A name and a number, or none to remove the limit."""
+        name, value = json.loads(request.content.read())
+        self._admission.setLimits(QuotaEntity(clientId=digestOf(request.postpath[0])), {name: value})
+        return b""
+
+
+def protected(plain: Site, pool: str = "bounded:64MiB", quota: Any = None, export: Any = (), **settings: Any) -> Any:
     """The same, protected."""
-    admission = Admission(pool=pool, quota=quota or f"concurrency:limit={MOST_AT_ONCE}")
-    own = {"kindOf": byRoutes("/app/upload", "/app/...", "/..."), "nameOf": byHeader(KEY)}
+    admission = Admission(pool=pool, quota=quota or f"concurrency:limit={MOST_AT_ONCE}", export=export)
+    plain.resource.putChild(b"limits", Limits(admission))
+    own = {
+        "kindOf": byRoutes("/app/upload", "/app/...", "/..."),
+        "nameOf": byHeader(KEY),
+        "refusalOf": lambda web: Refusal.DELAY if web.getHeader(PATIENT) else Refusal.ERROR,
+    }
     return protectSite(admission, plain, **{**own, "maxBodyBytes": MAX_BODY_BYTES, **settings})
 
 

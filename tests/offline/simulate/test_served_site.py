@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
 from contextlib import ExitStack
+from operator import itemgetter
 from random import Random
 from typing import Any
 
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from admission.interfaces import DEFAULT, QuotaEntity, Refusal
 from admission.web import byHeader, byRoutes
 from tests.kit.admitted import advanceTo
 from tests.kit.identitygate import assertAsRecorded, gate, readRecording
@@ -30,19 +33,28 @@ def finish(request: Any) -> None:
 class SiteTests(SynchronousTestCase):
     """Each replay of the policies in force says what the site said."""
 
-    def serve(self, policies: list[str], visitors: int, seed: int, isPressed: bool = False) -> tuple[Any, list[int]]:
+    def serve(
+        self,
+        policies: list[str],
+        visitors: int,
+        seed: int,
+        isPressed: bool = False,
+        changes: Sequence[tuple[float, str | None, str, float | None]] = (),
+    ) -> tuple[Any, list[int]]:
         """
         Serve visitors for a while, and replay that; what is said of each policy, and what was answered.
 
         @param isPressed: whether the reactor is late now and then, and little memory free.
+        @param changes: when whose limits change, of which client id, to what.
         """
         kept, random = Kept(), Random(seed)
         server = WebServer(
             self,
             quota=policies,
             export=kept,
-            kindOf=byRoutes("/later", "/..."),
+            kindOf=byRoutes("/later", "/waits", "/..."),
             nameOf=byHeader("x-key", isSecret=False),
+            refusalOf=lambda web: Refusal.DELAY if web.path == b"/waits" else Refusal.ERROR,
         )
         clock: Any = server.clock
 
@@ -56,8 +68,13 @@ class SiteTests(SynchronousTestCase):
         connected: dict[int, Visitor] = {}
         statuses: list[int] = []
         taken = ExitStack()
+        waiting = sorted(changes, key=itemgetter(0))
         for step in range(int(SECONDS * 20)):
             advanceTo(clock, step / 20)
+            while waiting and waiting[0][0] * 20 <= step:
+                _, clientId, limitName, value = waiting.pop(0)
+                server.admission.setLimits(QuotaEntity(clientId=clientId), {limitName: value})
+                server.settle()
             clock.rightNow += random.uniform(1e-4, 1e-2)
             taken.close()
             if isPressed and step // 20 % 3 == 1:
@@ -69,7 +86,13 @@ class SiteTests(SynchronousTestCase):
             if visitor is None or visitor.transport.isLost or visitor.isWaiting:
                 visitor = connected[number] = server.connect(f"192.0.2.{number}")
             path, body = random.choice(
-                [("GET /later", b""), ("GET /", b""), ("PUT /", bytes(random.randrange(1, 9000)))]
+                [
+                    ("GET /later", b""),
+                    ("GET /", b""),
+                    ("GET /waits", b""),
+                    ("PUT /", bytes(random.randrange(1, 9000))),
+                    ("PUT /waits", bytes(random.randrange(1, 9000))),
+                ]
             )
             if body and random.random() < 0.3:
                 # It leaves before all of it has come.
@@ -131,6 +154,39 @@ class SiteTests(SynchronousTestCase):
         policies = ["shed:kinds=GET /later:clients=2:lag=20ms:free=10%"]
         judged, statuses = self.serve(policies, visitors, seed, isPressed=True)
         self.assertIn(503, statuses)
+        assertAsRecorded(self, judged)
+
+    @settings(max_examples=20, deadline=None)
+    @given(
+        st.sampled_from(
+            [
+                ("client-bytes:received=5k", "received_byte_rate"),
+                ("client-bytes:received=5k:algorithm=bucket", "received_byte_rate"),
+                ("requests:rate=3:burst=6", "request_rate"),
+            ]
+        ),
+        st.integers(1, 6),
+        st.integers(0, 1000),
+        st.lists(
+            st.tuples(st.floats(0.5, SECONDS), st.sampled_from(["0", "1", DEFAULT]), st.sampled_from([0.5, 2.0, None])),
+            min_size=1,
+            max_size=4,
+        ),
+    )
+    # Requests have begun, and counted, when nobody has a limit any more.
+    @example(("requests:rate=3:burst=6", "request_rate"), 6, 7821, [(2.15, DEFAULT, None), (4.83, DEFAULT, 2.0)])
+    def test_anyChange(
+        self, policy: tuple[str, str], visitors: int, seed: int, changes: list[tuple[float, str, float | None]]
+    ) -> None:
+        """So it is for limits that are raised, lowered and removed, whoever is refused or waits meanwhile."""
+        description, limitName = policy
+        unit = 3.0 if limitName == "request_rate" else 5000.0
+        judged, _ = self.serve(
+            [description],
+            visitors,
+            seed,
+            changes=[(at, clientId, limitName, factor and factor * unit) for at, clientId, factor in changes],
+        )
         assertAsRecorded(self, judged)
 
     def test_refused(self) -> None:

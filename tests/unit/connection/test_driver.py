@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -53,6 +53,10 @@ class Played(QuotaPolicy):
         self.delaySeconds = self.restSeconds = 0.0
         self.running: list[str] = []
 
+    def configure(self, entity: QuotaEntity, limits: Mapping[str, float | None], now: float) -> None:
+        rate = limits["rate"]
+        self.limits = {} if rate is None else {entity: {"rate": rate}}
+
     def decide(self, request: Request, now: float) -> Decision:
         return self.decision
 
@@ -79,10 +83,10 @@ class Refusing(QuotaPolicy):
 class Server:
     """What connections share."""
 
-    def __init__(self, *others: tuple[str, QuotaPolicy]) -> None:
+    def __init__(self, *others: tuple[str, QuotaPolicy], isObserved: bool = False) -> None:
         self.clock = Clock()
         self.policy = Played()
-        self.control = AdmissionControl([("played", self.policy), *others], 100.0)
+        self.control = AdmissionControl([("played", self.policy), *others], 100.0, isObserved)
         self.debts = Debts()
         self.gate: Any = SimpleNamespace(
             pool=SimpleNamespace(availableBytes=250, sizeBytes=1000),
@@ -216,6 +220,33 @@ class WayTests(DriverTestCase):
             [each.expireReason for each in requests],
             ["its request could not be answered", "the client hung up", "the server stops"],
         )
+
+    def test_chargedWithoutLimits(self) -> None:
+        """
+        What was charged while nobody had a limit is not charged again, to a limit that was set before it was over: its
+        client would owe what it was not told of.  A server that records nothing has not even asked about it.
+        """
+        for isObserved in (True, False):
+            self.server = server = Server(isObserved=isObserved)
+            server.policy.delaySeconds = 3.0
+            server.control.configure(ALICE, {"rate": None}, 0.0)
+            connection = Connection(server)
+            request = connection.request("a")
+            self.assertEqual((request.view is not None, connection.charged(request)), (isObserved, 0.0))
+            server.control.configure(ALICE, {"rate": 1.0}, 1.0)
+            self.assertEqual(connection.driver.over(request, 1.0), 0.0)
+            self.assertEqual((request.decided, request.policy, list(server.debts.items())), (None, None, []))
+
+    def test_begunWithLimits(self) -> None:
+        """What a policy was told of that begins is charged when it is answered, also if nobody has a limit any more."""
+        self.policy.delaySeconds = 3.0
+        connection = Connection(self.server)
+        request = connection.request("a")
+        connection.driver.begin(request)
+        self.server.control.configure(ALICE, {"rate": None}, 1.0)
+        self.clock.advance(2.0)
+        self.assertEqual(connection.charged(request), 0.0)
+        self.assertEqual((request.decided, request.isCounted, request.charge), (2.0, True, (0.0,)))
 
 
 class DelayTests(DriverTestCase):
