@@ -144,7 +144,6 @@ class _Process:
                     return int(line.split()[1]) << 10
         return 0
 
-
     def shareBytes(self) -> int:
         with suppress(OSError):
             for line in (_PROCESSES / str(self.pid) / "smaps_rollup").read_text().splitlines():

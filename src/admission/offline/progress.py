@@ -30,7 +30,7 @@ _COSTS: Final[Mapping[str, Mapping[str, float]]] = {
         "pool_time": 5.8,
     },
     AUDIT: {"broken_rows": 0.1, "unreadable files": 2.9, "bloom_audit": 2.1, "quota_span": 9.4, "quota_summary": 1.2},
-    REPLAY: {"limits and gaps": 5.6},
+    REPLAY: {"limits and gaps": 5.6, "unreadable files": 2.9},
 }
 """What steps take for each request, in microseconds, two cores together; L{benchmarks.offline} has the like."""
 
@@ -166,6 +166,7 @@ class StepBar:
                 # What is left is judged by all that is done, not by the last step.
                 smoothing=0.0,
                 dynamic_ncols=True,
+                bar_format=_FORM_WITHOUT_TIME,
             )
         return self._bar
 

@@ -172,7 +172,7 @@ def openSession(appName: str, settings: Mapping[str, str] | None = None) -> Spar
     from pyspark.sql import SparkSession
 
     isNew = SparkSession.getActiveSession() is None
-    if isNew:
+    if isNew and remote is None:
         # Bars of Spark's own stages, which say nothing to a user, would be among what is printed.
         chosen.setdefault("spark.ui.showConsoleProgress", "false")
     isHere = isOnThisMachine(os.environ, chosen)
