@@ -190,7 +190,7 @@ class Times:
 
     @classmethod
     def of(cls, results: Results) -> Times:
-        table = results.table("replay_time", _TIME_COLUMNS)
+        table = results.table("replay_time", _TIME_COLUMNS, ("candidate", "mode", *_RUN, *_CLIENT))
         if table is None:
             table = TIMES.empty_table().select(list(_TIME_COLUMNS))
         return cls(only(table, mode=CLOSED), results.says("stepSeconds", int) or 60, coveredBy(results))
@@ -344,12 +344,13 @@ def starvedMinutes(times: Times) -> dict[str, int]:
     seconds = _secondsOf(times.table)
     # From the first step: what o'clock that was means nothing.
     minutes = (seconds - (seconds.min() if len(seconds) else 0)) // 60
-    table = times.table.append_column("minute", pa.array(minutes))
-    clients = grouped(_ofClients(table), ("candidate", *_RUN, "minute", *_CLIENT), ("requests", "refused"))
-    isStarved = pc.equal(clients["requests"], clients["refused"])
-    clients = clients.append_column("starved", isStarved.cast(pa.int64()))
-    starved = grouped(clients, ("candidate",), ("starved",))
-    return dict(zip(starved["candidate"].to_pylist(), starved["starved"].to_pylist(), strict=True))
+    table = _ofClients(times.table.append_column("minute", pa.array(minutes)))
+    starved = {}
+    # One after another, since all of them together take several times the memory.
+    for label in sorted(table["candidate"].unique().to_pylist()):
+        clients = grouped(only(table, candidate=label), (*_RUN, "minute", *_CLIENT), ("requests", "refused"))
+        starved[label] = pc.sum(pc.equal(clients["requests"], clients["refused"])).as_py()
+    return starved
 
 
 def _ofClients(table: pa.Table) -> pa.Table:

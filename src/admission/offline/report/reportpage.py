@@ -63,7 +63,7 @@ def isSynthetic(results: Results) -> bool:
     Whether any run is of a synthetic server.
     """
     for name in _WITH_BROKERS:
-        brokers = results.table(name, ["broker_id"])
+        brokers = results.table(name, ["broker_id"], ["broker_id"])
         if brokers is not None and BROKER_ID in brokers["broker_id"].unique().to_pylist():
             return True
     return results.says("isSynthetic", bool) is True

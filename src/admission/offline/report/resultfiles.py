@@ -93,10 +93,11 @@ class Results:
             csv = csvs[0].relative_to(self.directory).as_posix() if csvs else None
             yield ResultFile(name, rows, place.relative_to(self.directory).as_posix(), csv)
 
-    def table(self, name: str, columns: Sequence[str]) -> pa.Table | None:
+    def table(self, name: str, columns: Sequence[str], names: Sequence[str] = ()) -> pa.Table | None:
         """
         Some columns of a table.
 
+        @param names: those of them that have the same few texts in many rows, which are read as dictionaries.
         @return: L{None} if there is no such table.
         @raise ReportError: if it cannot be read, or lacks one of the columns.
         """
@@ -106,14 +107,14 @@ class Results:
         try:
             tables = []
             for path in paths:
-                with parquet.ParquetFile(path, page_checksum_verification=True) as file:
+                with parquet.ParquetFile(path, page_checksum_verification=True, read_dictionary=list(names)) as file:
                     missing = [column for column in columns if column not in file.schema_arrow.names]
                     if missing:
                         raise ReportError(
                             f"{path} has no column {missing[0]}; evaluate the recording again with this version"
                         )
                     tables.append(file.read(columns=list(columns)).select(list(columns)))
-            return pa.concat_tables(tables, promote_options="permissive")
+            return pa.concat_tables(tables, promote_options="permissive").unify_dictionaries()
         except (OSError, pa.ArrowException) as error:
             raise self._unreadable(name, error) from error
 
@@ -154,7 +155,8 @@ def only(table: pa.Table, **wanted: str) -> pa.Table:
     The rows in which columns have these values.
     """
     for name, value in wanted.items():
-        table = table.filter(pc.equal(table[name].cast(pa.string()), value))
+        column = table[name]
+        table = table.filter(pc.equal(column if pa.types.is_dictionary(column.type) else column.cast(pa.string()), value))
     return table
 
 
@@ -169,4 +171,7 @@ def grouped(table: pa.Table, by: Sequence[str], sums: Sequence[str], most: Seque
     """
     wanted = [*((name, "sum") for name in sums), *((name, "max") for name in most)]
     added = table.group_by(list(by)).aggregate(wanted).select([*by, *(f"{name}_{how}" for name, how in wanted)])
+    for place, field in enumerate(added.schema):
+        if pa.types.is_dictionary(field.type):
+            added = added.set_column(place, field.name, added.column(place).cast(field.type.value_type))
     return added.rename_columns([*by, *sums, *most]).sort_by([(name, "ascending") for name in by])
