@@ -17,6 +17,7 @@ from pyarrow import parquet
 from pyspark.sql import Observation, functions as F
 from twisted.trial.unittest import SynchronousTestCase
 
+from admission.offline import outputs
 from admission.offline.aggregate import (
     BOUNDS_MS,
     DEPLETED,
@@ -482,6 +483,26 @@ class OutputTests(SynchronousTestCase):
             '2023-11-14 22:13:00.000000Z,"say ""a""",\n'
             '2023-11-14 22:14:00.000000Z,"b",0.333333333\n',
         )
+
+    def test_groups(self) -> None:
+        """However many rows come at a time, and however many a group has, all are there, in the same bytes."""
+        session = sharedSession()
+        rows = [(number, f"client-{number % 7}") for number in range(95)]
+        for groupRows in (1, 10, 19, 1000):
+            self.patch(outputs, "GROUP_ROWS", groupRows)
+            written = []
+            for partitions in (1, 3):
+                self.addCleanup(session.conf.set, "spark.sql.shuffle.partitions", "2")
+                session.conf.set("spark.sql.shuffle.partitions", str(partitions))
+                session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(8 * partitions))
+                directory = Path(self.mktemp())
+                writeResult(session.createDataFrame(rows, "n bigint, client_id string"), directory, "all")
+                written.append([directory.joinpath(f"all.{suffix}").read_bytes() for suffix in ("csv", "parquet")])
+            session.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+            self.assertEqual(written[0], written[1])
+            file = parquet.ParquetFile(directory / "all.parquet")
+            self.assertEqual(file.num_row_groups, -(-95 // groupRows))
+            self.assertEqual([tuple(row.values()) for row in file.read().to_pylist()], rows)
 
     def test_noise(self) -> None:
         """Noise in a column of a result is a reason not to report it, rather than other numbers."""

@@ -156,7 +156,8 @@ def only(table: pa.Table, **wanted: str) -> pa.Table:
     """
     for name, value in wanted.items():
         column = table[name]
-        table = table.filter(pc.equal(column if pa.types.is_dictionary(column.type) else column.cast(pa.string()), value))
+        texts = column if pa.types.is_dictionary(column.type) else column.cast(pa.string())
+        table = table.filter(pc.equal(texts, value))
     return table
 
 
@@ -171,7 +172,8 @@ def grouped(table: pa.Table, by: Sequence[str], sums: Sequence[str], most: Seque
     """
     wanted = [*((name, "sum") for name in sums), *((name, "max") for name in most)]
     added = table.group_by(list(by)).aggregate(wanted).select([*by, *(f"{name}_{how}" for name, how in wanted)])
-    for place, field in enumerate(added.schema):
-        if pa.types.is_dictionary(field.type):
-            added = added.set_column(place, field.name, added.column(place).cast(field.type.value_type))
+    for place, each in enumerate(added.schema):
+        # Those cannot be sorted.
+        if pa.types.is_dictionary(each.type):
+            added = added.set_column(place, each.name, added.column(place).cast(each.type.value_type))
     return added.rename_columns([*by, *sums, *most]).sort_by([(name, "ascending") for name in by])
