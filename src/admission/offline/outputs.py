@@ -64,7 +64,7 @@ def writeTable(table: pa.Table, directory: str | Path, name: str) -> None:
 
 def _packed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """
-    Batches as texts, which Spark hands over one by one and takes for what they are.
+    Each batch as one value of a row: rows reach this process one after another, where tables come whole.
     """
     for batch in batches:
         stream = io.BytesIO()

@@ -102,7 +102,7 @@ def checkWorkers(session: SparkSession, modules: Collection[str] = WORKER_MODULE
 
 def _send(session: SparkSession, packages: Collection[Package], tell: Callable[[str], None]) -> None:
     """
-    @param packages: what workers need.
+    @param packages: what workers need; compiled ones that all of them have are not sent.
     """
     compiled = {each.name: each for each in packages if each.isCompiled}
     workers = _ask(session, {name: each.roots for name, each in compiled.items()})
