@@ -5,14 +5,11 @@ Results as files: the same results make the same bytes.
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyarrow import csv, parquet
 from pyspark.sql import DataFrame, functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from .evaluation import replacing
 from .failures import OutputError
@@ -22,7 +19,7 @@ DIGITS = 9
 
 
 GROUP_ROWS = 100_000
-"""How many rows a file has before what follows is a group for itself."""
+"""How many rows a group of a Parquet file has."""
 
 
 def rounded(frame: DataFrame) -> DataFrame:
@@ -43,60 +40,25 @@ def ordered(frame: DataFrame) -> DataFrame:
 
 def writeResult(frame: DataFrame, directory: str | Path, name: str) -> None:
     """
-    Write one result, rounded and sorted, as C{NAME.parquet} and C{NAME.csv}. Each file is replaced atomically.  This
-    process has no more of it at a time than Spark has in one of the sorted partitions.
+    Write one result, rounded and sorted, as C{NAME.parquet} and C{NAME.csv}. Each file is replaced atomically.  The
+    result is collected in this process, so this is for results, not for events.
 
     @param directory: on this machine, wherever Spark runs; created if necessary.
     @raise OutputError: if they cannot be written.
     """
-    rows = ordered(rounded(frame))
-    schema = to_arrow_schema(rows.schema, timezone="UTC")
-    packed = rows.mapInArrow(_packed, "batch binary").toLocalIterator(prefetchPartitions=True)
-    _write(schema, (pa.ipc.open_stream(row["batch"]).read_all() for row in packed), directory, name)
+    writeTable(ordered(rounded(frame)).toArrow(), directory, name)
 
 
 def writeTable(table: pa.Table, directory: str | Path, name: str) -> None:
     """
     Write one result that is already in this process, unchanged.  See L{writeResult}.
     """
-    _write(table.schema, [table], directory, name)
-
-
-def _packed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """
-    Each batch as one value of a row: rows reach this process one after another, where tables come whole.
-    """
-    for batch in batches:
-        stream = io.BytesIO()
-        with pa.ipc.new_stream(stream, batch.schema) as writer:
-            writer.write_batch(batch)
-        yield pa.record_batch([pa.array([stream.getvalue()], pa.binary())], ["batch"])
-
-
-def _write(schema: pa.Schema, tables: Iterable[pa.Table], directory: str | Path, name: str) -> None:
     root = Path(directory)
     try:
         root.mkdir(parents=True, exist_ok=True)
         with replacing(root / f"{name}.parquet") as columns, replacing(root / f"{name}.csv") as text:
-            with (
-                parquet.ParquetWriter(columns, schema, write_page_checksum=True) as toColumns,
-                csv.CSVWriter(str(text), schema) as toText,
-            ):
-                for table in _regrouped(schema, tables):
-                    toColumns.write_table(table)
-                    toText.write_table(table)
+            # The bytes of the first do not depend on how the rows came.
+            parquet.write_table(table, columns, row_group_size=GROUP_ROWS, write_page_checksum=True)
+            csv.write_csv(table, str(text))
     except OSError as error:
         raise OutputError(f"results cannot be written to {root}: {error}; name another directory") from error
-
-
-def _regrouped(schema: pa.Schema, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """
-    The same rows in tables of L{GROUP_ROWS}, however they come: the bytes of a file depend on that.
-    """
-    waiting = schema.empty_table()
-    for table in tables:
-        waiting = pa.concat_tables([waiting, table.cast(schema)])
-        while len(waiting) > GROUP_ROWS:
-            yield waiting.slice(0, GROUP_ROWS).combine_chunks()
-            waiting = waiting.slice(GROUP_ROWS)
-    yield waiting.combine_chunks()
