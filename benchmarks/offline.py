@@ -368,9 +368,12 @@ def main() -> None:
     report = Report(f"The offline jobs on {CORES} cores", options.quick)
     with ExitStack() as stack:
         root = options.recordings or stack.enter_context(TemporaryDirectory(prefix="admission-recordings-"))
-        measureAll(report, rows, Path(root))
-    progress("")
-    print(report.asJson() if options.json else report.asText())
+        try:
+            measureAll(report, rows, Path(root))
+        finally:
+            # What was measured before something failed has taken long enough.
+            progress("")
+            print(report.asJson() if options.json else report.asText())
 
 
 if __name__ == "__main__":

@@ -138,16 +138,16 @@ class _Process:
             (_PROCESSES / str(self.pid) / "clear_refs").write_text("5")
 
     def peakBytes(self) -> int:
-        with suppress(OSError):
-            for line in (_PROCESSES / str(self.pid) / "status").read_text().splitlines():
-                if line.startswith("VmHWM:"):
-                    return int(line.split()[1]) << 10
-        return 0
+        return self._sizeBytes("status", "VmHWM:")
 
     def shareBytes(self) -> int:
+        return self._sizeBytes("smaps_rollup", "Pss:")
+
+    def _sizeBytes(self, file: str, name: str) -> int:
+        # Of a process that has ended meanwhile nothing is known.
         with suppress(OSError):
-            for line in (_PROCESSES / str(self.pid) / "smaps_rollup").read_text().splitlines():
-                if line.startswith("Pss:"):
+            for line in (_PROCESSES / str(self.pid) / file).read_text().splitlines():
+                if line.startswith(name):
                     return int(line.split()[1]) << 10
         return 0
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import pairwise
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,30 @@ def gate(recording: Recording, alter: Callable[[Run], Run] = lambda run: run) ->
         wanted = decisions.select([*_ON, "mode", "delay_us", "is_refused"])
         fidelity += countMatches(wanted.join(verdicts, _ON, join_type="inner").to_batches(700))
     return judge(fidelity, counts, trials)
+
+
+def delaysUnder(
+    recording: Recording, clientId: str, limitName: str, kind: str | None = None
+) -> list[tuple[float | None, list[int]]]:
+    """
+    What became of a client's limit, and the delays that the first policy asked for while it was so, which are not zero.
+
+    @param kind: of the requests that count; all of them by default.
+    """
+    limits = sorted(
+        (row["mono_us"], row["value"])
+        for row in recording.limits
+        if (row["client_id"], row["limit_name"]) == (clientId, limitName)
+    )
+    asked = [
+        (row["decided_mono_us"], row["policy_delays_us"][0])
+        for row in recording.rows
+        if row["client_id"] == clientId and kind in (None, row["kind"]) and any(row["policy_delays_us"][:1])
+    ]
+    return [
+        (value, [delayUs for atUs, delayUs in asked if beginUs <= atUs < endUs])
+        for (beginUs, value), (endUs, _) in pairwise([*limits, (inf, None)])
+    ]
 
 
 def assertAsRecorded(case: SynchronousTestCase, judged: Iterable[Fidelity]) -> None:

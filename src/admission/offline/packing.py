@@ -114,7 +114,9 @@ def findPackages(modules: Collection[str]) -> list[Package]:
     if done.returncode:
         raise ImportError(done.stderr.strip().rpartition("\n")[2])
     found = {name: Path(file).resolve() for name, file in json.loads(done.stdout).items()}
-    files = {name: path for name, path in found.items() if name.partition(".")[0] not in _BROUGHT and _isOurs(path)}
+    files = {
+        name: path for name, path in found.items() if name.partition(".")[0] not in _BROUGHT and not _isStandard(path)
+    }
     return [*_installed(files), *_inCheckouts(files)]
 
 
@@ -179,12 +181,12 @@ def _roots(modules: Collection[str]) -> list[str]:
     return sorted(each for each in modules if not any(each.startswith(f"{other}.") for other in modules))
 
 
-def _isOurs(path: Path) -> bool:
+def _isStandard(path: Path) -> bool:
     """
-    Whether a module is not one of Python's own.
+    Whether a module is one of Python's own.
     """
     own = Path(sysconfig.get_path("stdlib")).resolve()
-    return not path.is_relative_to(own) or bool({"site-packages", "dist-packages"} & {*path.parts})
+    return path.is_relative_to(own) and not {"site-packages", "dist-packages"} & {*path.parts}
 
 
 def _isCompiled(path: str) -> bool:

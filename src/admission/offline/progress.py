@@ -20,23 +20,24 @@ if TYPE_CHECKING:
 
 _COSTS: Final[Mapping[str, Mapping[str, float]]] = {
     AGGREGATE: {
-        "client_minute": 5.2,
-        "top_clients": 0.7,
-        "throttle_minute": 1.7,
-        "throttle_hist": 0.6,
-        "fairness_minute": 3.5,
-        "starved_minute": 1.4,
-        "pool_minute": 2.8,
-        "pool_time": 5.8,
+        "client_minute": 1.7,
+        "top_clients": 0.1,
+        "throttle_minute": 0.6,
+        "throttle_hist": 0.1,
+        "fairness_minute": 1.3,
+        "starved_minute": 0.5,
+        "pool_minute": 0.7,
+        "pool_time": 0.9,
     },
-    AUDIT: {"broken_rows": 0.1, "unreadable files": 2.9, "bloom_audit": 2.1, "quota_span": 9.4, "quota_summary": 1.2},
-    REPLAY: {"limits and gaps": 5.6, "unreadable files": 2.9},
+    AUDIT: {"unreadable files": 0.4, "bloom_audit": 0.1, "quota_span": 2.4, "quota_summary": 0.4},
+    REPLAY: {"limits and gaps": 2.0, "unreadable files": 0.4},
 }
-"""What steps take for each request, in microseconds, two cores together; L{benchmarks.offline} has the like."""
+"""What steps took for each of ten million requests on two cores, in microseconds on the wall."""
 
 _REPLAYING, _POOLS = "replaying policies", "replaying pools"
 _TRYING = "trying "
-_OF_REPLAY, _OF_POLICY, _OF_POOL = 8.0, 8.0, 6.5
+# What all policies share, and each; and each pool.
+_OF_REPLAY, _OF_POLICY, _OF_POOL = 8.0, 4.7, 3.9
 
 _FORM: Final = "{percentage:3.0f}% {bar:20} {remaining} left  {desc}"
 _FORM_WITHOUT_TIME: Final = "{percentage:3.0f}% {bar:20} {desc}"

@@ -181,9 +181,9 @@ def quotaSpans(requests: DataFrame, limits: DataFrame, spanSeconds: int = SPAN_S
     @param requests: clean ones, like C{limits}. Requests that were not charged do not count.
     @param spanSeconds: the length of a span; the first began with 1970.
     """
-    # A row for each limit that a request counts for: for those that were set only, of which some have two names.
-    isSet = {row["limit_name"] for row in limits.select("limit_name").distinct().collect()}
-    names = sorted(MEASURES.keys() & isSet) or [*MEASURES][:1]
+    # A row for each limit that a request counts for: of those that were set only, since some have two names.
+    ever = {row["limit_name"] for row in limits.select("limit_name").distinct().collect()}
+    names = MEASURES.keys() & ever or {*MEASURES}
     amounts = ", ".join(
         f"struct('{name}' AS limit_name, CASE WHEN {measure.applies} THEN double({measure.amount}) END AS amount)"
         for name, measure in MEASURES.items()
@@ -199,7 +199,7 @@ def quotaSpans(requests: DataFrame, limits: DataFrame, spanSeconds: int = SPAN_S
         F.expr(f"inline(array({amounts}))"),
     )
     # Spark sorts by a number in a fraction of the time that it takes for names which begin alike; that two clients of a
-    # recording with a million have the same happens once in ten million recordings.
+    # million have the same happens in one of thirty million recordings.
     number = F.xxhash64(*SUBJECT, "limit_name").alias("_number")
     uses = counted.where("amount > 0").select("*", number)
     inForce = limitsInForce(requests, limits).select(number, *_IN_FORCE)

@@ -11,8 +11,6 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
-from itertools import pairwise
-from math import inf
 from traceback import format_exc
 from urllib.parse import urlencode
 from urllib.request import urlopen
@@ -25,7 +23,7 @@ from tests.clients.throttledclients import BATCH_BYTES, RUN_RECORDS, Receiver, S
 from tests.kit.brokerfixture import requestOf
 from tests.kit.brokerprocess import PATIENCE_SECONDS, BrokerProcess, endpoint, freePort, until
 from tests.kit.gatewayprocess import GatewayProcess
-from tests.kit.identitygate import gate, readRecording
+from tests.kit.identitygate import delaysUnder, gate, readRecording
 from tests.kit.kafkacluster import sharedCluster
 from tests.kit.libraries import LIBRARIES, Message, Settings, produceAll
 from tests.kit.replaymodel import Recording
@@ -217,18 +215,7 @@ class ChangedLimitsTests(SynchronousTestCase):
 
     def assertThrottled(self, recording: Recording, worker: Worker) -> None:
         """Requests of a client were throttled under each of its limits."""
-        limits = sorted(
-            (row["mono_us"], row["value"])
-            for row in recording.limits
-            if (row["client_id"], row["limit_name"]) == (worker.name, worker.limitName)
-        )
-        self.assertEqual([value for _, value in limits], [FIRST, *CHANGES])
-        for (beginUs, value), (endUs, _) in pairwise([*limits, (inf, None)]):
-            throttled = [
-                row["policy_delays_us"][0]
-                for row in recording.rows
-                if (row["client_id"], row["kind"]) == (worker.name, worker.kind)
-                and any(row["policy_delays_us"][:1])
-                and beginUs <= row["decided_mono_us"] < endUs
-            ]
-            self.assertEqual(bool(throttled), value is not None, f"{worker.name} under {value}: {throttled}")
+        held = delaysUnder(recording, worker.name, worker.limitName, worker.kind)
+        self.assertEqual([value for value, _ in held], [FIRST, *CHANGES])
+        for value, delays in held:
+            self.assertEqual(bool(delays), value is not None, f"{worker.name} under {value}: {delays}")

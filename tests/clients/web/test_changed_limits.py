@@ -10,8 +10,6 @@ import shutil
 import sys
 import tempfile
 import threading
-from itertools import pairwise
-from math import inf
 from pathlib import Path
 from traceback import format_exc
 from urllib.request import Request, urlopen
@@ -24,7 +22,7 @@ from tests.clients.web.publicsite import KEY, PATIENT
 from tests.clients.web.siteclients import Case, Client, Curl, Site, askAtOnce, askByTreq
 from tests.clients.web.test_same_answers import ServedSite
 from tests.kit.brokerprocess import PATIENCE_SECONDS, until
-from tests.kit.identitygate import gate, readRecording
+from tests.kit.identitygate import delaysUnder, gate, readRecording
 from tests.kit.replaymodel import Recording
 
 FIRST, RAISED, LOWERED = 400_000.0, 600_000.0, 300_000.0
@@ -179,14 +177,7 @@ class ChangedLimitsTests(SynchronousTestCase):
 
     def assertThrottled(self, recording: Recording, clientId: str) -> None:
         """Requests of a client were throttled under each of its limits."""
-        limits = sorted((row["mono_us"], row["value"]) for row in recording.limits if row["client_id"] == clientId)
-        self.assertEqual([value for _, value in limits], [FIRST, *CHANGES])
-        for (beginUs, value), (endUs, _) in pairwise([*limits, (inf, None)]):
-            throttled = [
-                row["policy_delays_us"][0]
-                for row in recording.rows
-                if row["client_id"] == clientId
-                and any(row["policy_delays_us"][:1])
-                and beginUs <= row["decided_mono_us"] < endUs
-            ]
-            self.assertEqual(bool(throttled), value is not None, f"{clientId} under {value}: {throttled}")
+        held = delaysUnder(recording, clientId, LIMIT)
+        self.assertEqual([value for value, _ in held], [FIRST, *CHANGES])
+        for value, delays in held:
+            self.assertEqual(bool(delays), value is not None, f"{clientId} under {value}: {delays}")
