@@ -89,6 +89,7 @@ class Exchange:
     _refused: tuple[int, Decision] | None = None
     _isAnswered = False
     _hasEnded = False
+    _isCounted = False
     _unread: Deadline | None = None
     _continues = False
     _refusal = Refusal.ERROR
@@ -568,6 +569,8 @@ class Exchange:
         if not isWhole and (self._continues or not 0 < self.request.sizeBytes <= SMALL_UNREAD_BYTES):
             self._channel.endsWith(web)
         self._status = status
+        # Not when its body is over, which comes after the client has read this.
+        self._countAnswer()
         self._served.refusals.write(web, status, decision.delaySeconds, decision.policy, decision.message)
         if isWhole:
             web.finish()
@@ -575,6 +578,11 @@ class Exchange:
             self._hasEnded = self._channel.endsUnread(web)
             self._unread = Deadline(self.factory.clock, self._hangUp)
             self._unread.start(UNREAD_SECONDS)
+
+    def _countAnswer(self) -> None:
+        if not self._isCounted:
+            self._isCounted = True
+            self._served.answered(self.request.kind or "", self._status)
 
     def _hangUp(self) -> None:
         self._channel.hangUp(self._connection, self._web)
@@ -644,7 +652,7 @@ class Exchange:
         if self._refused is not None and self._isAnswered and (self._hasEnded or not self.isLost):
             self.request.answer(now, self._refused[1].delaySeconds)
         self._driver.over(self.request, now)
-        self._served.answered(self.request.kind or "", self._status)
+        self._countAnswer()
         if self._isBegun:
             if self._connectionLost in self._connection.whenLost:
                 # It took longer than its site's first turn.

@@ -110,7 +110,7 @@ class ServedSite:
 
     def answered(self, kind: str, status: int) -> None:
         """
-        A request is over.
+        A request is answered, or over without an answer.
 
         @param status: of its answer; negative if there is none.
         """

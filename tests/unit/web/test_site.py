@@ -571,14 +571,16 @@ class RefusalTests(SynchronousTestCase):
         self.assertEqual(server.pool.usedBytesByPurpose[CONNECTIONS], before)
 
     def test_refusedCounted(self) -> None:
-        """A refusal is counted by its status, though its client leaves before all of its body has come."""
+        """A refusal is counted once, when it is answered, though its body has not come and never does."""
         server = WebServer(self, maxBodyBytes=10)
         visitor = server.connect()
         visitor.send("PUT /", "Content-Length: 20000000", isWhole=False)
         self.assertEqual(visitor.answer().status, 413)
+        family = server.admission.sensors.families["Responses"]
+        self.assertEqual(dict(family.read(0.0)), {("PUT", "413"): 1})
         visitor.transport.abortConnection()
         server.settle()
-        self.assertEqual(dict(server.admission.sensors.families["Responses"].read(0.0)), {("PUT", "413"): 1})
+        self.assertEqual(dict(family.read(0.0)), {("PUT", "413"): 1})
 
     def test_names(self) -> None:
         """Policies know a client by what C{nameOf} says; of a secret they have a digest."""
