@@ -213,6 +213,11 @@ class SessionTests(SynchronousTestCase):
         rows = sharedSession().range(1).repartition(1).mapInArrow(executables, "a string").collect()
         self.assertEqual([row["a"] for row in rows], [sys.executable, "True"])
 
+    def test_environment(self) -> None:
+        """What its Java needed is not left in the environment, where another process would find a configured Spark."""
+        sharedSession()
+        self.assertEqual([name for name, text in os.environ.items() if "admission-spark-" in text], [])
+
     @longForm
     def test_packagedJava(self) -> None:
         """Spark runs on the Java of a package where there is no other, and says nothing but what it is asked."""

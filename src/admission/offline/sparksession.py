@@ -14,7 +14,8 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -154,8 +155,8 @@ def openSession(appName: str, settings: Mapping[str, str] | None = None) -> Spar
     The existing session, or a new one.  Where it runs is Spark's own setting: C{SPARK_REMOTE}, C{spark.master} from
     spark-submit or a C{spark-defaults.conf}, else all cores of this machine, with a part of its memory.
 
-    If a Java process has to be started, its requirements are set in this process's environment: a Java, the Python for
-    its workers, and a configuration that keeps it from logging what is no error.  Variables that are already set stay.
+    If a Java process has to be started, its requirements are set in its environment: a Java, the Python for its
+    workers, and a configuration that keeps it from logging what is no error.  Variables that are already set stay.
     Unless C{PYSPARK_PYTHON} names another, workers of a cluster run the C{python3.11}, or what this process is, of
     their C{PATH}; see L{admission.offline.workers.prepareWorkers}.
 
@@ -179,21 +180,41 @@ def openSession(appName: str, settings: Mapping[str, str] | None = None) -> Spar
     isPythonOurs = "PYSPARK_PYTHON" not in os.environ
     if isNew and isHere:
         chosen = localSettings(memoryLimitBytes()) | chosen
+    changes: dict[str, str] = {}
     if isNew and not (remote or "").startswith("sc:"):
         scratch = tempfile.TemporaryDirectory(prefix="admission-spark-", ignore_cleanup_errors=True)
         atexit.register(scratch.cleanup)
-        os.environ.update(launchEnvironment(os.environ, Path(scratch.name)))
-    if isNew and not isHere:
-        server = _master(chosen) if remote is None else remote
-        checkServer(server)
-        if isPythonOurs and remote is None and not server.startswith("local"):
-            # The path of this one is seldom that of another machine's.
-            chosen.setdefault(WORKERS_PYTHON, f"python{sys.version_info.major}.{sys.version_info.minor}")
-    builder = SparkSession.builder.appName(appName)
-    for name, value in chosen.items():
-        builder = builder.config(name, value)
-    session: SparkSession = builder.getOrCreate()
+        changes = launchEnvironment(os.environ, Path(scratch.name))
+    with _environment(changes):
+        if isNew and not isHere:
+            server = _master(chosen) if remote is None else remote
+            checkServer(server)
+            if isPythonOurs and remote is None and not server.startswith("local"):
+                # The path of this one is seldom that of another machine's.
+                chosen.setdefault(WORKERS_PYTHON, f"python{sys.version_info.major}.{sys.version_info.minor}")
+        builder = SparkSession.builder.appName(appName)
+        for name, value in chosen.items():
+            builder = builder.config(name, value)
+        session: SparkSession = builder.getOrCreate()
     return session
+
+
+@contextmanager
+def _environment(changes: Mapping[str, str]) -> Iterator[None]:
+    """
+    Set environment variables for what is started meanwhile.  Left set, they would look like a configured Spark to the
+    next session, and to other processes that this one starts.
+    """
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def _master(settings: Mapping[str, str]) -> str:
