@@ -8,7 +8,10 @@ from zoneinfo import ZoneInfo
 
 from zope.interface import implementer
 
-from admission import ADMITTED, Decision, IPersistent, QuotaEntity, QuotaPolicy, QuotaStatus, parseBytes
+from admission import ADMITTED, Decision, QuotaEntity
+from admission.interfaces import IPersistent, QuotaStatus
+from admission.quotas import QuotaPolicy
+from admission.units import parseBytes
 
 
 @implementer(IPersistent)

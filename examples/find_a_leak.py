@@ -16,23 +16,9 @@ from twisted.internet.endpoints import clientFromString, connectProtocol, server
 from twisted.internet.protocol import Protocol
 from twisted.internet.task import react
 
-from admission import (
-    CONNECTIONS,
-    FRAMES,
-    AdmittedFactory,
-    AdmittedProtocol,
-    Gate,
-    HangUpWatch,
-    ILease,
-    IMemoryPool,
-    IMemoryPoolFactory,
-    MonotonicClock,
-    PolicyContext,
-    ServerRequest,
-    buildGate,
-    buildPolicy,
-    wallSeconds,
-)
+from admission import Admission, AdmittedProtocol, IMemoryPool, ServerRequest
+from admission.clock import wallSeconds
+from admission.interfaces import CONNECTIONS, FRAMES, ILease
 from admission.profiling import Group, Grouping, Profiler, implementing, subclassOf, textOf
 
 REQUESTS = 3000
@@ -92,20 +78,19 @@ def main(reactor):
     """
     Serve, look, ask, look again.
     """
-    clock = MonotonicClock(reactor)
+    admission = Admission(pool="bounded:8MiB", reactor=reactor)
+    factory = admission.frames(WordCount)
+    shared = (Admission, type(factory), type(admission.gate))
     # What belongs together, what the ledger calls it, and what all connections share.
     grouping = Grouping(
         [
             Group("leases", implementing(ILease), (FRAMES,)),
             Group("connections", subclassOf(WordCount), (CONNECTIONS,)),
         ],
-        lambda kind: issubclass(kind, (AdmittedFactory, Gate)) or implementing(IMemoryPool)(kind),
+        lambda kind: issubclass(kind, shared) or implementing(IMemoryPool)(kind),
     )
-    profiler = Profiler(grouping, lambda: gate.ledger.usedBytes, clock, wallSeconds, str(os.getpid()))
-    context = PolicyContext(clock, wallSeconds)
-    pool = buildPolicy(IMemoryPoolFactory, "bounded:8MiB", context)
-    gate = buildGate(pool, context)
-    factory = AdmittedFactory(WordCount, gate, clock, HangUpWatch(reactor))
+    ledger = admission.gate.ledger
+    profiler = Profiler(grouping, lambda: ledger.usedBytes, admission.clock, wallSeconds, str(os.getpid()))
     port = yield serverFromString(reactor, "tcp:0:interface=127.0.0.1").listen(factory)
     endpoint = clientFromString(reactor, f"tcp:127.0.0.1:{port.getHost().port}")
     client = yield connectProtocol(endpoint, Client())

@@ -17,7 +17,9 @@ from twisted.web.resource import Resource
 from twisted.web.server import Site
 from twisted.web.static import Data
 
-from admission import ConnectionLimits, MonotonicClock, SensorRegistry, wrapFactory
+from admission import ConnectionLimits, wrapFactory
+from admission.clock import MonotonicClock
+from admission.metrics import SensorRegistry
 
 clock = MonotonicClock(reactor)
 sensors = SensorRegistry(clock.seconds)

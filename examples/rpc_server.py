@@ -21,7 +21,9 @@ from twisted.internet import reactor
 from twisted.internet.defer import TimeoutError
 from twisted.internet.endpoints import serverFromString
 
-from admission import Admission, AdmittedProtocol, Traits, waitFor
+from admission import Admission, AdmittedProtocol
+from admission.interfaces import Traits
+from admission.operations import waitFor
 
 LONGEST_WAIT_SECONDS = 60.0
 

@@ -26,7 +26,8 @@ from twisted.internet.endpoints import serverFromString
 from twisted.internet.task import deferLater
 from twisted.web.server import Site
 
-from admission import Admission, Refusal
+from admission import Admission
+from admission.interfaces import Refusal
 from admission.web import byHeader, byKleinRoutes, protectSite
 
 app = Klein()

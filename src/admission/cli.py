@@ -31,7 +31,7 @@ class Command:
 
     @ivar name: the word that selects it.
     @ivar help: what it does, in one line.
-    @ivar options: the full name of its L{Options}.
+    @ivar options: the full name of its L{Options <twisted.python.usage.Options>}.
     @ivar run: the full name of the function that runs it.  The function takes the
         parsed options, a stream to read from and one to write to, and raises
         L{CommandFailed} if the command fails.

@@ -13,14 +13,21 @@ from admission import (
     Decision,
     IMemoryPoolFactory,
     IPurgatoryFactory,
-    Outcome,
     PolicyContext,
-    QuotaPolicy,
     Request,
     Usage,
     buildPolicy,
 )
-from admission.interfaces import IAccountable, IIdentityAudit, IPersistent, IQuotaPolicy, IRequestLifecycle, IRestorable
+from admission.interfaces import (
+    IAccountable,
+    IIdentityAudit,
+    IPersistent,
+    IQuotaPolicy,
+    IRequestLifecycle,
+    IRestorable,
+    Outcome,
+)
+from admission.quotas import QuotaPolicy
 
 PLUGINS = """
 from admission.interfaces import IMemoryPoolFactory, IPurgatoryFactory, IQuotaPolicyFactory

@@ -17,9 +17,10 @@ from tests.kit.checkout import ROOT
 _PROGRAM = """
 import io
 from twisted.internet.task import Clock
-from admission import (
-    IMemoryPoolFactory, IQuotaPolicyFactory, PolicyContext, Request, SensorRegistry, buildGate, buildPolicy, wallSeconds
-)
+from admission import IMemoryPoolFactory, IQuotaPolicyFactory, PolicyContext, Request, buildPolicy
+from admission.clock import wallSeconds
+from admission.gate.gate import buildGate
+from admission.metrics import SensorRegistry
 from admission.cli import main
 from admission.kafka.broker.servedapis import SERVED
 from admission.kafka.broker.brokersettings import loadSettings

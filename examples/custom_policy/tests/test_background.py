@@ -1,7 +1,8 @@
 from acme_background.policy import PERCENTAGE, Background
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission import NOTHING, QuotaEntity, Request, Usage
+from admission import QuotaEntity, Request, Usage
+from admission.interfaces import NOTHING
 from admission.testing import QuotaPolicyContract
 
 

@@ -109,7 +109,7 @@ class ArgumentOptions(CommandOptions):
 
     def parseOptions(self, options: Sequence[str] | None = None) -> None:
         """
-        Also parse options after arguments, which L{Options} would take for arguments.
+        Also parse options after arguments, which L{Options <twisted.python.usage.Options>} would take for arguments.
         """
         try:
             given, arguments = gnu_getopt(list(options or ()), self.shortOpt, self.longOpt)

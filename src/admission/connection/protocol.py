@@ -293,7 +293,7 @@ class FrameProtocol(Linked, Protocol):
 
     def workAgain(self) -> None:
         """
-        Call L{requestReceived} again for a request that it postponed: it
+        Call C{requestReceived} again for a request that it postponed: it
         returned without an answer and without releasing the lease.
         """
         self.link.isServing = True

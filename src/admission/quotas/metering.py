@@ -304,8 +304,8 @@ class SharedBucket(Bucket):
 
     def usedElsewhere(self, now: float) -> float:
         """
-        Which part of L{used} others have taken.  What flows into the bucket pays for them and for this server alike,
-        and last for what the others have not been told.
+        Which part of L{used <Meter.used>} others have taken.  What flows into the bucket pays for them and for this
+        server alike, and last for what the others have not been told.
         """
         told = max(self.burst - self.tokens(now) - self.untold, 0.0)
         # What is negligible is not used.

@@ -98,7 +98,7 @@ class QuotaPolicy(ABC):
 @implementer(IRequestLifecycle)
 class LifecyclePolicy(QuotaPolicy):
     """
-    A policy that follows requests and charges nothing for them.  L{decide},
+    A policy that follows requests and charges nothing for them.  L{decide <QuotaPolicy.decide>},
     L{begun} and L{ended} are left to be written.
     """
 
@@ -118,7 +118,7 @@ class LifecyclePolicy(QuotaPolicy):
 class MeteredPolicy(QuotaPolicy):
     """
     A policy that refuses nobody and throttles clients over a limit.  Subclasses
-    say what counts: L{record}, and mostly L{replayKey} and L{addSensors}.
+    say what counts: L{record <QuotaPolicy.record>}, and mostly L{replayKey} and L{addSensors}.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ class OrderedClock(Clock):
     timers that a call sets count from there: two timers of a second, one set by the
     other, take as long as the test happens to advance, and are called in the
     wrong order among others.  Here each call is made at the time when it is due,
-    as L{seconds} confirms.
+    as L{Clock.seconds} confirms.
 
     Like a reactor, it also refuses a delay that is negative or not a number.
     """

@@ -23,7 +23,8 @@ from twisted.web.server import NOT_DONE_YET, Site
 from twisted.web.static import File
 from twisted.web.wsgi import WSGIResource
 
-from admission import Admission, QuotaEntity, Refusal
+from admission import Admission, QuotaEntity
+from admission.interfaces import Refusal
 from admission.web import byHeader, byRoutes, digestOf, protectSite
 from tests.kit.certificates import Identity
 from tests.kit.lines import say

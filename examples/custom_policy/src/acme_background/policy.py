@@ -3,7 +3,10 @@ Work that can wait: who has the limit C{background_percentage} is throttled
 while the server is busier than that.
 """
 
-from admission import LimitTable, MeteredPolicy, QuotaEntity, QuotaStatus, SampledTotal
+from admission import QuotaEntity
+from admission.interfaces import QuotaStatus
+from admission.metrics import SampledTotal
+from admission.quotas import LimitTable, MeteredPolicy
 
 PERCENTAGE = "background_percentage"
 

@@ -29,7 +29,7 @@ class IPrincipal(Interface):
     name: str = Attribute("Under what name it has logged in.")
 
 
-class IScramCredentials(ICredentials):
+class IScramCredentials(ICredentials, Interface):
     """
     The credentials of a client that proves that it knows a password without sending it.
 
