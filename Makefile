@@ -17,9 +17,9 @@ TESTED := tests/spark tests/clients tests/system tests/simulation tests/sockets 
 PYTHONS ?= python3.11 python3.12 python3.13 python3.14
 # What imports Spark's packages, in the form of mypy's --exclude.
 ARROW := admission/(offline/|shipping/|recording/(arrow|places))|admission_plugins/sealing|pyspark_admission/
-CHECKED := src plugins twisted tests examples benchmarks setup.py .ci
+CHECKED := src plugins twisted tests examples benchmarks docs setup.py .ci
 
-.PHONY: help run wheel hooks test test-compiled test-fast test-pythons test-long test-attacks test-faults what-works other-servers simulate fuzz soak lint types parity mutants demo-offline demo-gateway follow-docs release clean
+.PHONY: help run wheel hooks test test-compiled test-fast test-pythons test-long test-attacks test-faults what-works other-servers simulate fuzz soak lint types parity mutants demo-offline demo-gateway follow-docs docs release clean
 .DELETE_ON_ERROR:
 
 help:
@@ -41,6 +41,7 @@ help:
 	@echo "make lint    ruff, mypy and the import rules; make types has mypy check the offline part, too"
 	@echo "make parity  compare trial with make test: verdicts of the unit tests, names of all others"
 	@echo "make mutants change the core in small ways, and count the changes that its own tests do not notice"
+	@echo "make docs    build the site of documentation, with the reference of all public names, in build/site"
 	@echo "make release build and check what is published; VERSION=0.2.0 makes it that version and writes NEWS.md"
 	@echo "make demo-offline  record a broker under real load for a minute, and say what twice the limit would change"
 	@echo "make demo-gateway  put a gateway in front of three nodes of Apache Kafka for a minute; KEEP=1 until Ctrl-C"
@@ -124,6 +125,17 @@ demo-gateway: $(VENV)/test.stamp
 follow-docs:
 	PYTHON="$(PYTHON)" bash .ci/follow-docs
 
+# The reference first, since the manual refers to it.  Without a network: where other projects document their names follows
+# from the names.
+docs: $(VENV)/docs.stamp
+	rm -rf build/site
+	$(BIN)/pydoctor --quiet --warnings-as-errors --docformat epytext --project-name admission --project-url ../index.html \
+		--html-output build/site/api $$($(BIN)/python docs/apilinks.py build/inventories) \
+		src/admission plugins/admission_plugins plugins/pyspark_admission
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -d build/doctrees -c docs . build/site
+	cp build/site/README.html build/site/index.html
+	@echo "the site begins at build/site/index.html"
+
 release: $(VENV)/release.stamp
 	VERSION="$(VERSION)" bash .ci/release $(BIN)
 
@@ -151,6 +163,10 @@ $(VENV)/dev.stamp: $(VENV)/venv.stamp $(PACKAGING)
 $(VENV)/test.stamp: $(VENV)/venv.stamp $(PACKAGING)
 	$(BIN)/python -m pip install --quiet --editable '.[test]'
 	@touch $@ $(VENV)/run.stamp $(VENV)/dev.stamp
+
+$(VENV)/docs.stamp: $(VENV)/venv.stamp $(PACKAGING)
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	@touch $@
 
 $(VENV)/release.stamp: $(VENV)/venv.stamp $(PACKAGING)
 	$(BIN)/python -m pip install --quiet --editable '.[kafka,release]'

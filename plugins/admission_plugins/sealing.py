@@ -1,12 +1,11 @@
 # -*- test-case-name: tests.offline.test_parquetexporter -*-
 """
-Sealing: segments become Parquet files, and the oldest files are removed to keep the bound.
+Sealing: segments become Parquet files, and the oldest files are removed to keep the bound::
 
     python -m admission_plugins.sealing DIRECTORY CAP_BYTES
 
-L{admission_plugins.parquetexporter} runs that in a process of its own: beside a reactor in
-the same process it would hold the interpreter for tens of milliseconds, and
-Arrow's memory would be the server's.
+L{admission_plugins.parquetexporter} runs that in a process of its own: beside a reactor in the same process it would
+hold the interpreter for tens of milliseconds, and Arrow's memory would be the server's.
 
 A segment is removed once all its files are on the disk under their names, which follow from its own name. So an
 interrupted process leaves a segment that is sealed again into the same files: nothing is lost or duplicated.
