@@ -18,6 +18,7 @@ from tests.kit.checkout import ROOT
 PACKAGES = (
     "admission",
     "admission.kafka",
+    "admission.kafka.testing",
     "admission.offline",
     "admission.profiling",
     "admission.recording",
