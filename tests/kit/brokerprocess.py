@@ -6,12 +6,10 @@ import atexit
 import json
 import os
 import random
-import re
 import select
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -20,9 +18,10 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
-from typing import IO, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 from urllib.request import urlopen
 
+from admission.kafka.testing import serverprocess
 from tests.kit.certificates import Certificates, makeCertificates
 from tests.kit.checkout import ROOT
 
@@ -45,7 +44,7 @@ TWIST = [sys.executable, "-c", _DIE_WITH_PARENT + "from twisted.application.twis
 DYING_WITH_US = [sys.executable, "-c", _DIE_WITH_PARENT + "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"]
 """Before any command.  It dies when the I{thread} ends that has started it, which therefore is best the main one."""
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = serverprocess.PATIENCE_SECONDS
 """How long to wait for what must happen."""
 
 _PAUSE_SECONDS = 0.005
@@ -130,105 +129,29 @@ def anonymousBytes(pid: int) -> int:
     )
 
 
-class ServerProcess:
+class ServerProcess(serverprocess.ServerProcess):
     """
-    A plug-in of C{twistd} with a directory of its own.  It can be started,
-    ended and started again.
+    A plug-in of C{twistd} in a directory of its own.
 
     @cvar command: what to run the plug-in with.
     @cvar plugin: its name.
     """
 
+    failure = AssertionError
     command = TWISTD
     plugin: ClassVar[str]
 
     def __init__(self, *options: str) -> None:
         """@param options: those of the plug-in."""
-        self._directory = tempfile.mkdtemp(prefix=f"{self.plugin}-")
+        super().__init__(self.plugin)
+        self.workingDirectory = self._directory
         self._options = [*options]
-        self._process: subprocess.Popen[str] | None = None
-        self._lines: list[str] = []
-        self._changed = threading.Condition()
-        self._reader: threading.Thread | None = None
-        atexit.register(self.remove)
-
-    @property
-    def process(self) -> subprocess.Popen[str]:
-        """The process that was started last."""
-        assert self._process is not None, "it was never started"
-        return self._process
-
-    def start(self) -> None:
-        """
-        Start it and wait until it serves.
-
-        @raise AssertionError: if it does not, with its log.
-        """
-        assert self._process is None or self._process.poll() is not None, "it runs already"
-        begin = self.mark()
-        self._process = self._spawn(self._options)
-        self._reader = threading.Thread(target=self._read, args=(self._logOf(self._process),), daemon=True)
-        self._reader.start()
-        self._waitUntilServing(begin)
-
-    def stop(self) -> int:
-        """
-        Ask it to end, as C{kill} does.
-
-        @return: its exit status.
-        """
-        return self._end(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """End it with no chance to do anything about it."""
-        self._end(signal.SIGKILL)
 
     def startedFor(self, case: Any) -> Self:
         """Start it, have it removed when a test ends, and return it."""
         case.addCleanup(self.remove)
         self.start()
         return self
-
-    def remove(self) -> None:
-        """Leave nothing of it behind."""
-        if self._process is not None and self._process.poll() is None:
-            self.kill()
-        shutil.rmtree(self._directory, ignore_errors=True)
-        atexit.unregister(self.remove)
-
-    def isRunning(self) -> bool:
-        """Whether the process lives."""
-        return self.process.poll() is None
-
-    def mark(self) -> int:
-        """How many lines the log has so far."""
-        return len(self._lines)
-
-    def log(self, begin: int = 0) -> str:
-        """What all its processes have written, from line C{begin} on."""
-        return "".join(self._lines[begin:])
-
-    def waitForLog(self, pattern: str, begin: int = 0) -> str:
-        """
-        Wait for a line that C{pattern} is found in.
-
-        @param begin: the line of the log to begin at.
-        @return: the line.
-        @raise AssertionError: if it does not come, with the log.
-        """
-        expression = re.compile(pattern)
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        with self._changed:
-            while True:
-                for line in self._lines[begin:]:
-                    if expression.search(line):
-                        return line
-                remaining = deadline - time.monotonic()
-                hasEnded = self._reader is None or not self._reader.is_alive()
-                if remaining <= 0 or hasEnded:
-                    raise AssertionError(f"no {pattern!r} in the log of {self.plugin}:\n{self.log(begin)}")
-                # The reader's end is not announced.
-                self._changed.wait(min(remaining, 1.0))
 
     def complaints(self, begin: int = 0) -> list[str]:
         """Lines from C{begin} on that no client, however evil, should be able to cause."""
@@ -242,52 +165,11 @@ class ServerProcess:
         """See L{anonymousBytes}; of one that has several processes, of the first alone."""
         return anonymousBytes(self.process.pid)
 
-    def _waitUntilServing(self, begin: int) -> None:
-        """
-        Wait for what tells that it serves.
+    def _command(self) -> list[str]:
+        return [*self.command, self.plugin, *self._options]
 
-        @param begin: the line of the log that it was started at.
-        """
-        raise NotImplementedError
-
-    def _spawn(self, options: list[str]) -> subprocess.Popen[str]:
-        return self._run([*self.command, self.plugin, *options], subprocess.DEVNULL, subprocess.STDOUT)
-
-    def _run(self, command: list[str], stdin: int, stderr: int) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            command,
-            cwd=self._directory,
-            env=ENVIRONMENT,
-            stdin=stdin,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
-            errors="backslashreplace",
-        )
-
-    def _logOf(self, process: subprocess.Popen[str]) -> IO[str]:
-        assert process.stdout is not None
-        return process.stdout
-
-    def _read(self, stream: IO[str]) -> None:
-        with stream:
-            for line in stream:
-                with self._changed:
-                    self._lines.append(line)
-                    self._changed.notify_all()
-
-    def _end(self, number: signal.Signals) -> int:
-        process = self.process
-        process.send_signal(number)
-        try:
-            status = process.wait(PATIENCE_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            raise AssertionError(f"{number.name} did not end {self.plugin}:\n{self.log()}") from None
-        if self._reader is not None:
-            self._reader.join(PATIENCE_SECONDS)
-        return status
+    def _environment(self) -> dict[str, str]:
+        return ENVIRONMENT
 
 
 class BrokerProcess(ServerProcess):
@@ -353,7 +235,7 @@ class ObservedBroker(BrokerProcess):
         return json.loads(self.read(page))
 
 
-class MeasuredProcess(ServerProcess):
+class MeasuredProcess(serverprocess.AnsweringProcess, ServerProcess):
     """
     The same service, run by a module of ours, which tells what it holds.
 
@@ -364,32 +246,11 @@ class MeasuredProcess(ServerProcess):
 
     def report(self) -> dict[str, Any]:
         """What it holds, as it is now."""
-        return self._asked("")
-
-    def remove(self) -> None:
-        """Leave nothing of it behind."""
-        super().remove()
-        if self._process is not None:
-            for stream in (self._process.stdin, self._process.stdout):
-                assert stream is not None
-                stream.close()
-
-    def _asked(self, question: str) -> dict[str, Any]:
-        process = self.process
-        assert process.stdin is not None and process.stdout is not None
-        process.stdin.write(f"{question}\n")
-        process.stdin.flush()
-        line = process.stdout.readline()
-        assert line, f"{self.plugin} has gone:\n{self.log()}"
-        report: dict[str, Any] = json.loads(line)
+        report: dict[str, Any] = self._asked("")
         return report
 
-    def _spawn(self, options: list[str]) -> subprocess.Popen[str]:
-        return self._run([sys.executable, "-m", self.module, *options], subprocess.PIPE, subprocess.PIPE)
-
-    def _logOf(self, process: subprocess.Popen[str]) -> IO[str]:
-        assert process.stderr is not None
-        return process.stderr
+    def _command(self) -> list[str]:
+        return [sys.executable, "-m", self.module, *self._options]
 
 
 class MeasuredBroker(MeasuredProcess, BrokerProcess):
@@ -402,7 +263,8 @@ class MeasuredBroker(MeasuredProcess, BrokerProcess):
         The same, and then begin to note anew the largest values, which reports
         have as well from now on; see L{tests.kit.memorybroker.Watch}.
         """
-        return self._asked("watch")
+        report: dict[str, Any] = self._asked("watch")
+        return report
 
     def audit(self, isCollected: bool = False) -> dict[str, Any]:
         """
@@ -410,7 +272,8 @@ class MeasuredBroker(MeasuredProcess, BrokerProcess):
 
         @param isCollected: whether to look for garbage before.
         """
-        return self._asked("collect" if isCollected else "audit")
+        report: dict[str, Any] = self._asked("collect" if isCollected else "audit")
+        return report
 
     def waitUntil(self, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """

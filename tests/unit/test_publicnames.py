@@ -20,6 +20,7 @@ PACKAGES = (
     "admission",
     "admission.kafka",
     "admission.metrics",
+    "admission.kafka.testing",
     "admission.offline",
     "admission.profiling",
     "admission.quotas",

@@ -1,7 +1,8 @@
 """
 Kafka's protocol: the broker that C{twistd admission} runs, and the group
 consumer.  Nothing outside this package knows Kafka.  Only the names in this
-module are stable; others may move without notice.
+module and in L{admission.kafka.testing} are stable; others may move without
+notice.
 """
 
 from typing import TYPE_CHECKING

@@ -1,0 +1,151 @@
+# -*- test-case-name: tests.clients.test_broker_for_tests -*-
+"""
+The broker in a process of its own, for the tests of its clients.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Self
+
+from admission.extras import EXTRAS, lacking
+
+from .serverprocess import AnsweringProcess
+
+# kio imports hypothesis where that is installed, which takes longer than the rest of kio and makes a directory.
+_PROGRAM = (
+    "import sys; sys.modules['hypothesis'] = None; "
+    "from admission.kafka.testing.testedbroker import main; main(sys.argv[1], sys.argv[2:])"
+)
+
+
+class BrokerProcess(AnsweringProcess):
+    """
+    A broker on 127.0.0.1 with a temporary directory for its data::
+
+        with BrokerProcess() as broker:
+            producer = KafkaProducer(bootstrap_servers=broker.address)
+
+    It ends with the process that has made it, and those forked from that, also if these are killed; then nothing of it
+    is left.
+
+    It is what C{twistd admission} runs, with other defaults: the first member of a group does not wait for more
+    (C{group.initial.rebalance.delay.ms}), C{acks=all} does not wait for the disk (C{write.caching}), and a client that
+    exceeds a limit is throttled once it has taken what a second allows (C{client-bytes:algorithm=bucket}).
+
+    @ivar port: where it listens; the same after a restart.
+    """
+
+    def __init__(self, *options: str) -> None:
+        """
+        @param options: further options of C{twistd admission}, such as C{"--set", "message.max.bytes=1MiB"}; relative
+            paths in them are relative to the working directory of this process.
+        @raise ImportError: if the extra C{kafka} is not installed.
+        """
+        missing = lacking("a broker", *EXTRAS["kafka"])
+        if missing:
+            raise ImportError(missing)
+        super().__init__("broker")
+        self._options = options
+        # A socket that does not listen keeps the port from others, but not from the broker, while that is down, too.
+        self._reservation = socket.socket()
+        self._reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._reservation.bind(("127.0.0.1", 0))
+        self.port: int = self._reservation.getsockname()[1]
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.remove()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    @property
+    def address(self) -> str:
+        """
+        What clients take for C{bootstrap.servers}.
+        """
+        return f"127.0.0.1:{self.port}"
+
+    def remove(self) -> None:
+        super().remove()
+        self._reservation.close()
+
+    @contextmanager
+    def throttled(self, clientId: str | None = None, user: str | None = None, **limits: float) -> Iterator[None]:
+        """
+        Limit a client until the block ends.  The broker tells a client that exceeds its limit how long to wait, and
+        does not read from it for that long; what it was told holds also when the block ends earlier.
+
+        @param clientId: whose limits these are; of a client id of one user if C{user} is given, too, and of each client
+            id that has no limits of its own if neither is.
+        @param user: a name that clients log in by.
+        @param limits: by their names in Kafka, such as C{producer_byte_rate} and C{consumer_byte_rate} in bytes a
+            second, or C{request_percentage}.
+        @raise ValueError: if the broker refuses them.
+        """
+        if not limits:
+            raise ValueError("say which limits, such as producer_byte_rate=20_000")
+        self._order("limit", clientId, user, limits)
+        try:
+            yield
+        finally:
+            if self.isRunning():
+                self._order("limit", clientId, user, dict.fromkeys(limits))
+
+    @contextmanager
+    def fullPool(self) -> Iterator[None]:
+        """
+        Take all memory for requests until the block ends: also what is kept for small requests, and what others
+        release meanwhile.  No request is read until then; those that the broker has are answered.
+
+        @raise ValueError: if the pool has no bound.
+        """
+        self._order("fill")
+        try:
+            yield
+        finally:
+            if self.isRunning():
+                self._order("empty")
+
+    @contextmanager
+    def down(self) -> Iterator[None]:
+        """
+        Kill the broker, and start it again when the block ends: at the same port, with the same data.
+        """
+        self.kill()
+        try:
+            yield
+        finally:
+            if not self.isRunning():
+                self.start()
+
+    def sensors(self) -> Mapping[str, float]:
+        """
+        What the broker measures, such as C{ConnectionsWaitingForMemory}; as in C{/sensors} of its status port.
+        """
+        sensors: Mapping[str, float] = self._order("sensors")
+        return sensors
+
+    def _order(self, *words: Any) -> Any:
+        answer = self._asked(json.dumps(words))
+        if "refused" in answer:
+            raise ValueError(answer["refused"])
+        return answer["result"]
+
+    def _command(self) -> Sequence[str]:
+        listen = ("--listen", f"tcp:{self.port}:interface=127.0.0.1", "--data", os.path.join(self._directory, "data"))
+        # Nothing in the working directory may hide a module.
+        return [sys.executable, "-P", "-c", _PROGRAM, self._directory, *listen, *self._options]
+
+    def _waitUntilServing(self, begin: int) -> None:
+        self._answer()
