@@ -113,6 +113,11 @@ NAMINGS = (
         "client had left.",
     ),
     Naming(
+        "RequestsAbandoned",
+        "admission_requests_abandoned",
+        "Requests of a site that are still worked on though their clients have left.",
+    ),
+    Naming(
         "RequestSeconds",
         "admission_request_seconds",
         "The time from a request's arrival to its answer, waits included: quantiles of the last five to ten minutes, "
