@@ -191,6 +191,11 @@ NAMINGS = (
         "admission_quota_connections_per_second",
         "Connections per second that an address opens.",
     ),
+    Naming(
+        METER + "elsewhere-total",
+        "admission_quota_taken_elsewhere_total",
+        "What a client has taken of a shared limit at other servers, such as bytes, as these have told.",
+    ),
     Naming(METER + "meters", "admission_quota_meters", "Clients that a policy measures separately."),
     Naming(
         METER + "overflows",
