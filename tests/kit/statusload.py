@@ -41,10 +41,10 @@ def loadedBroker() -> ObservedBroker:
 
 
 @contextmanager
-def clients(address: str) -> Iterator[None]:
+def clients(address: str, group: str = GROUP) -> Iterator[None]:
     """Have producers send more than they may, and a group read some of it."""
     stopped = threading.Event()
-    thread = threading.Thread(target=_work, args=(address, stopped), daemon=True)
+    thread = threading.Thread(target=_work, args=(address, group, stopped), daemon=True)
     thread.start()
     try:
         yield
@@ -53,12 +53,12 @@ def clients(address: str) -> Iterator[None]:
         thread.join(PATIENCE_SECONDS)
 
 
-def _work(address: str, stopped: threading.Event) -> None:
+def _work(address: str, group: str, stopped: threading.Event) -> None:
     from confluent_kafka import Consumer, Producer
 
     common = {"bootstrap.servers": address, "log_level": 0}
     producers = [Producer({**common, "client.id": name, "batch.size": 8500, "acks": 1}) for name in PRODUCERS]
-    consumer = Consumer({**common, "client.id": GROUP, "group.id": GROUP, "auto.offset.reset": "earliest"})
+    consumer = Consumer({**common, "client.id": group, "group.id": group, "auto.offset.reset": "earliest"})
     consumer.subscribe([TOPIC])
     while not stopped.is_set():
         for number, producer in enumerate(producers):

@@ -1,7 +1,7 @@
 """
-The examples of how to deploy a broker fit the broker.
+The examples of how to deploy a broker and a gateway fit them.
 
-Neither systemd nor a container engine runs here; what can be known without them is checked.
+Neither systemd nor a container engine needs to run; what can be known without them is checked.
 """
 
 from __future__ import annotations
@@ -14,31 +14,44 @@ import stat
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import urlsplit
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from admission.commands.kafka.doctorservers import BrokerDoctorOptions
+from admission.commands.kafka.doctorservers import BrokerDoctorOptions, GatewayDoctorOptions, ServerDoctorOptions
 from admission.kafka.broker.brokeroptions import Options
 from admission.kafka.broker.brokersettings import Settings
+from admission.kafka.gateway.gatewayoptions import GatewayOptions
+from admission.kafka.gateway.gatewaysettings import GatewaySettings
+from admission.kafka.serving.serveroptions import ServerOptions
 from admission.kafka.serving.serversettings import RESERVED_DESCRIPTORS
 from admission.units import parseSeconds
 from tests.kit.checkout import ROOT
 
-UNIT = ROOT / "examples" / "systemd" / "admission.service"
+UNITS = ROOT / "examples" / "systemd"
 DOCKER = ROOT / "examples" / "docker"
 
 
 class DeploymentTestCase(SynchronousTestCase):
-    """A test of command lines."""
+    """
+    A test of command lines.
 
-    def parse(self, words: list[str]) -> Options:
+    @cvar command: what C{twistd} runs.
+    @cvar options: what that understands.
+    """
+
+    command: ClassVar[str] = "admission"
+    options: ClassVar[type[ServerOptions]] = Options
+
+    def parse(self, words: list[str]) -> ServerOptions:
         """Parse what C{twistd} is given, with an empty file for every file of properties."""
         self.assertEqual(words[0].rpartition("/")[2], "twistd")
-        before, after = words[1 : words.index("admission", 1)], words[words.index("admission", 1) + 1 :]
+        name = words.index(self.command, 1)
+        before, after = words[1:name], words[name + 1 :]
         # A daemon would leave whoever watches it, and a process file its place behind.
         self.assertEqual(sorted(before), ["--nodaemon", "--pidfile="])
-        options = Options()
+        options = self.options()
         options.parseOptions(self.withoutFiles(after))  # type: ignore[no-untyped-call]
         return options
 
@@ -49,34 +62,74 @@ class DeploymentTestCase(SynchronousTestCase):
         return [str(empty) if before == "--config" else each for before, each in zip(["", *words], words, strict=False)]
 
 
-class UnitTests(DeploymentTestCase):
-    """C{examples/systemd/admission.service}."""
+# Only a mixin at run time, or its tests would be run without a unit.
+if TYPE_CHECKING:
+    _Base = DeploymentTestCase
+else:
+    _Base = object
+
+
+class UnitCases(_Base):
+    """
+    Rules for a unit.
+
+    @cvar unit: its file.
+    @cvar doctor: the command that looks at the machine before, and what it understands.
+    @cvar descriptors: how many connections there may be, on both sides of the server.
+    @cvar closeSeconds: how long a stop may wait for clients.
+    """
+
+    unit: ClassVar[str]
+    doctor: ClassVar[tuple[str, type[ServerDoctorOptions]]]
+    descriptors: ClassVar[int]
+    closeSeconds: ClassVar[float]
 
     def setUp(self) -> None:
-        lines = [each for each in UNIT.read_text("utf-8").splitlines() if each and each[0] not in "#["]
+        self.path = UNITS / self.unit
+        lines = [each for each in self.path.read_text("utf-8").splitlines() if each and each[0] not in "#["]
         self.lines = dict(each.split("=", 1) for each in lines)
         self.assertEqual(len(self.lines), len(lines), "a setting comes twice")
 
-    def test_verify(self) -> None:
-        """systemd has nothing to say against it, but that nothing is installed here."""
+    def wordsOf(self, name: str) -> list[str]:
+        """The words of a command, with the variables of the unit."""
+        variables = dict(each.split("=", 1) for each in shlex.split(self.lines.get("Environment", "")))
+        words = [
+            re.sub(r"\$\{(\w+)\}", lambda match: variables[match[1]], each) for each in shlex.split(self.lines[name])
+        ]
+        self.assertFalse([each for each in words if "$" in each])
+        return words
+
+    def analyze(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """What systemd says of it, as if everything were installed."""
         analyze = shutil.which("systemd-analyze")
         if analyze is None:
             raise SkipTest("there is no systemd-analyze")
-        unit = Path(self.mktemp()).absolute() / UNIT.name
+        unit = Path(self.mktemp()).absolute() / self.unit
         for name in ("twistd", "admission"):
             program = unit.parent / "bin" / name
             program.parent.mkdir(parents=True, exist_ok=True)
             program.write_text("#!/bin/sh\n")
             program.chmod(program.stat().st_mode | stat.S_IXUSR)
-        unit.write_text(UNIT.read_text("utf-8").replace("/opt/admission/", f"{unit.parent}/"))
-        command = [analyze, "verify", "--man=no", str(unit)]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=60)
-        said = [line for line in result.stderr.splitlines() if UNIT.name in line]
+        unit.write_text(self.path.read_text("utf-8").replace("/opt/admission/", f"{unit.parent}/"))
+        command = [analyze, "--no-pager", *words, str(unit)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    def test_verify(self) -> None:
+        """systemd has nothing to say against it, but that nothing is installed here."""
+        result = self.analyze("verify", "--man=no")
+        said = [line for line in result.stderr.splitlines() if self.unit in line]
         self.assertEqual((result.returncode, said), (0, []), result.stderr)
 
+    def test_security(self) -> None:
+        """systemd calls its exposure at most 2 of 10."""
+        result = self.analyze("security", "--offline=true", "--threshold=20")
+        if "unrecognized option" in result.stderr:
+            raise SkipTest("this systemd-analyze looks at running services only")
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+
     def test_start(self) -> None:
-        """The command line is one that the broker understands, on what the unit may write."""
-        options = self.parse(shlex.split(self.lines["ExecStart"]))
+        """The command line is one that the server understands, on what the unit may write."""
+        options = self.parse(self.wordsOf("ExecStart"))
         state = f"/var/lib/{self.lines['StateDirectory']}"
         self.assertEqual(Path(options["data"]).parent, Path(state))
         self.assertEqual(self.lines["WorkingDirectory"], state)
@@ -84,28 +137,59 @@ class UnitTests(DeploymentTestCase):
         self.assertEqual(self.lines["ProtectSystem"], "strict")
 
     def test_doctor(self) -> None:
-        """The doctor looks at the same endpoints and directories, and does not keep the broker from starting."""
-        start = self.parse(shlex.split(self.lines["ExecStart"]))
-        program, command, *words = shlex.split(self.lines["ExecStartPre"])
-        self.assertEqual((program[0], command), ("-", "doctor"))
-        options = BrokerDoctorOptions()
+        """The doctor looks at the same as the server is told, and does not keep the server from starting."""
+        program, command, *words = self.wordsOf("ExecStartPre")
+        name, kind = self.doctor
+        self.assertEqual((program[0], command), ("-", name))
+        options = kind()
         options.parseOptions(self.withoutFiles(words))
-        self.assertEqual(options["data"], start["data"])
-        self.assertEqual(options["listen"], [each.description for each in start["listeners"]])
+        told = self.wordsOf("ExecStart")
+        self.assertEqual(words, told[told.index(self.command, 1) + 1 :])
 
     def test_stop(self) -> None:
-        """A broker that drains is not killed, and no other process of its is told to stop while it does."""
+        """A server that drains is not killed, and no other process of its is told to stop while it does."""
         self.assertEqual((self.lines["KillSignal"], self.lines["KillMode"]), ("SIGTERM", "mixed"))
-        self.assertGreater(parseSeconds(self.lines["TimeoutStopSec"]), 2 * Settings().closeGraceTimeoutSeconds)
+        self.assertGreater(parseSeconds(self.lines["TimeoutStopSec"]), 2 * self.closeSeconds)
 
     def test_limits(self) -> None:
         """As many connections as are allowed by default can be open, and the pool's default has something to go by."""
-        self.assertGreaterEqual(int(self.lines["LimitNOFILE"]), Settings().maxConnections + RESERVED_DESCRIPTORS)
+        self.assertGreaterEqual(int(self.lines["LimitNOFILE"]), self.descriptors + RESERVED_DESCRIPTORS)
         self.assertIn("MemoryMax", self.lines)
 
     def test_tls(self) -> None:
         """What pyOpenSSL cannot live with is not switched on."""
         self.assertNotIn("MemoryDenyWriteExecute", self.lines)
+
+
+class BrokerUnitTests(UnitCases, DeploymentTestCase):
+    """C{examples/systemd/admission.service}."""
+
+    unit = "admission.service"
+    doctor = ("doctor", BrokerDoctorOptions)
+    descriptors = Settings().maxConnections
+    closeSeconds = Settings().closeGraceTimeoutSeconds
+
+
+class GatewayUnitTests(UnitCases, DeploymentTestCase):
+    """C{examples/systemd/admission-gateway.service}."""
+
+    command = "admission-gateway"
+    options = GatewayOptions
+    unit = "admission-gateway.service"
+    doctor = ("doctor-gateway", GatewayDoctorOptions)
+    # A client has a connection to a node besides its own.
+    descriptors = 2 * GatewaySettings().maxConnections
+    closeSeconds = GatewaySettings().closeGraceTimeoutSeconds
+
+    def test_hardening(self) -> None:
+        """It is as shut off as the broker's."""
+        _, ours = self.path.read_text("utf-8").split("\nProtectSystem=")
+        _, brokers = (UNITS / "admission.service").read_text("utf-8").split("\nProtectSystem=")
+        self.assertEqual(ours, brokers)
+
+    def test_memory(self) -> None:
+        """A process that is killed for want of memory does not end the others, as the gateway begins it again."""
+        self.assertEqual(self.lines["OOMPolicy"], "continue")
 
 
 class ImageTests(DeploymentTestCase):

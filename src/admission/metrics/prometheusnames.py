@@ -113,6 +113,11 @@ NAMINGS = (
         "client had left.",
     ),
     Naming(
+        "RequestsAbandoned",
+        "admission_requests_abandoned",
+        "Requests of a site that are still worked on though their clients have left.",
+    ),
+    Naming(
         "RequestSeconds",
         "admission_request_seconds",
         "The time from a request's arrival to its answer, waits included: quantiles of the last five to ten minutes, "
@@ -185,6 +190,11 @@ NAMINGS = (
         METER + "connection-creation-rate",
         "admission_quota_connections_per_second",
         "Connections per second that an address opens.",
+    ),
+    Naming(
+        METER + "elsewhere-total",
+        "admission_quota_taken_elsewhere_total",
+        "What a client has taken of a shared limit at other servers, such as bytes, as these have told.",
     ),
     Naming(METER + "meters", "admission_quota_meters", "Clients that a policy measures separately."),
     Naming(

@@ -18,9 +18,9 @@ _MIN_PAUSE_SECONDS = 0.5
 
 class AbandonedRequests:
     """
-    Requests whose clients have gone while they were worked on.  Their places are taken until their work has ended,
-    which shows when nobody knows the request any more.  Where the site leaves them in cycles, as Klein does, that is
-    only when garbage is collected: so it is, once somebody is refused meanwhile.
+    Requests, of all sites of an admission, whose clients have gone while they were worked on.  Their places are taken
+    until their work has ended, which shows when nobody knows the request any more.  Where the site leaves them in
+    cycles, as Klein does, that is only when garbage is collected: so it is, once somebody is refused meanwhile.
 
     @ivar count: how many there are.
     """

@@ -25,8 +25,8 @@ MAX_BODY_BYTES = 16 << 20
 MAX_COUNTED = 500
 """How many kinds with classes of status are counted; those that come later count as other kinds."""
 
-# Of all sites that have one admission.
-_RESPONSES: WeakKeyDictionary[Admission, Counter[tuple[str, str]]] = WeakKeyDictionary()
+# Of all sites that have one admission: their answers, and what their clients have left.
+_COUNTED: WeakKeyDictionary[Admission, tuple[Counter[tuple[str, str]], AbandonedRequests]] = WeakKeyDictionary()
 
 KindOf = Callable[[Any], str]
 NameOf = Callable[[Any], tuple[str, str] | None]
@@ -98,13 +98,7 @@ class ServedSite:
         self.clientHeader = clientHeader
         self.inThread = inThread
         self.maxMessageBytes = maxMessageBytes
-        self.abandoned = AbandonedRequests(admission.clock)
-        self._responses = _RESPONSES.get(admission)
-        if self._responses is None:
-            responses = self._responses = _RESPONSES[admission] = Counter()
-            admission.sensors.addFamily(
-                "Responses", ("request", "status"), lambda now: list(responses.items()), isCounter=True
-            )
+        self._responses, self.abandoned = _COUNTED.get(admission) or _counted(admission)
         self._bodyBytes: Mapping[str, int] = {} if isinstance(maxBodyBytes, int) else maxBodyBytes
         self._anyBodyBytes = maxBodyBytes if isinstance(maxBodyBytes, int) else maxBodyBytes.get(OTHER, MAX_BODY_BYTES)
 
@@ -115,7 +109,6 @@ class ServedSite:
         @param status: of its answer; negative if there is none.
         """
         responses = self._responses
-        assert responses is not None
         # Refusals are what is looked for.
         word = f"{status}" if status in REFUSED else f"{status // 100}xx" if status > 0 else ""
         place = kind, word
@@ -158,6 +151,14 @@ def _refusalOf(web: Any) -> Refusal:
     # A browser asks what a script may ask, which its user has no part in.
     isPreflight = web.method == b"OPTIONS" and has(b"Origin") and has(b"Access-Control-Request-Method")
     return Refusal.NEVER if isPreflight else Refusal.ERROR
+
+
+def _counted(admission: Admission) -> tuple[Counter[tuple[str, str]], AbandonedRequests]:
+    counted = _COUNTED[admission] = Counter(), AbandonedRequests(admission.clock)
+    responses, abandoned = counted
+    admission.sensors.addFamily("Responses", ("request", "status"), lambda now: list(responses.items()), isCounter=True)
+    admission.sensors.addGauge("RequestsAbandoned", lambda now: abandoned.count)
+    return counted
 
 
 def _contentTypeOf(web: Any) -> tuple[bytes, bytes]:

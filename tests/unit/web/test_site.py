@@ -559,6 +559,20 @@ class RefusalTests(SynchronousTestCase):
         family = server.admission.sensors.families["Responses"]
         self.assertEqual(dict(family.read(0.0)), {("GET", "2xx"): 1, ("GET", "429"): 1})
 
+    def test_abandonedCounted(self) -> None:
+        """Requests that are worked on though their clients have left are counted, of all sites of an admission."""
+        server = WebServer(self)
+        protectSite(server.admission, server.site, inThread=server.inThread)
+        visitor = server.connect()
+        visitor.send("GET /later")
+        self.assertEqual(server.admission.sensors["RequestsAbandoned"], 0)
+        visitor.transport.abortConnection()
+        server.settle()
+        self.assertEqual(server.admission.sensors["RequestsAbandoned"], 1)
+        server.pages.requests.clear()
+        server.settle()
+        self.assertEqual(server.admission.sensors["RequestsAbandoned"], 0)
+
     def test_largeHeads(self) -> None:
         """A head that takes much memory is charged as long as its request is in progress."""
         server = WebServer(self)

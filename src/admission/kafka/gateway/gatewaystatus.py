@@ -73,6 +73,7 @@ class GatewayStatus(ServerStatus):
         registry.addFamily("NodeThrottles", ("node", "by"), self._throttles, isCounter=True)
         registry.addFamily("NodeStalled", ("node",), self._stalled)
         registry.addFamily("NodeUnansweredSeconds", ("node",), self._unanswered)
+        registry.addGauge("ClusterReached", lambda now: not any(self._clusterCheck(now)))
         if self._gateway.sharing is not None:
             self._gateway.sharing.addSensors(registry)
 

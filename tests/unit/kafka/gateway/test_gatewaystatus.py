@@ -83,14 +83,17 @@ class GatewayStatusTests(GatewayTestCase):
         bootstrap.owingLinks.clear()
 
     def test_health(self) -> None:
-        """It is not well before any node has answered, and when none has for a while; the reason is told."""
+        """It is not well before any node has answered, and when none has for a while; metrics and a reason say so."""
         self.assertEqual(self.reasons(), ["no node of the cluster has answered yet"])
+        self.assertEqual(self.registry["ClusterReached"], 0)
         self.discovery.lastError = "refused"
         self.assertEqual(self.reasons(), ["no node of the cluster has answered yet: refused"])
         self.discovery.reachedSeconds = self.clock.seconds()
         self.assertEqual(self.reasons(), [])
+        self.assertEqual(self.registry["ClusterReached"], 1)
         self.clock.advance(UNREACHED_SECONDS)
         [reason] = self.reasons()
+        self.assertEqual(self.registry["ClusterReached"], 0)
         self.assertEqual(reason, "no node of the cluster has answered for 34 s: refused")
 
     def test_noPort(self) -> None:
