@@ -168,6 +168,14 @@ COMMANDS_BY_HEADING = {
             "admission.commands.offlinecommands.runReport",
         ),
     ),
+    "In your shell": (
+        Command(
+            "completion",
+            "Write the script by which a shell completes command lines.",
+            "admission.commands.completioncommand.CompletionOptions",
+            "admission.commands.completioncommand.run",
+        ),
+    ),
 }
 """All commands, below the headings of C{admission --help}."""
 
@@ -244,6 +252,11 @@ def _run(arguments: list[str]) -> int:
     except UnicodeEncodeError as error:
         return _complain(f"{error.object!a} is not UTF-8; names of users and clients are", MISUSED)
     try:
+        if arguments[-2:-1] == ["--_shell-completion"]:
+            from .commands.completioncommand import completed
+
+            sys.stdout.write(completed(options, arguments[:-2], arguments[-1]))
+            return 0
         options.parseOptions(arguments)  # type: ignore[no-untyped-call]
     except UsageError as error:
         # Some messages of Twisted are whole sentences.
