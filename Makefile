@@ -19,12 +19,13 @@ PYTHONS ?= python3.11 python3.12 python3.13 python3.14
 ARROW := admission/(offline/|shipping/|recording/(arrow|places))|admission_plugins/sealing|pyspark_admission/
 CHECKED := src plugins twisted tests examples benchmarks docs setup.py .ci
 
-.PHONY: help run wheel hooks test test-compiled test-fast test-pythons test-long test-attacks test-faults what-works other-servers simulate fuzz soak lint types parity mutants demo-offline demo-gateway follow-docs docs release clean
+.PHONY: help run wheel wheels hooks test test-compiled test-fast test-pythons test-long test-attacks test-faults what-works other-servers simulate fuzz soak lint types parity mutants demo-offline demo-gateway follow-docs docs release clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make run     start a broker on 127.0.0.1:9092 with its data in ./$(DATA), and its page on http://127.0.0.1:9090"
 	@echo "make wheel   make a wheel for machines like this one, with the hot modules compiled, in ./dist"
+	@echo "make wheels  build the sdist, a pure wheel and a compiled one for each Python that is installed, and try them; PYTHONS='$(PYTHONS)'"
 	@echo "make test-fast  run the tests that need no more than Python, in about a minute; make lint checks the rest of a change"
 	@echo "make hooks   have git run ruff and the import rules before each commit"
 	@echo "make test    run all tests but the attacks and the faults, in eight minutes on two cores"
@@ -75,6 +76,10 @@ test-compiled: $(VENV)-compiled/test.stamp
 
 wheel: $(VENV)/venv.stamp
 	ADMISSION_COMPILE=1 $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+
+# All that is published; a Python that is not installed is named.
+wheels: $(VENV)/release.stamp
+	PYTHONS="$(PYTHONS)" bash .ci/wheels $(BIN)
 
 test-attacks: $(VENV)/test.stamp
 	$(if $(LONG),ADMISSION_LONG=yes )$(BIN)/python -m pytest -rs -s tests/attacks

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.test_cli -*-
 """
-The command C{admission}, for operators of a broker.
+The command C{admission}, for operators of servers.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from itertools import chain
+from textwrap import fill
 from typing import Any
 
 from attrs import frozen
@@ -55,110 +57,129 @@ class Command:
         return namedAny(self.run)  # type: ignore[no-untyped-call]
 
 
-COMMANDS = (
-    Command(
-        "quotas",
-        "See and change the limits of clients while a broker runs.",
-        "admission.commands.kafka.quotascommand.QuotasOptions",
-        "admission.commands.kafka.quotascommand.run",
+COMMANDS_BY_HEADING = {
+    "While a server runs (asks its status port)": (
+        Command(
+            "explain",
+            "Tell why a client is throttled, or how far it is from that.",
+            "admission.commands.explaincommand.ExplainOptions",
+            "admission.commands.explaincommand.run",
+        ),
+        Command(
+            "top",
+            "Watch a broker in the terminal.",
+            "admission.commands.topcommand.TopOptions",
+            "admission.commands.topcommand.run",
+        ),
+        Command(
+            "memory",
+            "Tell where the memory of a broker is.",
+            "admission.commands.memorycommand.MemoryOptions",
+            "admission.commands.memorycommand.run",
+        ),
     ),
-    Command(
-        "topics",
-        "See the topics of a broker, and how large they are.",
-        "admission.commands.kafka.topicscommand.TopicsOptions",
-        "admission.commands.kafka.topicscommand.run",
+    "While a broker or a gateway runs (connects as a client)": (
+        Command(
+            "quotas",
+            "See and change the limits of clients while a broker runs.",
+            "admission.commands.kafka.quotascommand.QuotasOptions",
+            "admission.commands.kafka.quotascommand.run",
+        ),
+        Command(
+            "topics",
+            "See the topics of a broker, and how large they are.",
+            "admission.commands.kafka.topicscommand.TopicsOptions",
+            "admission.commands.kafka.topicscommand.run",
+        ),
+        Command(
+            "groups",
+            "See the consumer groups of a broker, and how far they are behind.",
+            "admission.commands.kafka.groupscommand.GroupsOptions",
+            "admission.commands.kafka.groupscommand.run",
+        ),
     ),
-    Command(
-        "groups",
-        "See the consumer groups of a broker, and how far they are behind.",
-        "admission.commands.kafka.groupscommand.GroupsOptions",
-        "admission.commands.kafka.groupscommand.run",
+    "Before a broker or a gateway runs, and its data": (
+        Command(
+            "doctor",
+            "Tell whether a broker can run here, and what would help it.",
+            "admission.commands.kafka.doctorcommand.brokerOptions",
+            "admission.commands.kafka.doctorcommand.run",
+        ),
+        Command(
+            "doctor-gateway",
+            "The same for a gateway.",
+            "admission.commands.kafka.doctorcommand.gatewayOptions",
+            "admission.commands.kafka.doctorcommand.run",
+        ),
+        Command(
+            "users",
+            "Keep the password file of a broker.",
+            "admission.commands.kafka.userscommand.UsersOptions",
+            "admission.commands.kafka.userscommand.run",
+        ),
+        Command(
+            "data",
+            "Check, back up or restore the data of a broker.",
+            "admission.commands.kafka.datacommand.DataOptions",
+            "admission.commands.kafka.datacommand.run",
+        ),
     ),
-    Command(
-        "explain",
-        "Tell why a client is throttled, or how far it is from that.",
-        "admission.commands.explaincommand.ExplainOptions",
-        "admission.commands.explaincommand.run",
+    "Recordings": (
+        Command(
+            "recording",
+            "Copy a recording to a bucket or another disk.",
+            "admission.commands.recordingcommand.RecordingOptions",
+            "admission.commands.recordingcommand.run",
+        ),
+        Command(
+            "synth",
+            "Make a recording of clients that do not exist.",
+            "admission.commands.synthcommand.SynthOptions",
+            "admission.commands.synthcommand.run",
+        ),
+        Command(
+            "evaluate",
+            "Tell what other policies would have done with a recording.",
+            "admission.commands.offlinecommands.EvaluateOptions",
+            "admission.commands.offlinecommands.runEvaluate",
+        ),
+        Command(
+            "aggregate",
+            "Sum up a recording.",
+            "admission.commands.offlinecommands.AggregateOptions",
+            "admission.commands.offlinecommands.runAggregate",
+        ),
+        Command(
+            "audit",
+            "Check a recording against its quotas and its memory.",
+            "admission.commands.offlinecommands.AuditOptions",
+            "admission.commands.offlinecommands.runAudit",
+        ),
+        Command(
+            "replay",
+            "Replay a recording under other policies.",
+            "admission.commands.offlinecommands.ReplayOptions",
+            "admission.commands.offlinecommands.runReplay",
+        ),
+        Command(
+            "report",
+            "Write a page about results.",
+            "admission.commands.offlinecommands.ReportOptions",
+            "admission.commands.offlinecommands.runReport",
+        ),
     ),
-    Command(
-        "top",
-        "Watch a broker in the terminal.",
-        "admission.commands.topcommand.TopOptions",
-        "admission.commands.topcommand.run",
+    "In your shell": (
+        Command(
+            "completion",
+            "Write the script by which a shell completes command lines.",
+            "admission.commands.completioncommand.CompletionOptions",
+            "admission.commands.completioncommand.run",
+        ),
     ),
-    Command(
-        "memory",
-        "Tell where the memory of a broker is.",
-        "admission.commands.memorycommand.MemoryOptions",
-        "admission.commands.memorycommand.run",
-    ),
-    Command(
-        "doctor",
-        "Tell whether a broker can run here, and what would help it.",
-        "admission.commands.kafka.doctorcommand.brokerOptions",
-        "admission.commands.kafka.doctorcommand.run",
-    ),
-    Command(
-        "doctor-gateway",
-        "The same for a gateway.",
-        "admission.commands.kafka.doctorcommand.gatewayOptions",
-        "admission.commands.kafka.doctorcommand.run",
-    ),
-    Command(
-        "data",
-        "Check, back up or restore the data of a broker.",
-        "admission.commands.kafka.datacommand.DataOptions",
-        "admission.commands.kafka.datacommand.run",
-    ),
-    Command(
-        "recording",
-        "Copy a recording to a bucket or another disk.",
-        "admission.commands.recordingcommand.RecordingOptions",
-        "admission.commands.recordingcommand.run",
-    ),
-    Command(
-        "synth",
-        "Make a recording of clients that do not exist.",
-        "admission.commands.synthcommand.SynthOptions",
-        "admission.commands.synthcommand.run",
-    ),
-    Command(
-        "evaluate",
-        "Tell what other policies would have done with a recording.",
-        "admission.commands.offlinecommands.EvaluateOptions",
-        "admission.commands.offlinecommands.runEvaluate",
-    ),
-    Command(
-        "aggregate",
-        "Sum up a recording.",
-        "admission.commands.offlinecommands.AggregateOptions",
-        "admission.commands.offlinecommands.runAggregate",
-    ),
-    Command(
-        "audit",
-        "Check a recording against its quotas and its memory.",
-        "admission.commands.offlinecommands.AuditOptions",
-        "admission.commands.offlinecommands.runAudit",
-    ),
-    Command(
-        "replay",
-        "Replay a recording under other policies.",
-        "admission.commands.offlinecommands.ReplayOptions",
-        "admission.commands.offlinecommands.runReplay",
-    ),
-    Command(
-        "report",
-        "Write a page about results.",
-        "admission.commands.offlinecommands.ReportOptions",
-        "admission.commands.offlinecommands.runReport",
-    ),
-    Command(
-        "users",
-        "Keep the password file of a broker.",
-        "admission.commands.kafka.userscommand.UsersOptions",
-        "admission.commands.kafka.userscommand.run",
-    ),
-)
+}
+"""All commands, below the headings of C{admission --help}."""
+
+COMMANDS = tuple(chain.from_iterable(COMMANDS_BY_HEADING.values()))
 
 
 class AdmissionOptions(CommandGroup):
@@ -166,7 +187,10 @@ class AdmissionOptions(CommandGroup):
     C{admission}.
     """
 
-    longdesc = "Operate a broker that runs: see who may use how much of it, and change that."
+    longdesc = (
+        "Look into servers that run, and change their limits; prepare brokers and gateways, and keep their data; tell "
+        "from recordings what other policies would have done."
+    )
     examples = (
         "quotas describe",
         "quotas set --client-id-default producer_byte_rate=4M",
@@ -181,6 +205,22 @@ class AdmissionOptions(CommandGroup):
     )
     note = "Each command has its own --help."
     subCommands = [[each.name, None, each.makeOptions, each.help] for each in COMMANDS]
+
+    def getUsage(self, width: int | None = None) -> str:
+        """
+        The usage text, with the commands below their headings.  Twisted lists them in the order of the alphabet.
+        """
+        before, title, after = super().getUsage(width).partition("Commands:\n")
+        if not title:
+            return before
+        columns = width or int(os.environ.get("COLUMNS", "80"))
+        indent = " " * (4 + max(len(each.name) for each in COMMANDS))
+        for heading, commands in COMMANDS_BY_HEADING.items():
+            before += f"\n{heading}:\n"
+            for each in commands:
+                name = f"  {each.name}".ljust(len(indent))
+                before += fill(each.help, columns, initial_indent=name, subsequent_indent=indent) + "\n"
+        return before + "\n" + after.partition("\n\n")[2]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -212,6 +252,11 @@ def _run(arguments: list[str]) -> int:
     except UnicodeEncodeError as error:
         return _complain(f"{error.object!a} is not UTF-8; names of users and clients are", MISUSED)
     try:
+        if arguments[-2:-1] == ["--_shell-completion"]:
+            from .commands.completioncommand import completed
+
+            sys.stdout.write(completed(options, arguments[:-2], arguments[-1]))
+            return 0
         options.parseOptions(arguments)  # type: ignore[no-untyped-call]
     except UsageError as error:
         # Some messages of Twisted are whole sentences.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Any
 from twisted.python.usage import Options
 
 from admission import __version__, cli
-from admission.cli import COMMANDS, FAILED, INTERRUPTED, MISUSED, Command, main
+from admission.cli import COMMANDS, COMMANDS_BY_HEADING, FAILED, INTERRUPTED, MISUSED, Command, main
 from admission.commands.console import CommandFailed
 from tests.kit.commandcases import CommandTestCase
 
@@ -61,6 +62,17 @@ class MainTests(CommandTestCase):
             self.assertEqual(bool(examples), path not in groups, usage)
             for example in examples:
                 self.parse(*shlex.split(example.partition(" < ")[0])[1:])
+
+    def test_headings(self) -> None:
+        """The help lists each command once, below its heading, and what it does fits the terminal."""
+        self.patch(os, "environ", {**os.environ, "COLUMNS": "60"})
+        self.assertExit(0, "--help")
+        listed = self.stdout.getvalue().partition("\n\nExamples:")[0]
+        for heading, commands in COMMANDS_BY_HEADING.items():
+            lines = listed.partition(f"\n\n{heading}:\n")[2].partition("\n\n")[0].splitlines()
+            self.assertEqual([line.split()[0] for line in lines if line[2] != " "], [each.name for each in commands])
+            self.assertLessEqual(max(map(len, lines)), 60)
+        self.assertEqual(len({each.name for each in COMMANDS}), len(COMMANDS))
 
     def test_version(self) -> None:
         """The version is ours."""

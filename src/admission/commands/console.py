@@ -17,6 +17,7 @@ from twisted.python.usage import Options, UsageError
 
 from .._version import __version__
 from ..clock import monotonicSeconds
+from ..completions import DIRECTORIES, completing
 from ..units import parseSeconds, roundedBytes
 
 
@@ -132,6 +133,7 @@ class DirectoryOptions(ArgumentOptions):
     """
 
     missing: ClassVar[str] = "name one directory"
+    compData = completing(DIRECTORIES)
 
     def parseArgs(self, *directories: str) -> None:
         """

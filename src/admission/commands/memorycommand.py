@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TextIO
 from urllib.parse import urlencode
 
+from ..completions import FILES, completing
 from ..plaintext import printable
 from ..profiling.reports import htmlOf, textOf
 from .console import CommandFailed
@@ -29,6 +30,7 @@ class MemoryOptions(StatusOptions):
         ["process", None, None, "Which process, if there are several: a number, from 1."],
     ]
     optFlags = [["json", None, "Write JSON, for programs."]]
+    compData = completing(options={"html": FILES})
     examples = (
         "memory",
         "memory --html memory.html",

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TextIO, TypeVar
 from twisted.internet.task import Clock
 from twisted.python.usage import UsageError
 
+from ..completions import DIRECTORIES, completing
 from ..interfaces import IMemoryPoolFactory, IPolicyFactory, IQuotaPolicyFactory
 from ..offline.evaluation import Selection
 from ..offline.failures import JobFailed
@@ -85,6 +86,7 @@ class RecordingOptions(DirectoryOptions):
         ["remote", None, None, "The same by Spark Connect: sc://HOST:15002."],
         ["sample", None, None, "Take this share of the clients, as in 10%: always the same, and all they did."],
     ]  # fmt: skip
+    compData = completing(options={"out": DIRECTORIES})
 
     def postOptions(self) -> None:
         """
@@ -249,6 +251,7 @@ class ReportOptions(CommandOptions):
         "Writes OUT/report.html, a page about the results that the other commands have left in OUT.  It needs no Spark."
     )
     examples = ("report results", "report /var/lib/admission/results")
+    compData = completing(DIRECTORIES)
 
     def parseArgs(self, *directories: str) -> None:
         """

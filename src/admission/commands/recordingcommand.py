@@ -20,6 +20,7 @@ from attrs import asdict
 from twisted.python.usage import UsageError
 
 from ..clock import monotonicSeconds
+from ..completions import DIRECTORIES, FILES, completing
 from ..extras import lacking
 from ..units import parseBytes, parseSeconds, roundedBytes
 from .console import ArgumentOptions, CommandFailed, CommandGroup, Progress, parseTimeout
@@ -69,6 +70,8 @@ class ShipOptions(ArgumentOptions):
         ["pseudonyms", None, None, "Replace the names of users, clients, groups and addresses by hashes with the key "
          "in this file, the same name always by the same hash."],
     ]  # fmt: skip
+
+    compData = completing(DIRECTORIES, DIRECTORIES, options={"pseudonyms": FILES})
 
     def parseArgs(self, *words: str) -> None:
         """

@@ -18,6 +18,7 @@ from twisted.python.usage import UsageError
 
 from admission.boundedfile import readBounded
 from admission.clock import MonotonicClock
+from admission.completions import FILES, completing, oneOf
 from admission.kafka.client.clientconnection import ClientConnection, ConnectionSettings, connect
 from admission.kafka.client.errors import AuthenticationFailed, BrokerRefused, ClientError, UnsupportedApi
 from admission.kafka.client.sasl import MECHANISMS, SCRAM_SHA_512, Credentials
@@ -51,6 +52,15 @@ class ConnectionOptions(CommandOptions):
         ["password-file", None, None, "Take the password from the first line of this file."],
         ["timeout", None, "10s", "How long to wait for the broker."],
     ]
+    compData = completing(
+        options={
+            "tls": FILES,
+            "cert": FILES,
+            "key": FILES,
+            "password-file": FILES,
+            "sasl-mechanism": oneOf(MECHANISMS),
+        }
+    )
 
     def postOptions(self) -> None:
         """

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, TextIO
 
 from twisted.python.usage import UsageError
 
+from admission.completions import DIRECTORIES, completing
 from admission.kafka.broker.groups.groupstore import committedOffsets
 from admission.kafka.broker.log.logbackup import LogBackup, copiedBytes, copyLog, markUnclean, refuseOccupied
 from admission.kafka.broker.log.logcheck import LogReport, Problem, checkLog, described, logBytes
@@ -49,6 +50,7 @@ class _TwoDirectories(CommandOptions):
 
     names: ClassVar[Sequence[str]] = ("directory", "destination")
     missing: ClassVar[str] = ""
+    compData = completing(DIRECTORIES, DIRECTORIES)
 
     def parseArgs(self, *directories: str) -> None:
         """

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar, TextIO
 
+from admission.completions import FILES, completing
 from admission.kafka.security.passwordfile import DEFAULT_ITERATIONS, PasswordFileError, changeUsers, readUsers
 
 from ..console import CommandFailed, CommandGroup, CommandOptions, askPassword
@@ -23,6 +24,7 @@ class ListOptions(CommandOptions):
 
     synopsis = "FILE"
     examples = ("users list passwords.txt",)
+    compData = completing(FILES)
 
     def parseArgs(self, path: str) -> None:  # type: ignore[override]
         self["path"] = path
@@ -35,6 +37,7 @@ class RemoveOptions(CommandOptions):
 
     synopsis = "FILE NAME"
     examples: ClassVar[Sequence[str]] = ("users remove passwords.txt alice",)
+    compData = ListOptions.compData
 
     def parseArgs(self, path: str, name: str) -> None:  # type: ignore[override]
         self["path"], self["name"] = path, name

@@ -20,6 +20,7 @@ from twisted.python.usage import UsageError
 
 from admission.boundedfile import readBounded
 from admission.clock import wallSeconds
+from admission.completions import DIRECTORIES, completing, oneOf
 from admission.interfaces import IUsageExchangeFactory, PolicyContext
 from admission.plugins import PolicyKind
 from admission.shares.limitsharing import MAX_SERVERS
@@ -148,6 +149,7 @@ class GatewayOptions(ServerOptions):
         ],
         ["node-ids", None, "0-15", "LOWEST-HIGHEST: the ids that nodes of the cluster may have."],
     ]
+    compData = completing(options={"data": DIRECTORIES, "limits": oneOf((_OURS, _THEIRS))})
 
     optFlags = [
         ["require-login", None, "Let clients do nothing before a node of the cluster has confirmed who they are."],

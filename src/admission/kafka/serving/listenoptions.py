@@ -14,6 +14,8 @@ from typing import Any, ClassVar
 
 from twisted.python.usage import Options, UsageError
 
+from admission.completions import DIRECTORIES, FILES, completing
+
 from ..property import Given
 from .propertyfile import readPropertyFile
 
@@ -50,6 +52,7 @@ class ListenOptions(Options):
     optParameters = [
         ["config", "c", None, "A file of properties, by Kafka's names."],
     ]
+    compData = completing(options={"config": FILES})
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -122,6 +125,7 @@ class BrokerOptions(ListenOptions):
     optParameters = [
         ["data", "d", "data", "The directory of the log; made if it is not there."],
     ]
+    compData = completing(options={"data": DIRECTORIES})
 
 
 def parseHostPort(source: str, text: str) -> tuple[str, int]:
