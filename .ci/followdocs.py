@@ -45,7 +45,7 @@ class Newcomer(Reader):
         directory.mkdir(parents=True)
         self._clone = clone
         installed = [clone / ".venv" / "bin", Path(sys.executable).parent]
-        # Nothing of whoever runs this may reach what is run, but how to get at packages and a few more.
+        # What is run gets nothing of the environment of this process, but how to get at packages and a few more.
         hidden = ("PYTHON", "VIRTUAL_ENV")
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
         path = os.pathsep.join([*map(str, installed), os.environ.get("PATH", os.defpath)])

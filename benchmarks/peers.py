@@ -251,8 +251,8 @@ class OrderlyBareBroker(BareBroker):
 
 class Relaying(Protocol):
     """
-    Bare Twisted: writes to a server what a client sends, and what the server answers to the client.  Who is not read
-    stops the other.
+    Bare Twisted: writes to a server what a client sends, and what the server answers to the client.  While one side
+    does not read, the other is paused.
     """
 
     def __init__(self, reactor: Any, port: int) -> None:

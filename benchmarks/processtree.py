@@ -190,7 +190,7 @@ class _Watch:
     isOver: Event
 
     def look(self) -> None:
-        # Who has had something to do since has used some time.
+        # A process that has worked since then has used some processor time.
         busy = [each for each in _descendants() if each.isPython and each.pid != os.getpid() and each not in self.idle]
         self.peaks[:] = [max([*self.peaks, *(each.peakBytes() for each in busy)], default=0)]
 

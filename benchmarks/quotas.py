@@ -132,7 +132,7 @@ def htb(maxClients: int) -> Record:
 
 def throttlingFactory(maxClients: int) -> Record:
     """
-    Twisted's policy for a whole factory: it adds up, whoever it is, and once in a second it compares.
+    Twisted's policy for a whole factory: it adds up the bytes of all clients, and once in a second it compares.
     """
     factory = ThrottlingFactory(SimpleNamespace(doStop=None), readLimit=RATE)  # type: ignore[arg-type, no-untyped-call]
 

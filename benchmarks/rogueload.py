@@ -181,7 +181,7 @@ class Rogue:
 def produceSteadily(port: int, seconds: float, sequence: int) -> Steady:
     """
     Each producer in its turn sends a batch that is to survive the loss of power, as idempotent ones do.  Time runs from
-    when it was due: who waits for the answer before has to wait, too.
+    when it was due: a client that waits for the answer before has to wait, too.
     """
     latencies: list[float] = []
     refusals = 0

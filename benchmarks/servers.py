@@ -105,7 +105,7 @@ class UntilClosed(Protocol):
 
     def connectionLost(self, reason: object = None) -> None:
         """
-        Whoever started us is done, or gone.
+        The process that started this one is done, or gone.
         """
         self._reactor.stop()
 

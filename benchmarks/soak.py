@@ -441,7 +441,7 @@ class Companion:
 
 def slotsOf(broker: MeasuredBroker) -> list[ClientSettings]:
     """
-    Who is there at a time.
+    The clients that run at the same time.
     """
     authority = str(certificates().authority)
     everyones = {"reconnect.backoff.ms": 100, "reconnect.backoff.max.ms": 1000}
@@ -771,7 +771,9 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0, help="for how long; 10 by default, 60 to be sure")
     parser.add_argument("--idle", type=int, default=10_000, help="idle connections, before that; 10000 by default")
     parser.add_argument("--paused", type=int, default=2000, help="connections that wait, of each kind; 2000 by default")
-    parser.add_argument("--seed", type=int, default=0, help="of who comes, who is killed, and which attack is next")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="decides who comes, who is killed, and which attack is next"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON and no tables")
     options = parser.parse_args()
     if options.minutes < 1:

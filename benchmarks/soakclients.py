@@ -77,7 +77,7 @@ def keyOf(name: str, number: int) -> bytes:
 
 def readKey(key: bytes) -> tuple[str, int]:
     """
-    The name of who made a record, and its number.
+    The name of the producer of a record, and the record's number.
     """
     name, _, number = key.decode().rpartition(":")
     return name, int(number)
@@ -168,8 +168,8 @@ def produce(settings: ClientSettings) -> None:
 
 def consume(settings: ClientSettings) -> None:
     """
-    Read as a member of a group: say what was read, then commit it.  Who is killed between the two leaves records that
-    are read again, and none that nobody has read.
+    Read as a member of a group: say what was read, then commit it.  A consumer that is killed between the two leaves
+    records that are read again, and none that nobody has read.
     """
     consumer = makeConsumer(settings.library, settings.topic)
     while not hasEnded():

@@ -120,7 +120,7 @@ class Errands:
 
     def hangUpBefore(self) -> None:
         """
-        A connection and nothing more, as of who looks whether the port is open.
+        A connection and nothing more, as of a monitor that looks whether the port is open.
         """
         self._connect().close()
 

@@ -39,7 +39,7 @@ PAUSE_SECONDS = 0.001
 """How long the loop may rest when it is not."""
 
 MAX_LAG_SECONDS = 0.25
-"""Who falls further behind what is offered does not sustain it."""
+"""A server that falls further behind the load that is offered does not sustain it."""
 
 _RANDOM_REQUESTS = 1 << 16
 """Random numbers are drawn for so many requests and then used again."""

@@ -1,9 +1,8 @@
 """
 A line server of the ordinary kind, with a quota for everybody who has a name.
 
-Whoever says C{I am NAME} may then send 2000 bytes a second, from however many
-connections; until then the limit is for their address.  Everything else is
-repeated in capitals.  The protocol knows nothing of all that.
+A client that says C{I am NAME} may then send 2000 bytes a second, from however many connections; until then the limit
+is for its address.  Everything else is repeated in capitals.  The protocol knows nothing of all that.
 
 Run it:  twistd -n --python=examples/line_server.py
 """
@@ -40,7 +39,7 @@ class Shouting(LineReceiver):
 
 def nameOf(protocol):
     """
-    Whose limits hold: a principal and a client id.
+    The principal and the client id whose limits hold.
     """
     return None if protocol.name is None else (protocol.name, protocol.name)
 

@@ -1,10 +1,9 @@
 """
 A site that stays up though some of its visitors do not mean well.
 
-Who asks for the large page and does not read it is cut off after 20 seconds,
-and what was meant for it is held against a pool of 16 MiB meanwhile.  Who floods
-the site with requests has a hundred kilobytes of them a second read, and no more.
-Nobody has more than 20 connections.
+A client that asks for the large page and does not read it is cut off after 20 seconds, and what was meant for it is
+held against a pool of 16 MiB meanwhile.  A client that floods the site with requests has a hundred kilobytes of them a
+second read, and no more.  Nobody has more than 20 connections.
 
 Run it:  twistd -n --python=examples/protected_site.py
 """

@@ -7,9 +7,8 @@ Requests and answers are a 32-bit big-endian length and a body of words:
   * C{get NAME SECONDS} is answered with the value, as soon as there is one, or
     C{none} when the time has passed.
 
-Whoever waits holds no memory of the request and no place among those that are
-worked on, and does not count as in progress; a client that hangs up waits no
-longer.  A client has 64 kB/s, and is told when twenty requests of all are in
+A request that waits holds no memory and no place among those that are worked on, and does not count as in progress; it
+waits no longer when its client hangs up.  A client has 64 kB/s, and is told when twenty requests of all are in
 progress.
 
 Run it:  twistd -n --python=examples/rpc_server.py

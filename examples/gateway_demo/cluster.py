@@ -46,7 +46,7 @@ _POLL_SECONDS = 0.1
 
 class DemoFailed(Exception):
     """
-    It cannot go on, in words for whoever has started it.
+    It cannot go on, in words for the user who has started it.
     """
 
 

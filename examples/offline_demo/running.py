@@ -19,7 +19,7 @@ _TWISTD = "from twisted.scripts.twistd import run; run()"
 
 class DemoFailed(Exception):
     """
-    It cannot go on, in words for whoever has started it.
+    It cannot go on, in words for the user who has started it.
     """
 
 

@@ -277,8 +277,8 @@ class FairPool(BoundedPool):
     """
     A L{BoundedPool} of which a holder may take more as long as it has less than is free (dynamic thresholds, Choudhury
     and Hahne, Dynamic Queue Length Thresholds for Shared-Memory Packet Switches, 1998).  So one holder alone comes to
-    half of the pool and one request more, of N that want all they can get each to one part in N + 1, and whoever comes
-    next finds memory.
+    half of the pool and one request more, of N that want all they can get each to one part in N + 1, and the next one
+    finds memory.
     """
 
     def __init__(

@@ -59,7 +59,7 @@ FORGET_SECONDS = 60.0
 """After this time without a request what an adaptive limit has learnt may be wrong, and it begins anew."""
 
 MAX_CLIENTS = 10_000
-"""How many clients have adaptive limits of their own; who comes back after as many others begins anew."""
+"""How many clients have adaptive limits of their own; a client that comes back after as many others begins anew."""
 
 _CLIENT_BYTES = 350
 """About what a client takes with its place in a table, without its names."""
@@ -256,7 +256,7 @@ class AdaptiveConcurrency(ConcurrencyPolicy):
         self._targetSeconds = targetSeconds
         self._maxRequests = maxRequests
         self._isByClient = isByClient
-        # Whose last request ended longest ago first.
+        # The client whose last request ended longest ago comes first.
         self._adaptive: OrderedDict[EntityKey, AdaptiveLimit] = OrderedDict()
         self._nameBytes = 0
 

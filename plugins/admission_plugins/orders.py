@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.contracts.test_orders -*-
 """
-The order in which waiters are served: random, in rounds, whoever they are or by turns with their holders; or as they
-came.
+The order in which waiters are served: random, in rounds, of all waiters alike or by turns with their holders; or as
+they came.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class HolderRounds:
 @implementer(IWaitOrder)
 class FirstInFirstOut:
     """
-    Who has waited longest is served first.
+    The waiter that has waited longest is served first.
     """
 
     __slots__ = ("_waiters",)
@@ -171,7 +171,7 @@ class FirstInFirstOut:
 
     def next(self) -> IWaiter:
         """
-        Who has waited longest.
+        The waiter that has waited longest.
 
         @raise LookupError: if there are no waiters.
         """

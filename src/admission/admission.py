@@ -80,7 +80,7 @@ POOLS_SHARE = 2
 """The pools of all servers of a process should not have more than this fraction of it between them."""
 
 CHANGED_BY = "the program"
-"""Who changes limits, for recordings."""
+"""The author of changes of limits, for recordings."""
 
 _F = TypeVar("_F", bound=AdmittedFactory)
 
@@ -678,7 +678,7 @@ class _Setting(NamedTuple):
     """
     An argument that names plug-ins, or is made of them.
 
-    @ivar example: a description, for whoever gives something else.
+    @ivar example: a description, to show where something else was given.
     """
 
     name: str

@@ -576,7 +576,7 @@ class AdmissionControl:
         request.park(now)
         if request.begunPolicies:
             assert request.view is not None
-            # Whoever is told may end it.
+            # A policy that is told may end the request.
             begun, request.begunPolicies = request.begunPolicies, NONE_BEGUN
             begun = self.park(begun, request.view, request.outcome(now), now)
             if request.ended is None:

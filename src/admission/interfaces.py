@@ -128,7 +128,7 @@ class IWaiter(Interface):
     """
 
     holder: str = Attribute(
-        "Who is at the other end, as in L{IMemoryPool.tryAllocate}: the principal, or else the address; empty if "
+        "The holder of its memory, as in L{IMemoryPool.tryAllocate}: the principal, or else the address; empty if "
         "neither is known.  May change while it waits."
     )
     wantedBytes: int = Attribute("How much memory it waits for, in bytes, while it waits for memory.")
@@ -876,11 +876,10 @@ class IRequestLifecycle(ICountsRequests):
     A policy that follows requests in progress: to limit how many there are at a
     time, or to adapt to how long they take.
 
-    While it is limiting, it is told of every request that has an answer, whether
-    that can be refused or not, but not of connections, nor of bytes of
-    connections without requests (C{isRequest} of L{Traits}).  Nor is it asked
-    whether to admit these: how many requests are in progress is no reason to
-    close a connection.  Shadow policies are told, too.
+    While it is limiting, it is told of every request that has an answer, whether that can be refused or not, but not of
+    connections, nor of bytes of connections without requests (C{isRequest} of L{Traits}).  It is not asked whether to
+    admit these either: how many requests are in progress is no reason to close a connection.  Shadow policies are told,
+    too.
     """
 
     countsParked: bool = Attribute(

@@ -11,7 +11,7 @@ from typing import Final
 
 FAILURES: Final = (Exception, SystemExit, KeyboardInterrupt)
 """
-Exceptions that are the failure of whoever raises them: one who wants the process to end has no right to end the
+Exceptions that are the failure of the code that raises them: one who wants the process to end has no right to end the
 connection of a client, or a timer, instead.
 """
 

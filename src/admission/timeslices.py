@@ -71,7 +71,7 @@ class _Task:
 
     def close(self) -> None:
         """
-        Close the steps; if one is being done, whoever does it calls this again.
+        Close the steps; if one is being done, the code that does it calls this again.
         """
         try:
             self.steps.close()

@@ -2,7 +2,7 @@
 What is done to a site: the table of the attacks.
 
 C{python -m tests.attacks.siteattacks NAME PORT TLSPORT} says that it begins, does it until its standard input ends, and
-then prints what the attackers have seen, as JSON.  Who is cut off comes again.
+then prints what the attackers have seen, as JSON.  An attacker that is cut off comes again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ PROMISED_SECONDS = 0.1
 _OF_LARGE_HEADS_SECONDS = 0.2
 """
 For how long a client of good manners may wait, in one of a hundred answers.  Twisted takes two milliseconds for a head
-of hundreds of headers, whoever reads it, and those that hold memory with such heads are cut off and come again at once.
+of hundreds of headers, with either server, and those that hold memory with such heads are cut off and come again at
+once.
 """
 
 _ANEW_SECONDS = 0.1

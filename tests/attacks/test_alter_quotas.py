@@ -1,7 +1,6 @@
 """
-Imitates who changes the limit on new producer ids again and again, of a broker
-that remembers many producers: whoever had one before there was a limit is told
-to the policy again, and 80 bytes cost 60 ms.
+Imitates an administrator who changes the limit on new producer ids again and again, of a broker that remembers many
+producers: the owners of ids from before there was a limit are told to the policy again, and 80 bytes cost 60 ms.
 """
 
 from __future__ import annotations

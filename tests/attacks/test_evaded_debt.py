@@ -57,9 +57,9 @@ class EvadedDebtTests(AttackTestCase):
         self.assertAffordable()
 
     def test_acknowledged(self) -> None:
-        """Whoever waits for the answer before it hangs up keeps its debt."""
+        """A producer that waits for the answer before it hangs up keeps its debt."""
         self.evade(-1)
 
     def test_unacknowledged(self) -> None:
-        """So does who waits for nothing."""
+        """A producer that waits for nothing keeps its debt as well."""
         self.evade(0)

@@ -50,8 +50,8 @@ class GreedyMembersTests(AttackTestCase):
 
     def test_memory(self) -> None:
         """
-        Who names many protocols leaves memory to the members of others, while it is there and when
-        it has hung up.
+        A client that names many protocols leaves memory to the members of others, while it is there and when it has
+        hung up.
         """
         self.assertEqual(self.joinHonestly("before"), ErrorCode.none)
         clients: list[RawClient] = []

@@ -62,6 +62,6 @@ class NearlyComeTests(AttackTestCase):
         self.assertAffordable()
 
     def test_few(self) -> None:
-        """Nor do a few large ones."""
+        """A few large ones keep nobody waiting either."""
         self.hold(3, 31 * MIB)
         self.assertAffordable()

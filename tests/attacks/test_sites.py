@@ -85,8 +85,8 @@ class SitesTests(SynchronousTestCase):
 
     def assertExplained(self, seen: dict[str, int], metrics: str, explained: Collection[str]) -> None:
         """
-        Whoever looks after the site can tell what was refused, and why: all that attackers have seen of it is counted,
-        and each sentence of the log is one that explains this attack.
+        The owner of the site can tell what was refused, and why: all that attackers have seen of it is counted, and
+        each sentence of the log is one that explains this attack.
 
         @param seen: see L{tests.attacks.siteattacks.SEEN}.
         @param metrics: of the site.
@@ -102,7 +102,7 @@ class SitesTests(SynchronousTestCase):
         for status in seen.keys() - {CUT_OFF}:
             self.assertIn(status, explained)
             self.assertGreaterEqual(counted[status], seen[status])
-        # Who was answered and sent more may have seen the end of the connection only.
+        # An attacker that was answered and sent more may have seen the end of the connection only.
         self.assertGreaterEqual(refusals, seen.get(CUT_OFF, 0))
         for line in log.splitlines():
             self.assertTrue(any(each in line for each in (*explained, _LEFT_OUT)), line)

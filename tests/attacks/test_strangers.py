@@ -90,7 +90,7 @@ class IdleConnectionsTests(AttackTestCase):
 
 
 class BeforeLoginTests(AttackTestCase):
-    """Where clients have to log in, whoever has not takes nothing from those who have."""
+    """Where clients have to log in, those that have not take nothing from those that have."""
 
     password = "secret"
     options = ("--auth", "memory:good:secret")

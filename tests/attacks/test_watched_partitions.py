@@ -1,6 +1,6 @@
 """
-Imitates consumers that wait for very much in thousands of partitions each,
-while records come to one of them: whoever waits was examined whole each time.
+Imitates consumers that wait for very much in thousands of partitions each, while records come to one of them: each
+consumer that waits was examined whole each time.
 """
 
 from __future__ import annotations

@@ -132,7 +132,10 @@ class WrappedPlacesTests(SynchronousTestCase):
         return bool(client.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)) or not _isEstablished(client)
 
     def test_unread(self) -> None:
-        """However many there are, the server has no more in memory than it may, and who asks for little is answered."""
+        """
+        However many there are, the server has no more in memory than it may, and a client that asks for little is
+        answered.
+        """
         self.unread("24 MiB", LARGE)
 
     def test_pipelined(self) -> None:
@@ -149,7 +152,7 @@ class WrappedPlacesTests(SynchronousTestCase):
         self.unread("24 MiB in pieces", PIECES)
 
     def test_flood(self) -> None:
-        """Who sends more than the quota allows does not make the server work on it in long turns."""
+        """A client that sends more than the quota allows does not make the server work on it in long turns."""
         self.start("client-bytes:produce=100k")
         flood = memoryview(WORK * 30_000)
         clients = [self.connect("127.0.0.3") for _ in range(_FLOODERS)]

@@ -214,8 +214,8 @@ class ConfluentTests(SynchronousTestCase):
 
     def test_listTopics(self) -> None:
         """
-        The broker tells all its topics to who asks for no particular ones,
-        which librdkafka does with three bytes too many.
+        The broker tells all its topics to a client that asks for no particular ones, which librdkafka does with three
+        bytes too many.
         """
         producer = Producer(confluentArguments(settingsOf(self.broker)))
         producer.list_topics(self.topic, timeout=PATIENCE_SECONDS)
@@ -223,7 +223,7 @@ class ConfluentTests(SynchronousTestCase):
         self.assertEqual(sorted(described.partitions), list(range(PARTITIONS)))
 
     def test_noTransactions(self) -> None:
-        """Who wants transactions is told at once that there are none, and does not ask again until its time is up."""
+        """A producer that wants transactions is told at once that there are none, and does not go on asking."""
         producer = Producer(confluentArguments(settingsOf(self.broker, transactional_id="t")))
         began = monotonic()
         refused = self.assertRaises(KafkaException, producer.init_transactions, 10 * PATIENCE_SECONDS)

@@ -112,7 +112,7 @@ class ChangingGroupTests(GroupCases, SynchronousTestCase):
         self.assertEqual(sorted(map(len, first.owners.values())), [2, 2, 3, 3])
 
     def test_oneAtATime(self) -> None:
-        """A member is told that it has a partition only when whoever had it has given it up, or is dead."""
+        """A member is told that it has a partition only when the one that had it has given it up, or is dead."""
         spans = sorted(chain(*map(spansOf, self.findings.members)), key=lambda span: (span.partition, span.begin))
         self.assertEqual({span.partition for span in spans}, COMPLETE)
         for earlier, later in pairwise(spans):
@@ -128,7 +128,7 @@ class ChangingGroupTests(GroupCases, SynchronousTestCase):
         self.assertEqual(silent, [f"{kind}-killed" for kind in MEMBERS])
 
     def test_left(self) -> None:
-        """Whoever leaves says so, whatever its kind; the group keeps its offsets, and has no members in the end."""
+        """Every member says so when it leaves, whatever its kind; the group keeps its offsets and ends up empty."""
         left = re.findall(r"generation \d+: '?(\S+)-[0-9a-f-]{36}'? has left", self.findings.log)
         self.assertEqual(left, [*MEMBERS])
         self.assertEqual((self.findings.left.state, self.findings.left.owners), (EMPTY, {}))

@@ -131,8 +131,9 @@ class ProducerIdTests(SynchronousTestCase):
 
     def test_refused(self) -> None:
         """
-        Who starts a producer for every record is refused before long, with the error that the library makes of it, and
-        is let in again as time passes, by the same producer and by new ones; another user's producers never notice.
+        A user who starts a producer for every record is refused before long, with the error that the library makes of
+        it, and is let in again as time passes, with the same producer and with new ones; another user's producers never
+        notice.
         """
         self.begin("refuse")
         refused, results = self.restart()
@@ -177,7 +178,7 @@ class ProducerIdTests(SynchronousTestCase):
 
     def test_throttled(self) -> None:
         """
-        With C{mode=throttle} every record of whoever starts a producer for each is stored, and the producer is
+        With C{mode=throttle} every record of a user who starts a producer for each is stored, and the producer is
         throttled; another user's never are.
         """
         self.begin("throttle")

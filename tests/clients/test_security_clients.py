@@ -201,7 +201,7 @@ class ConfluentTests(SecurityTestCase):
         """
         Change topics, and C{topic} first, and a group that does not exist.
 
-        @return: the error for who may not do it, and the outcome, of each.
+        @return: the error for a user who may not do it, and the outcome, of each.
         """
         admin = AdminClient(door.arguments())
         entry = ConfigEntry("retention.ms", "5000", incremental_operation=AlterConfigOpType.SET)
@@ -309,7 +309,7 @@ class ListenerTests(SynchronousTestCase):
 
 
 class RawTests(SecurityTestCase):
-    """Who speaks the protocol without a library's manners."""
+    """Clients that speak the protocol without a library's manners."""
 
     def test_certificateOfStrangers(self) -> None:
         """A certificate that another authority has signed is none."""
@@ -326,7 +326,7 @@ class RawTests(SecurityTestCase):
         self.broker.waitForLog("TLS failed: .*verify", self.mark)
 
     def test_changedPassword(self) -> None:
-        """A running broker takes a new password, and no more the old one; who has logged in stays so."""
+        """A running broker takes a new password, and no more the old one; a client that has logged in stays so."""
         self.broker.setPassword("bob", "first")
         with RawClient(self.broker.port) as before:
             self.assertEqual(before.logIn("bob", "first"), ErrorCode.none)

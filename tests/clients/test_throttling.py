@@ -409,7 +409,7 @@ class ThrottledClientsTests(SynchronousTestCase):
         self.assertEqual(sentCount, receivedCount)
         for kind in ("Produce", "Fetch"):
             values = self.findings.sensors[f"client-bytes.{kind}.throttle-time"]["values"]
-            # Whoever has used nothing lately has been forgotten.
+            # A client that has used nothing lately has been forgotten.
             self.assertIn([value for _, clientId, value in values if clientId == BYSTANDER], ([], [None]))
 
     def test_members(self) -> None:

@@ -54,8 +54,8 @@ class TimeTests(SynchronousTestCase):
 
     def test_turns(self) -> None:
         """
-        There is one layer more than turns in a window when members come all the
-        time, one when time stands still, and none after a pause, whoever asks.
+        There is one layer more than turns in a window when members come all the time, one when time stands still, and
+        none after a pause, whatever it is asked for.
         """
         for layers in (1, 3, 4):
             seen = buildFilter(layers=layers)
@@ -255,8 +255,8 @@ class LimitTests(SynchronousTestCase):
     )
     def test_memory(self, maxBytes: int, steps: list[tuple[int, int, int, float]]) -> None:
         """
-        Filters that share memory never take more than there is, what they take
-        adds up, and whoever was seen last is known.
+        Filters that share memory never take more than there is, what they take adds up, and the member that was seen
+        last is known.
         """
         memory = FilterMemory(maxBytes)
         filters = [buildFilter(capacity, memory=memory) for capacity in (1, 500, 4000, 10**9)]

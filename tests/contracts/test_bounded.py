@@ -92,7 +92,7 @@ class FairPoolTests(SynchronousTestCase):
             self.assertEqual(pool.availableBytes, 10_000)
 
     def test_charges(self) -> None:
-        """Memory that is charged is not free, whoever caused it, and belongs to no holder."""
+        """Memory that is charged is not free, and belongs to no holder, not even to the one that caused it."""
         pool = FairPool(1000)
         charge = pool.charge(800, RESPONSES)
         self.assertEqual(self.filled(pool, 1), {"holder 0": 100})

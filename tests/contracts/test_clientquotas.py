@@ -173,7 +173,7 @@ class ClientBytesTests(SynchronousTestCase):
         )
 
     def test_refusesNobody(self) -> None:
-        """Who is over the limit is throttled and not refused."""
+        """A client over the limit is throttled and not refused."""
         self.policy.record(produce(), produced(50_000), self.clock.seconds())
         self.assertEqual(self.policy.decide(produce(), self.clock.seconds()), ADMITTED)
 
@@ -196,10 +196,9 @@ class ClientBytesTests(SynchronousTestCase):
     )
     def test_keepingToTheBudget(self, steps: list[tuple[float, int]], algorithm: Windows | Buckets) -> None:
         """
-        Who returns no more than the budget, which is at least a byte, goes over
-        a bucket's limit by no more than that byte; and over that of windows by
-        what one of them may hold besides, since the span shrinks by one, and by
-        the pause behind it, whenever another begins.
+        A server that returns no more than the budget, which is at least a byte, goes over a bucket's limit by no more
+        than that byte; and over that of windows by what one of them may hold besides, since the span shrinks by one,
+        and by the pause behind it, whenever another begins.
         """
         now = 0.0
         policy = ClientBytes(algorithm)
@@ -349,7 +348,7 @@ class RequestTimeTests(SynchronousTestCase):
             self.assertEqual([status.delaySeconds for status in policy.explain(request(kind), 0.0)], [1.0])
 
     def test_budget(self) -> None:
-        """Who has had too much time reads nothing, and everybody else anything."""
+        """A client that has had too much time reads nothing, and everybody else reads anything."""
         self.assertIs(self.policy.budgetBytes(request("Fetch"), self.clock.seconds()), None)
         self.policy.record(request(), worked(6.0), self.clock.seconds())
         self.assertEqual(self.policy.budgetBytes(request("Fetch"), self.clock.seconds()), 0)

@@ -124,7 +124,7 @@ class FixedConcurrencyTests(SynchronousTestCase):
         self.assertEqual(self.admitted(policy, alice, alice), [True, False])
 
     def test_total(self) -> None:
-        """All clients together may have so many, whoever asks."""
+        """All clients together may have that many."""
         policy = built("concurrency:total=2")
         self.assertTrue(policy.isLimiting)
         answers = self.admitted(policy, *(produce(clientId=name) for name in "abc"))
@@ -191,8 +191,8 @@ class FixedConcurrencyTests(SynchronousTestCase):
     )
     def test_neverMore(self, steps: list[tuple[int, str, str]], limit: int, total: int) -> None:
         """
-        Whoever comes and goes, and whatever limits change meanwhile: no more are in progress than may be, and nothing
-        is kept of what is over.
+        Whichever clients come and go, and whatever limits change meanwhile, no more requests are in progress than may
+        be, and nothing is kept of those that are over.
         """
         policy = built(f"concurrency:limit={limit}:total={total}")
         control = AdmissionControl([("concurrency", policy)])
@@ -312,7 +312,7 @@ class AdaptiveConcurrencyTests(SynchronousTestCase):
         self.assertEqual(self.limitOf(policy, fast, 1.0), START)
 
     def test_hangUps(self) -> None:
-        """Who sends and hangs up cannot make the limit of all smaller."""
+        """A client that sends and hangs up cannot make the limit of all smaller."""
         policy = built("concurrency:adaptive")
         for _ in range(100):
             policy.begun(produce(), 1.0)

@@ -27,7 +27,7 @@ class ContractTests(SeededFaultsTestCase):
     """L{Contract}."""
 
     def test_passes(self) -> None:
-        """Who keeps all rules hears nothing."""
+        """An implementation that keeps all rules passes."""
         self.assertSound(Example, value=2)
 
     def test_failure(self) -> None:

@@ -79,7 +79,7 @@ class Queue:
 
 
 class LastFirst(Queue):
-    """Whoever came last."""
+    """The waiter that came last is next."""
 
     def next(self) -> IWaiter:
         if not self.waiters:
@@ -88,7 +88,7 @@ class LastFirst(Queue):
 
 
 class SmallestFirst(Queue):
-    """Whoever wants least."""
+    """The waiter that wants least is next."""
 
     def next(self) -> IWaiter:
         super().next()
@@ -96,7 +96,7 @@ class SmallestFirst(Queue):
 
 
 class LargestFirst(Queue):
-    """Whoever wants most."""
+    """The waiter that wants most is next."""
 
     def next(self) -> IWaiter:
         super().next()
@@ -124,7 +124,7 @@ class Exclusive(Queue):
 
 
 class Impatient(Queue):
-    """Lets go of whoever is next."""
+    """Lets go of the waiter that is next."""
 
     def next(self) -> IWaiter:
         waiter = super().next()
@@ -167,7 +167,7 @@ class Repetitive(Queue):
 
 
 class Haunted(Queue):
-    """Goes on with who is gone as long as there are others."""
+    """Goes on with a waiter that is gone as long as there are others."""
 
     last: IWaiter | None = None
 

@@ -45,7 +45,7 @@ class FirstInFirstOutTests(SynchronousTestCase):
     """L{FirstInFirstOut}."""
 
     def test_order(self) -> None:
-        """Who came first is first, also after it has asked again; who left and came back is last."""
+        """The waiter that came first is first, also after it has asked again; one that left and came back is last."""
         order = FirstInFirstOut()
         first, second, third = (RecordingWaiter(holder=name) for name in "abc")
         for waiter in (first, second, third, first):
@@ -75,7 +75,7 @@ class RandomRoundsTests(SynchronousTestCase):
         self.assertTrue(all(900 < count < 1100 for count in drawn.values()), drawn)
 
     def test_orders(self) -> None:
-        """Who joins during a round is served when that is over."""
+        """A waiter that joins during a round is served when that is over."""
         order = RandomRounds(Random(1))
         first, second = ([RecordingWaiter() for _ in range(10)] for _ in range(2))
         for waiter in first:
@@ -153,12 +153,12 @@ class HolderRoundsTests(SynchronousTestCase):
             self.order.discard(chosen)
             if chosen is waiter:
                 return served
-            # Whoever is served comes again.
+            # A waiter that is served comes again.
             self.order.add(chosen)
         raise AssertionError("it is never served")
 
     def test_oneAmongMany(self) -> None:
-        """Who is alone does not wait for all connections of somebody else."""
+        """A holder with one connection does not wait for all connections of somebody else."""
         for _ in range(20):
             self.assertLessEqual(self.servedBefore(RecordingWaiter(holder="one")), 3)
 
@@ -177,7 +177,7 @@ class HolderRoundsTests(SynchronousTestCase):
         self.assertGreaterEqual(served["fewer"], 6)
 
     def test_refused(self) -> None:
-        """As long as there is not enough for who is next, it is the same holder's turn."""
+        """As long as there is not enough for the next waiter, it is the same holder's turn."""
         self.order.add(RecordingWaiter(holder="one"))
         self.order.discard(self.order.next())
         self.order.discard(self.order.next())

@@ -185,7 +185,7 @@ class Discreet(BoundedPool):
 
 
 class Sticky(BoundedPool):
-    """Leaves the buffer with who has released it."""
+    """Leaves the buffer at a lease that was released."""
 
     def giveBack(self, lease: Lease) -> None:
         buffer = lease.buffer
@@ -235,14 +235,14 @@ class Repetitive(BoundedPool):
 
 
 class FirstCome(FairPool):
-    """Whoever comes first gets all of it."""
+    """The holder that comes first gets all of it."""
 
     def isBelowShare(self, holder: str) -> bool:
         return True
 
 
 class Unforgiving(FairPool):
-    """Who has had its share once gets no more."""
+    """A holder that has had its share once gets no more."""
 
     def __init__(self, sizeBytes: int) -> None:
         super().__init__(sizeBytes)

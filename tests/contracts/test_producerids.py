@@ -114,7 +114,7 @@ class ProducerIdsTestCase(SynchronousTestCase):
         """
         Treat a request as a server does.
 
-        @return: the decision, or for whom is throttled one with the delay.
+        @return: the decision; for a client that is throttled, one with the delay.
         """
         request = produce(*identities, user=user, clientId=clientId)
         decision = policy.decide(request, self.clock.seconds())
@@ -141,7 +141,7 @@ class ProducerIdsTestCase(SynchronousTestCase):
 
 
 class RefusingTests(ProducerIdsTestCase):
-    """Who is refused."""
+    """Clients that bring more new ids than the limit are refused."""
 
     def test_interfaces(self) -> None:
         """It is a quota policy that can be warmed up."""
@@ -156,8 +156,8 @@ class RefusingTests(ProducerIdsTestCase):
 
     def test_throttleTime(self) -> None:
         """
-        A refusal says when there will be tokens: what is missing, divided by
-        how fast they come.  Who comes back then is let in.
+        A refusal says when there will be tokens: what is missing, divided by how fast they come.  A client that comes
+        back then is let in.
         """
         policy = self.build(100.0)
         self.sendEach(policy, range(100))
@@ -242,10 +242,10 @@ class RefusingTests(ProducerIdsTestCase):
 
 
 class ThrottlingTests(ProducerIdsTestCase):
-    """Who is throttled where nobody is refused."""
+    """Clients are throttled where nobody is refused."""
 
     def test_throttled(self) -> None:
-        """Every id is let in, and whoever brings one that there is no token for is throttled until nothing is owed."""
+        """Every id is let in, and a client whose id finds no token is throttled until nothing is owed."""
         policy = self.build(10.0, isRefusing=False)
         self.assertEqual(self.sendEach(policy, range(10)), 10)
         self.assertEqual([round(self.send(policy, each).delaySeconds, 6) for each in (10, 11)], [360.0, 720.0])
@@ -260,8 +260,8 @@ class ThrottlingTests(ProducerIdsTestCase):
 
     def test_cannotBeRefused(self) -> None:
         """
-        Where nobody asks whether a request may go ahead, its ids are counted,
-        and who brought them is throttled, refusing or not.
+        Where nobody asks whether a request may go ahead, its ids are counted, and the client that brought them is
+        throttled, refusing or not.
         """
         policy = self.build(10.0)
         delays = [round(policy.record(produce(each), USAGE, self.clock.seconds()), 6) for each in range(12)]
@@ -291,7 +291,7 @@ class ShadowTests(ProducerIdsTestCase):
 
 
 class LimitTests(ProducerIdsTestCase):
-    """Whose limit holds, and since when."""
+    """The limit that holds, and since when."""
 
     def test_unlimitedIsFree(self) -> None:
         """Where nobody has a limit there is nothing to ask, and nothing is remembered of anybody."""
@@ -315,7 +315,7 @@ class LimitTests(ProducerIdsTestCase):
         self.assertEqual(self.sendEach(policy, range(100, 120)), 5 + 1)
 
     def test_removal(self) -> None:
-        """Who has no limit any more is forgotten at once."""
+        """A user that has no limit any more is forgotten at once."""
         policy = self.build(10.0)
         self.sendEach(policy, range(20))
         policy.configure(QuotaEntity(user=DEFAULT), {NEW_IDENTITY_RATE: None}, self.clock.seconds())

@@ -145,7 +145,7 @@ class WatchersTests(SynchronousTestCase):
         self.assertEqual(("b" in watchers, list(watchers)), (False, []))
 
     def test_orderAfterShrinking(self) -> None:
-        """Whoever stays keeps the place, however many leave."""
+        """A watcher that stays keeps its place, however many leave."""
         watchers: Watchers[int] = Watchers()
         for watcher in range(5000):
             watchers.add(watcher, ["key", watcher])

@@ -201,7 +201,7 @@ class PurgatoryStatesTests(SynchronousTestCase):
         )
 
     def test_callLater(self) -> None:
-        """Nor one for a L{CallLaterPurgatory}."""
+        """Hypothesis finds no such sequence for a L{CallLaterPurgatory} either."""
         run_state_machine_as_test(  # type: ignore[no-untyped-call]
             PlainPurgatoryMachine, settings=settings(max_examples=40, stateful_step_count=40)
         )

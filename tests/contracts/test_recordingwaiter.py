@@ -13,7 +13,7 @@ class RecordingWaiterTests(SynchronousTestCase):
     """L{RecordingWaiter}."""
 
     def test_records(self) -> None:
-        """It keeps what it was granted and tells who wants to know."""
+        """It keeps what it was granted and tells its observer."""
         told: list[RecordingWaiter] = []
         waiter = RecordingWaiter(5, told.append)
         lease = ScriptedPool().charge(5, FRAMES)

@@ -134,7 +134,7 @@ class Impatient(Server):
 
 
 class Forgetful(Server):
-    """Lets whoever connects anew go on."""
+    """Lets a client that connects anew go on."""
 
     def holdBack(self, request: ServerRequest) -> bool:
         return False

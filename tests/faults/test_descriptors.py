@@ -59,8 +59,8 @@ class DescriptorTests(FaultTestCase):
 
     def test_crowd(self) -> None:
         """
-        Those beyond what the files are enough for are closed at once, without a busy loop; who is served already goes
-        on being served, C{/healthz} tells, and when the crowd has left newcomers are served.
+        Those beyond what the files are enough for are closed at once, without a busy loop; a client that is served
+        already goes on being served, C{/healthz} tells, and when the crowd has left newcomers are served.
         """
         good = EagerProducer(self.broker.address, "good", {"enable.idempotence": True, "acks": -1})
         latencies: list[float] = []
@@ -194,7 +194,7 @@ class DescriptorTests(FaultTestCase):
             f"newcomers served {1000 * (time.monotonic() - begun):.0f} ms after there are files again",
         )
         self.assertEqual((refused, produce("new")), (ErrorCode.kafka_storage_error, ErrorCode.none))
-        # Before, there was no descriptor for who asks.
+        # Before, there was no descriptor for the connection that asks.
         reasons = self.health()
         self.assertTrue(any("too many files are open" in each for each in reasons), reasons)
         # Unless the interval was over just before.

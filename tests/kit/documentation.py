@@ -55,7 +55,7 @@ WITH_SESSION = 'from admission.offline import openSession\n\nspark = openSession
 
 
 class MisleadingDocument(AssertionError):
-    """Whoever does what the document says does not get what it promises."""
+    """A reader who does what the document says does not get what it promises."""
 
 
 class Block(NamedTuple):

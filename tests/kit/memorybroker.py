@@ -177,7 +177,7 @@ class Reporter(LineOnlyReceiver):
         self.sendLine(json.dumps(report).encode("ascii"))
 
     def connectionLost(self, reason: object) -> None:
-        """Whoever watched is gone."""
+        """The test that watched is gone."""
         if reactor.running:
             reactor.stop()
 

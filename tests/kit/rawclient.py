@@ -108,7 +108,7 @@ class RawClient:
         try:
             if host is not None:
                 self.socket.bind((host, 0))
-            # The broker may have taken it and let go of it already; whoever reads will see.
+            # The broker may have taken it and let go of it already; reading will tell.
             with suppress(ConnectionResetError):
                 self.socket.connect(("127.0.0.1", port))
             if tls is not None:

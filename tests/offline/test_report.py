@@ -713,7 +713,7 @@ class SharingTests(SynchronousTestCase):
 
 
 class DifferenceTests(SynchronousTestCase):
-    """Who gains and who loses."""
+    """The clients that gain and those that lose."""
 
     def differences(self, rows: Sequence[Row]) -> Differences:
         """What the candidate C{tried} changes."""
@@ -722,7 +722,7 @@ class DifferenceTests(SynchronousTestCase):
         return found
 
     def test_order(self) -> None:
-        """The largest difference is first, be it a gain or a loss, and whoever sees none is only counted."""
+        """The largest difference is first, be it a gain or a loss, and clients without one are only counted."""
         recorded, tried = decisionsOf(BASELINE, 0.0), decisionsOf("tried", 0.0)
         recorded[0]["held_us"], tried[0]["held_us"] = 5_000_000, 4_000_000
         tried[MINUTE_COUNT * 4]["held_us"] = 3_000_000
@@ -742,8 +742,8 @@ class DifferenceTests(SynchronousTestCase):
 
     def test_mixed(self) -> None:
         """
-        Whose time is shorter while more of its requests are refused neither gains nor loses, and a hundredth of the
-        time is no difference.
+        A client whose time is shorter while more of its requests are refused neither gains nor loses, and a hundredth
+        of the time is no difference.
         """
         recorded, tried = decisionsOf(BASELINE, 0.0), decisionsOf("tried", 0.0)
         recorded[0]["held_us"], tried[0]["held_us"], tried[1]["is_refused"] = 5_000_000, 4_000_000, True

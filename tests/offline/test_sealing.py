@@ -207,8 +207,8 @@ class SealTests(SealingTestCase):
 
     def test_interrupted(self) -> None:
         """
-        Who is interrupted, however far it got, leaves something that is sealed
-        again; then everything is there once.
+        A process that is interrupted, however far it got, leaves something that is sealed again; then everything is
+        there once.
         """
         for function in ("fsync", "unlink"):
             path = self.record(function, KafkaRequestEvent(1, 1.0, seq=1), ConnectionEvent(1, 1.0, "opened", seq=2))

@@ -36,7 +36,7 @@ class Killed(BaseException):
 @define(eq=False)
 class Faulty:
     """
-    A file system in a directory that fails, or kills whoever calls it.
+    A file system in a directory that fails, or kills the process that calls it.
 
     @ivar type_name: C{local} for one that renames; another for a bucket, where a file is there once it is closed.
     @ivar fail: called with each operation and its path, before it is done and in the middle of writing.

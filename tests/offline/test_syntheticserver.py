@@ -169,7 +169,7 @@ class SimulatorTests(SynchronousTestCase):
 
 
 class PopulationTests(SynchronousTestCase):
-    """Who the clients are."""
+    """The clients of a population."""
 
     def test_parameters(self) -> None:
         """Sizes, writing and popularity are as published."""
@@ -308,7 +308,7 @@ class ServerTests(SynchronousTestCase):
                     freeUs[connectionId] = answeredUs(event)
 
     def test_refused(self) -> None:
-        """Who is refused has nothing counted, and is quiet for as long as told."""
+        """A client that is refused has nothing counted, and is quiet for as long as it was told."""
         kept = ran(
             Population(clients=5, connections=2, seconds=60.0, requests=1000), ["producer-ids:rate=1:window=10m"]
         )

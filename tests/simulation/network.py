@@ -49,7 +49,7 @@ class SimulatedPort:
         """It does already."""
 
     def stopListening(self) -> Deferred[None]:
-        """Refuse whoever comes."""
+        """Refuse all clients that come."""
         self.factory = None
         return succeed(None)
 
@@ -263,7 +263,7 @@ class Connection:
             self.network.world.callLater(self.network.latency(), self._receive)
 
     def lineLost(self) -> None:
-        """Whoever waits for a response waits in vain."""
+        """A client that waits for a response waits in vain."""
         if self.isOver:
             return
         self._receive()

@@ -120,7 +120,10 @@ class HangUpWatchTests(SynchronousTestCase):
         self.assertSilent()
 
     def test_discarded(self) -> None:
-        """Who is no longer watched is not told of, and discarding it again, or after it was closed, is harmless."""
+        """
+        Nothing is told of a socket that is no longer watched, and discarding it again, or after it was closed, is
+        harmless.
+        """
         ours, peer = self.pair("tcp")
         other, otherPeer = self.pair("tcp", "other")
         self.watch.discard(ours.fileno())

@@ -421,8 +421,8 @@ class SendingTests(WrapSocketTestCase):
 
     async def test_oneAnswerAtATime(self) -> None:
         """
-        While there is no memory, whoever is cut off has freed what it held
-        before the next peer is served; and its transport keeps nothing.
+        While there is no memory, a peer that is cut off has freed what it held before the next peer is served; and its
+        transport keeps nothing.
         """
         heldBytes: list[int] = []
         transports: list[Any] = []

@@ -353,9 +353,8 @@ class FairnessTests(SynchronousTestCase):
 
     def test_starvation(self) -> None:
         """
-        Who is refused and not served, or waits for memory all minute, is
-        starved; who is answered in the next minute, or parked until there is
-        something to say, is not.
+        A client that is refused and not served, or waits for memory all minute, is starved; one that is answered in the
+        next minute, or parked until there is something to say, is not.
         """
         minuteUs = 60 * SECOND_US
         rows = [

@@ -163,8 +163,8 @@ class BloomAuditTests(SynchronousTestCase):
 
     def test_realFilter(self) -> None:
         """
-        Of a real filter small enough not to err nothing is wrong, and who comes
-        back within its slack is now known and now not.
+        Nothing is wrong with a real filter that is small enough not to err, and a member that comes back within its
+        slack is known at one time and not at another.
         """
         random = Random(3)
         known = LayeredBloom(1000, self.shape.windowSeconds, self.shape.layers, key=5)

@@ -135,7 +135,7 @@ class ClusterTests(SynchronousTestCase):
 
     def test_everywhere(self) -> None:
         """
-        Whoever starts Spark's workers, and wherever the recording is, results are the same.  Workers are sent
+        Results are the same however Spark's workers are started, and wherever the recording is.  Workers are sent
         admission, what it imports, and policies of others.
         """
         self.assertSame(("master", self.local), ("remote", self.stored))

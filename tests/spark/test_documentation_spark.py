@@ -63,7 +63,7 @@ class SparkDocumentsTests(DocumentTestCase):
         return SparkReader(directory, environment, ports, commandSeconds=600.0, pageSeconds=1800.0)
 
     def test_pages(self) -> None:
-        """Whoever does what a page says gets what it shows."""
+        """A reader who does what a page says gets what it shows."""
         needing = [page for page in pages() if hasWord(textOf(page), "spark")]
         self.assertEqual(_FOLLOWED_ELSEWHERE.keys() - {page.name for page in needing}, set())
         for page in needing:

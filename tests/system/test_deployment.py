@@ -49,7 +49,7 @@ class DeploymentTestCase(SynchronousTestCase):
         self.assertEqual(words[0].rpartition("/")[2], "twistd")
         name = words.index(self.command, 1)
         before, after = words[1:name], words[name + 1 :]
-        # A daemon would leave whoever watches it, and a process file its place behind.
+        # A daemon would leave the process that watches it, and a process file would stay behind.
         self.assertEqual(sorted(before), ["--nodaemon", "--pidfile="])
         options = self.options()
         options.parseOptions(self.withoutFiles(after))  # type: ignore[no-untyped-call]
@@ -236,7 +236,7 @@ class ImageTests(DeploymentTestCase):
                 yield from sources
 
     def test_user(self) -> None:
-        """Whoever gets in is not root, and the cache of plug-ins was made by somebody who may write it."""
+        """The container does not run as root, and the cache of plug-ins was made by somebody who may write it."""
         self.assertNotIn(self.last("USER"), ("0", "root"))
         names = [name for name, _ in self.instructions]
         making = next(index for index, (_, words) in enumerate(self.instructions) if "twistd --help" in words)

@@ -95,7 +95,7 @@ class DocumentsTests(DocumentTestCase):
         self.assertGreater(self.follow(marked), 0)
 
     def test_manual(self) -> None:
-        """Whoever does what a page of the manual says gets what it shows, unless the page needs Spark."""
+        """A reader who does what a page of the manual says gets what it shows, unless the page needs Spark."""
         plain = [page for page in pages() if not hasWord(textOf(page), "spark")]
         readers = [self.reader() for _ in plain]
         with ThreadPoolExecutor(_READERS) as threads:

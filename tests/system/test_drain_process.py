@@ -182,7 +182,10 @@ class LastAnswersTests(StoppingTestCase):
             self.assertStopped(broker)
 
     def _awaitTurns(self, broker: BrokerProcess) -> None:
-        """Who is answered twice on a connection of its own was read after what had been sent by then."""
+        """
+        Wait until all that was sent before has been read, as a client on a connection of its own is then answered
+        twice.
+        """
         with RawClient(broker.port) as other:
             for _ in range(2):
                 other.metadata()

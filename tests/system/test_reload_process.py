@@ -118,7 +118,7 @@ class CertificateTests(SynchronousTestCase):
         )
 
     def connect(self, port: int) -> ssl.SSLSocket:
-        """A client that trusts whoever has signed the certificate that is in the file."""
+        """A client that trusts the authority that has signed the certificate in the file."""
         context = ssl.create_default_context(cafile=str(self.files.authority))
         plain = socket.create_connection(("127.0.0.1", port), PATIENCE_SECONDS)
         client = context.wrap_socket(plain, server_hostname="localhost")

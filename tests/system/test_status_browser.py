@@ -224,7 +224,7 @@ class StatusPageTests(SynchronousTestCase):
         self.assertGreaterEqual(findings().pathCount, 8)
 
     def test_clients(self) -> None:
-        """Who is over which quota is there, and how far."""
+        """The clients over a quota are there, with the quota and how far they are over it."""
         text = findings().texts["#clients"]
         for name in PRODUCERS:
             self.assertIn(name, text)
@@ -271,7 +271,7 @@ class StatusPageTests(SynchronousTestCase):
         self.assertEqual(later, TOPIC)
 
     def test_past(self) -> None:
-        """Who opens the page sees what was before."""
+        """An operator who opens the page sees what was before."""
         samples, points = findings().remembered
         self.assertGreaterEqual(samples, 2)
         self.assertGreaterEqual(points, samples)

@@ -27,7 +27,7 @@ class Client:
     def __init__(self, port: int) -> None:
         self.socket = socket.socket()
         self.socket.settimeout(PATIENCE_SECONDS)
-        # The server may have taken it and let go of it already; whoever reads will see.
+        # The server may have taken it and let go of it already; reading will tell.
         with contextlib.suppress(ConnectionResetError):
             self.socket.connect(("127.0.0.1", port))
         self.file: IO[bytes] = self.socket.makefile("rb")
@@ -123,7 +123,7 @@ class ExampleTests(SynchronousTestCase):
         return client
 
     def test_lineServer(self) -> None:
-        """Lines are repeated; who floods is throttled, under their name from any connection, and nobody else is."""
+        """Lines are repeated; a client that floods is throttled, by its name on any connection, and nobody else is."""
         with self.serving("line_server.py") as port:
             alice, bob, again = (self.connect(port) for _ in range(3))
             self.assertEqual(alice.ask(b"hello"), b"HELLO")
@@ -189,8 +189,8 @@ class ExampleTests(SynchronousTestCase):
 
     def test_rpcServer(self) -> None:
         """
-        A request waits for what it asks for, or for as long as it says; who
-        has left does not keep others waiting, and unclear words are answered.
+        A request waits for what it asks for, or for as long as it says; a client that has left does not keep others
+        waiting, and unclear words are answered.
         """
         page, recording = freePort(), self.mktemp()
         changes = [("tcp:9097:", f"tcp:{page}:"), ('total=20"]', f'total=20"], export="spark:{recording}"')]
@@ -217,6 +217,6 @@ class ExampleTests(SynchronousTestCase):
             with urlopen(f"http://127.0.0.1:{page}/status.json", timeout=PATIENCE_SECONDS) as answer:
                 document = json.load(answer)
             counts = {each["kind"]: each["count"] for each in document["latency"]}
-            # Whoever leaves at the moment when there is a value may have been answered.
+            # A client that leaves at the moment when there is a value may have been answered.
             self.assertIn(counts, [{"get": 3, "set": 3}, {"get": 4, "set": 3}])
             self.assertEqual(document["throttled"]["clients"][0]["policy"], "client-bytes")

@@ -106,7 +106,7 @@ class AdmissionTests(SynchronousTestCase):
         self.assertEqual((len(admission.connections), admission.requestBytes, admission.responseBytes), (2, 305, 309))
 
     def test_newLimitsFreeAtOnce(self) -> None:
-        """Whoever waits is let go when limits allow it, on framed and wrapped servers alike."""
+        """A client that waits is let go when limits allow it, on framed and wrapped servers alike."""
         for kind in ("frames", "wrap"):
             admission = self.make(quota="client-bytes:produce=100:algorithm=bucket")
             factory = admission.frames(Upper) if kind == "frames" else admission.wrap(echo())

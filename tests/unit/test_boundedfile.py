@@ -48,7 +48,7 @@ class ReadBoundedTests(SynchronousTestCase):
         self.assertEqual(self.refusal(self.path), "No such file or directory")
 
     def test_pipe(self) -> None:
-        """Who may wait reads pipes and devices, within the same bound."""
+        """A caller that may wait reads pipes and devices, within the same bound."""
         read, write = os.pipe()
         self.addCleanup(os.close, read)
         with open(write, "wb") as file:

@@ -143,7 +143,7 @@ class MainTests(CommandTestCase):
         self.assertEqual(complained.getvalue(), b"admission: there is no \\u20ac\n")
 
     def test_interrupted(self) -> None:
-        """Whoever interrupts needs no explanation."""
+        """A command that is interrupted ends without a message."""
 
         def run(options: Options, stdin: Any, stdout: Any) -> None:
             raise KeyboardInterrupt

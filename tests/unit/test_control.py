@@ -146,7 +146,7 @@ class AnsweringTests(ControlTestCase):
             self.assertEqual(policy.recorded, [(REQUEST, USAGE)])
 
     def test_placesOfThoseWithoutLimits(self) -> None:
-        """Who limits nobody keeps its place among the shares."""
+        """A policy that limits nobody keeps its place among the shares."""
         control = self.compose(
             a=ScriptedQuota(delaySeconds=1.0), b=ScriptedQuota(("b_rate",)), c=ScriptedQuota(delaySeconds=2.0)
         )
@@ -434,7 +434,7 @@ class ConfigureTests(ControlTestCase):
         self.assertEqual(self.control.limits, {ALICE: {"time": 6.0}})
 
     def test_noticed(self) -> None:
-        """Who begins to limit is asked from then on, and who ends is not."""
+        """A policy that begins to limit is asked from then on, and one that ends is not."""
         self.policies["a"].delaySeconds = self.policies["b"].delaySeconds = 1.0
         delays = []
         for limits in ({}, {"write": 1.0}, {"write": None}, {"read": 1.0}):
@@ -559,7 +559,7 @@ class RefusalTests(ControlTestCase):
         self.assertEqual(both.admit(REQUEST, self.now).policy, "a")
 
     def test_endsWhileItIsParked(self) -> None:
-        """Whoever is told that a request is parked may end it: each is told once."""
+        """A policy that is told that a request is parked may end it: each is told once."""
         control, request = self.compose(), ServerRequest(None, 10, 1.0)
 
         class Ending(Follower):
@@ -642,7 +642,7 @@ class LifecycleTests(ControlTestCase):
     """Policies that want to know which requests are under way."""
 
     def test_failingWhenParked(self) -> None:
-        """Whoever fails when a request is parked is told of its end all the same, as the others are, and once."""
+        """A policy that fails when a request is parked is told of its end all the same, as the others are, and once."""
         undecided, sound = Undecided(), Follower()
         control = self.compose(a=undecided, b=sound)
         left = control.park(control.begin(REQUEST, 1.0), REQUEST, Outcome(), 2.0)
@@ -653,8 +653,8 @@ class LifecycleTests(ControlTestCase):
 
     def test_told(self) -> None:
         """
-        Whoever follows requests is told of the beginning and the end, shadows
-        as well; those that do not or limit nobody are not.
+        A policy that follows requests is told of the beginning and the end, a shadow policy as well; those that do not
+        or limit nobody are not.
         """
         followers = {"a": Follower(), "b": Follower(isShadow=True)}
         policies = {**followers, "c": ScriptedQuota()}
@@ -671,8 +671,8 @@ class LifecycleTests(ControlTestCase):
 
     def test_failing(self) -> None:
         """
-        Whoever fails when it begins is not told of the end; whoever fails at the
-        end keeps nobody from being told; each is told once.
+        A policy that fails when it begins is not told of the end; one that fails at the end keeps nobody from being
+        told; each is told once.
         """
         policies = {
             "a": Follower(failing=frozenset({"begun"})),
@@ -687,8 +687,8 @@ class LifecycleTests(ControlTestCase):
 
     def test_limitsChange(self) -> None:
         """
-        Who was told of the beginning is told of the end, though it limits nobody
-        any more; who limits only since then is not.
+        A policy that was told of the beginning is told of the end, though it limits nobody any more; one that limits
+        only since then is not.
         """
         before, after = Follower(limitNames=("a_rate",)), Follower(limitNames=("b_rate",))
         control = AdmissionControl([("a", before), ("b", after)])
@@ -853,7 +853,7 @@ class SensorTests(ControlTestCase):
         self.assertEqual([each.refusals for each in control._members], [2, 2])
 
     def test_asking(self) -> None:
-        """Who only asks is not throttled by that; a request that used nothing and is told to wait is."""
+        """Asking for a delay counts no throttled request; a request that used nothing and is told to wait counts."""
         control = self.compose(a=ScriptedQuota(delaySeconds=1.0))
         self.assertEqual(control.charge(REQUEST, NOTHING, self.now).delaySeconds, 1.0)
         self.assertEqual(control._members[0].throttles, 0)

@@ -69,7 +69,7 @@ class GateTestCase(SynchronousTestCase):
 
 
 class MemoryTests(GateTestCase):
-    """Who gets memory, and when."""
+    """Waiters get memory when there is some."""
 
     def test_accounts(self) -> None:
         """The ledger shows what others hold beside the pool, as it is now; nobody waits for it."""
@@ -95,10 +95,7 @@ class MemoryTests(GateTestCase):
         self.finish(waiter)
 
     def test_holders(self) -> None:
-        """
-        The pool is told for whom it is asked: at once, and again when it is
-        asked for who has waited, for whom that is by then.
-        """
+        """The pool is told the holder: at once, and when it is asked again for a waiter, the one that holds by then."""
         pool = ScriptedPool()
         gate = gateFor(pool, self.clock)
         gate.memory.tryAllocate(RecordingWaiter(holder="alice"), 1)
@@ -111,7 +108,7 @@ class MemoryTests(GateTestCase):
         self.assertEqual(pool.holders, ["alice", "192.0.2.1", "bob"])
 
     def test_newcomersDoNotOvertake(self) -> None:
-        """Who comes while others wait waits too, even if there is memory again."""
+        """A newcomer waits while others wait, even if there is memory again."""
         lease = self.take()
         first = self.wait(1000)
         lease.release()
@@ -127,8 +124,8 @@ class MemoryTests(GateTestCase):
     @given(seed=st.integers(0, 2**32))
     def test_nobodyIsForgotten(self, seed: int) -> None:
         """
-        Whoever comes and whenever memory is released, everybody is served in
-        the end, once, and the pool is whole.
+        Whichever waiter comes and whenever memory is released, everybody is served in the end, once, and the pool is
+        whole.
         """
         self.setUp()
         random = Random(seed)
@@ -226,8 +223,8 @@ class MemoryTests(GateTestCase):
 
     def test_failingOrder(self) -> None:
         """
-        An order that fails is asked again a second later, for who waits for
-        memory as for a turn, also if nothing happens until then.
+        An order that fails is asked again a second later, for waiters for memory as for a turn, also if nothing happens
+        until then.
         """
         failing = [True]
 
@@ -259,7 +256,7 @@ class MemoryTests(GateTestCase):
         gate.close()
 
     def test_orders(self) -> None:
-        """Who waits for memory, and who waits for a turn, is served in the order that is for it."""
+        """Waiters for memory, and waiters for a turn, are served in the order that is for them."""
         memoryOrder, turnOrder = RandomRounds(Random(0)), RandomRounds(Random(0))
         gate = Gate(self.pool, self.clock, memoryOrder, turnOrder, FirstInFirstOut(), FirstInFirstOut(), maxRequests=1)
         lease = gate.memory.tryAllocate(RecordingWaiter(), 1000)
@@ -396,7 +393,7 @@ class FairTests(SynchronousTestCase):
         self.assertEqual(self.pressures, [True, False])
 
     def test_forgotten(self) -> None:
-        """Who leaves while it waits aside gets nothing, and leaves nothing behind, also if its holder has changed."""
+        """A waiter that leaves while it is aside gets nothing and leaves nothing behind, even if its holder changed."""
         greedy = [self.ask("greedy") for _ in range(7)]
         greedy[5].holder = "alice"
         for each in greedy[5:]:
@@ -445,8 +442,9 @@ class FairTests(SynchronousTestCase):
     @given(seed=st.integers(0, 2**32))
     def test_nobodyIsForgotten(self, seed: int) -> None:
         """
-        Whoever asks, leaves, changes its holder or releases, charges included, and whoever of them does so within a
-        grant: once all memory has been released, nobody waits, and nobody who waits could have had memory before.
+        Whichever waiter asks, leaves, changes its holder or releases, charges included, and whichever of them does so
+        within a grant: once all memory has been released, nobody waits, and nobody who waits could have had memory
+        before.
         """
         random = Random(seed)
         clock, pool = Clock(), FairPool(1000)
@@ -534,10 +532,7 @@ class TurnTimeTests(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_newcomers(self) -> None:
-        """
-        Who comes in the next turn does not overtake them, but waits for no more than a turn if
-        others are one client.
-        """
+        """A newcomer in the next turn does not overtake them, but waits for a turn at most if others are one client."""
         waiting = self.begin(60, "many")
         (newcomer,) = self.begin(1, "one")
         self.clock.turn()
@@ -628,7 +623,7 @@ class ClaimTests(GateTestCase):
         self.assertEqual((self.pool.usedBytesByPurpose[FRAMES], self.gate.memory._reserve.freeBytes), (16_000, 4000))
 
     def test_heldByLargeRequests(self) -> None:
-        """Who asks for little has the reserve, too, while large requests have all memory and wait for more."""
+        """A waiter for little memory has the reserve, too, while large requests have all memory and wait for more."""
         frame = self.take(1000)
         held = self.pool.charge(15_000, PARKED)
         waiter = self.wait(1000)
@@ -659,8 +654,8 @@ class ClaimTests(GateTestCase):
 
     def test_claimedMeanwhile(self) -> None:
         """
-        Who asks for little just when memory has become free, and others wait for more, has the reserve once they have
-        claimed it.
+        A waiter that asks for little just when memory has become free, and others wait for more, has the reserve once
+        they have claimed it.
         """
         body = Body(self, 16_000)
         liar = RecordingWaiter(16_000, lambda _: self.gate.bodies.started(body))
@@ -829,7 +824,7 @@ class AnswerTests(GateTestCase):
             self.assertEqual(self.made, made)
 
     def test_holdersFirst(self) -> None:
-        """Who holds nothing yet comes after those that do, or all would hold something and get no further."""
+        """A request that holds nothing comes after those that do, or all would hold something and get no further."""
         first = self.ask("a", heldBytes=1000)
         self.ask("decoding", 10)
         second = self.ask("b", heldBytes=500)
@@ -841,7 +836,7 @@ class AnswerTests(GateTestCase):
             self.assertEqual(self.made, made)
 
     def test_orderOfOthers(self) -> None:
-        """Those who hold nothing go on in that order, too; who has gone keeps nobody waiting."""
+        """Those that hold nothing go on in that order, too; a waiter that has gone keeps nobody waiting."""
         self.gate = buildGate(self.pool, PolicyContext(self.clock, self.clock.seconds, random=Random(0)))
         first = self.ask("a", 1000)
         for number in range(20):
@@ -912,7 +907,7 @@ class TurnTests(GateTestCase):
         self.assertEqual(self.gate.turns.runningRequests, 0)
 
     def test_newcomersDoNotOvertake(self) -> None:
-        """Who comes when a turn has become free, but others wait for it, waits."""
+        """A newcomer waits when a turn has become free, but others wait for it."""
         for _ in range(3):
             self.gate.turns.tryBegin(RecordingWaiter())
         waiter, newcomer = RecordingWaiter(), RecordingWaiter()
@@ -938,7 +933,7 @@ class TurnTests(GateTestCase):
         self.assertEqual(turns.waitedSeconds, 0.0)
 
     def test_forgotten(self) -> None:
-        """Who has gone gets no turn."""
+        """A waiter that has gone gets no turn."""
         for _ in range(3):
             self.gate.turns.tryBegin(RecordingWaiter())
         gone, waiter = RecordingWaiter(), RecordingWaiter()
@@ -1134,7 +1129,7 @@ class ReliefTests(GateTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_graceIsEachOnesOwn(self) -> None:
-        """Who stalled a moment ago is spared, however much it holds, until its own grace period is over."""
+        """A reader that stalled a moment ago is spared, however much it holds, until its own grace period is over."""
         old = self.stall(300)
         self.elapse(0.75)
         young = self.stall(1200)
@@ -1144,7 +1139,7 @@ class ReliefTests(GateTestCase):
         self.assertEqual([len(old.reasons), len(young.reasons)], [0, 1])
 
     def test_filledLater(self) -> None:
-        """Who stalled while there was room is cut off when what is written later uses up the memory."""
+        """A reader that stalled while there was room is cut off when what is written later uses up the memory."""
         stalled = [self.stall(10) for _ in range(4)]
         self.clock.advance(100)
         for each in stalled:
@@ -1321,7 +1316,7 @@ class ReserveTests(GateTestCase):
         self.assertEqual(reserve.freeBytes, MAX_RESERVED_BYTES)
 
     def test_stalling(self) -> None:
-        """Who does not read its answers waits for the pool."""
+        """A client that does not read its answers waits for the pool."""
         self.gate.readers.note(Stalled(self.clock, self.pool.charge(100, RESPONSES), "slow"), True)
         self.take(1, "slow").release()
         self.clock.advance(OVERDRAWN_GRACE_SECONDS)

@@ -169,7 +169,7 @@ class WaitForTests(SynchronousTestCase):
         self.assertNothingLeft()
 
     def test_parkedAgain(self) -> None:
-        """Whoever parks a cancelled operation again gets nothing out of it."""
+        """A caller that parks a cancelled operation again gets nothing out of it."""
         deferred = self.wait()
         [operation] = self.purgatory.cancelForKey("key")
         self.failureResultOf(deferred, CancelledError)

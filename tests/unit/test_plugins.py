@@ -308,8 +308,8 @@ class ListFactoriesTests(InstalledTestCase):
 
     def test_brokenEntryPoint(self) -> None:
         """
-        An entry point that cannot be loaded or names no factory is left out, as the log and whoever asks for a policy
-        that is not there are told; the others are there.
+        An entry point that cannot be loaded or names no factory is left out, as the log and a user who asks for a
+        policy that is not there are told; the others are there.
         """
         nameless, remedy = echoFactory("bad"), "which is no factory; name an admission.PolicyFactory"
         del nameless.format
@@ -355,7 +355,7 @@ class ListFactoriesTests(InstalledTestCase):
 
     def test_brokenDropin(self) -> None:
         """
-        A drop-in that cannot be imported is left out, and the log and whoever asks for a policy that is not there
+        A drop-in that cannot be imported is left out, and the log and a user who asks for a policy that is not there
         are told why, beside Twisted's traceback; the others are there.
         """
         for number, (source, reason) in enumerate(

@@ -71,7 +71,7 @@ class TimeSlicesTests(SynchronousTestCase):
         self.assertEqual((self.done, self.closed, self.clock.calls), (["a"] * 3, ["a"], []))
 
     def test_raises(self) -> None:
-        """What it raises then, it raises to whoever asked."""
+        """What it raises then reaches the caller that asked."""
         self.assertRaises(ZeroDivisionError, self.run_, "a", 3, then=lambda: 1 // 0)
 
     def test_long(self) -> None:
@@ -292,7 +292,7 @@ class PlacesTests(SynchronousTestCase):
         return place
 
     def test_round(self) -> None:
-        """Those that wait have them by turns with their holders, and who is gone has none."""
+        """Waiters have them by turns with their holders, and a waiter that is gone has none."""
         waiting = [self.take(holder) for holder in ("many", "many", "many", "gone", "many", "many", "one")]
         self.assertEqual(self.had, ["many", "many"])
         gone = waiting[3]

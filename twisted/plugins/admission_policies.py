@@ -38,7 +38,7 @@ fair = PolicyFactory(
         as much as is free.  A client is a principal, or else an address.
 
         One client alone comes to half of SIZE; of several that want all they can
-        get each comes to the same, and as much is left for who comes next.  A
+        get each comes to the same, and as much is left for the next.  A
         connection whose client has its share waits, and keeps nobody waiting.
 
         max is the largest single request, by default what the server allows.
@@ -87,7 +87,7 @@ fifo = PolicyFactory(
     format="fifo",
     help="""
         First in, first out: the connection that has waited longest.  The waits
-        differ least, and who has many connections gets most.
+        differ least, and the client with most connections gets most.
     """,
     implementation="admission_plugins.orders.buildFirstInFirstOut",
 )

@@ -26,7 +26,7 @@ class BackgroundTests(QuotaPolicyContract, SynchronousTestCase):
 
     def test_others(self):
         """
-        Whoever keeps the server busy, those in the background wait, and nobody else.
+        Whichever client keeps the server busy, those in the background wait, and nobody else.
         """
         policy = self.build(clients=1)
         self.assertEqual(policy.record(self.request(1), Usage(serviceSeconds=6.0), self.now), 0.0)

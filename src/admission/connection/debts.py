@@ -54,7 +54,7 @@ class Debts:
 
     def __init__(self) -> None:
         self.throttled: set[Throttled] = set()
-        # Who was told so last is last.
+        # In the order in which clients were told, the latest last.
         self._debts: dict[tuple[str, str], Debt] = {}
 
     def owes(

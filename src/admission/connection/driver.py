@@ -45,7 +45,7 @@ class DrivenFactory(Protocol):
 
     def clientIdAt(self, host: str) -> str:
         """
-        The client id of whoever connects from an address without saying who it is.
+        The client id of a client at an address that has not said who it is.
         """
 
 
@@ -406,7 +406,7 @@ class RequestDriver:
         if self._lastAdmitted is not None:
             self.throttleLess(self._control.charge(self._lastAdmitted, NOTHING, now).delaySeconds)
         elif self.heldSeconds is not None:
-            # What it owed is forgotten.  Who was refused stays away.
+            # What it owed is forgotten.  A client that was refused waits on.
             self.throttleLess(0.0)
 
     def _throttleOver(self) -> None:
@@ -418,8 +418,8 @@ class RequestDriver:
 
     def holdBack(self, request: ServerRequest) -> bool:
         """
-        Hold a request back, the first of its connection, while its client has to wait: or whoever is told to wait would
-        connect anew.  C{throttleOver} of the connection is when it may go on; L{letGo} goes before.
+        Hold a request back, the first of its connection, while its client has to wait: or clients that are told to wait
+        would connect anew.  C{throttleOver} of the connection is when it may go on; L{letGo} goes before.
 
         @return: whether it is held back.
         """

@@ -475,7 +475,7 @@ class AdmittedFactory(protocol.ServerFactory):
 
     def clientIdAt(self, host: str) -> str:
         """
-        The client id of whoever connects from an address without saying who it is.
+        The client id of a client at an address that has not said who it is.
         """
         return host
 

@@ -86,11 +86,10 @@ class Framer:
     """
     Cuts a stream into frames, each a big-endian 32-bit length and a body, unless a L{Framing} says otherwise.
 
-    The framer knows no transport and calls nobody but C{allocate}: bytes go in
-    through L{feed}, whole frames come out of L{advance}, and whoever calls
-    L{advance} decides when.  Each byte is copied once, whatever the chunking
-    (L{twisted.protocols.basic.IntNStringReceiver} is quadratic, and delivers
-    messages twice when it is paused and resumed from within).
+    The framer knows no transport and calls nobody but C{allocate}: bytes go in through L{feed}, whole frames come out
+    of L{advance}, and the caller of L{advance} decides when.  Each byte is copied once, whatever the chunking
+    (L{twisted.protocols.basic.IntNStringReceiver} is quadratic, and delivers messages twice when it is paused and
+    resumed from within).
 
     @ivar wantedBytes: the size of the frame that waits for memory, or L{None}.
     @ivar bufferedBytes: bytes fed and not yet copied into a lease.

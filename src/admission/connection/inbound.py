@@ -188,7 +188,7 @@ class InboundBuffer:
             while self._held and not self._reasons and self._hasMemory() and self._mayBegin():
                 self._deliverSlice()
         except FAILURES:
-            # Of the pool, its order or whoever is told that memory is short.
+            # Of the pool, its order or what is told that memory is short.
             link.readingFailed()
         finally:
             link.isServing = False

@@ -80,7 +80,7 @@ class LinkOwner(Protocol):
     @property
     def holder(self) -> str:
         """
-        Whose the memory is, see L{IMemoryPool.tryAllocate}.
+        The holder of its memory, see L{IMemoryPool.tryAllocate}.
         """
 
     @property
@@ -356,7 +356,7 @@ class Link:
     @property
     def holder(self) -> str:
         """
-        Whose connection it is.
+        The holder of the connection's memory, see L{LinkOwner}.
         """
         return self._owner.holder
 

@@ -69,11 +69,10 @@ class Pauses:
     """
     The reasons not to read from one transport.
 
-    A reason takes effect in L{settle}, which the connection calls when it
-    returns to the reactor, and not before a TLS handshake is over.  So a request
-    that is answered at once costs no system call.  Nor does one that is answered
-    later, if the peer sends nothing meanwhile: L{Pause.BUSY} alone pauses the
-    transport only once there are unserved bytes.
+    A reason takes effect in L{settle}, which the connection calls when it returns to the reactor, and not before a TLS
+    handshake is over.  So a request that is answered at once costs no system call.  One that is answered later costs
+    none either, if the peer sends nothing meanwhile: L{Pause.BUSY} alone pauses the transport only once there are
+    unserved bytes.
 
     When the last reason is gone, what the transport itself has buffered is
     delivered, in turns of the reactor of its own, before it is resumed: no event

@@ -164,7 +164,7 @@ class ProxyHeader:
         self._reader = reader
         self._came = came
         self._address = reader.getPeer()
-        # Whoever sends nothing behind its header is known by this alone.
+        # Only this notices the address of a peer that sends nothing behind its header.
         self._receive: Callable[[bytes], None] | None = reader.dataReceived
         reader.dataReceived = self._received
 

@@ -123,12 +123,12 @@ class WrappedConnection(Linked, ProtocolWrapper):
     hasPeerGone = False
 
     isWaiting = False
-    """Nor what the protocol waits for while it has paused its transport."""
+    """Nobody can tell what the protocol waits for while it has paused its transport."""
 
     @property
     def principal(self) -> str | None:
         """
-        Who is at the other end, as far as that is known.
+        The name of the peer, as far as it is known.
         """
         return (self._name() or (None, ""))[0]
 
@@ -146,7 +146,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
     @property
     def holder(self) -> str:
         """
-        Whose memory it was when it last asked for some.
+        The holder of the memory that it last asked for.
         """
         return self._incoming.holder or self.host
 
@@ -527,7 +527,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
         self.factory.introduced(self)
 
     def _introduce(self) -> None:
-        # Only now: a factory that counts its protocols would go on counting those of who is refused.
+        # Only now: a factory that counts its protocols would go on counting those of refused connections.
         try:
             wrapped = self.factory.wrappedFactory.buildProtocol(self.builtFor)
         except FAILURES:
@@ -555,7 +555,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
         return True
 
     def _askQuotas(self) -> None:
-        # Who is over a quota does not get round it by another connection.
+        # A client over a quota does not get round it by another connection.
         self._received.ask()
         self._sent.ask()
 

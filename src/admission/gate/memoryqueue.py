@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.test_gate -*-
 """
-Who gets memory next.
+The order in which waiters get memory.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.test_placequeue -*-
 """
-Who begins next, where a policy bounds how many requests are in progress and lets others wait for that.
+The order in which requests begin, where a policy bounds how many are in progress and lets others wait for that.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class Reserve:
         self._sizeBytes = self.freeBytes = min(pool.sizeBytes // RESERVED_SHARE, MAX_RESERVED_BYTES)
         self._holderBytes = max(self._sizeBytes // _HOLDER_SHARE, SMALL_FRAME_BYTES)
         self._heldBytes: dict[str, int] = {}
-        # Whose small frame was let through last of those whose answers nothing bounds.
+        # The last small frame that was let through for a waiter whose answers nothing bounds, and its holder.
         self._unbounded: _ReservedLease | None = None
         self._unboundedHolder = ""
 
@@ -125,7 +125,7 @@ class Reserve:
             return False
         if waiter.hasBoundedAnswers:
             return True
-        # Who does not read what that led to keeps nobody from it.
+        # A holder that does not read the answers to that frame keeps nobody else from the reserve.
         isTaken = self._unbounded is not None and not self._isStalling(self._unboundedHolder)
         return not (isTaken or self._isFarOverdrawn())
 

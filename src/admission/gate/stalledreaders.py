@@ -27,8 +27,8 @@ _LOOK_AGAIN_SECONDS = OVERDRAWN_GRACE_SECONDS / 10
 
 MAX_OVERDRAFT_BYTES = 32 << 20
 """
-By how much a pool of at least that size may be overdrawn, besides the largest write of who writes; if that overdraws it
-further, those whose answers nothing bounds write nothing more until it is less.
+By how much a pool of at least that size may be overdrawn, besides the largest write of the connection that writes; if
+that overdraws it further, those whose answers nothing bounds write nothing more until it is less.
 """
 
 STALLER_SECONDS = 60.0
@@ -45,7 +45,7 @@ class StalledReader(Protocol):
     @property
     def holder(self) -> str:
         """
-        Who is at the other end, as in L{IMemoryPool.tryAllocate}.
+        The holder of its memory, see L{IMemoryPool.tryAllocate}.
         """
 
     def unsentBytes(self) -> int:
@@ -88,9 +88,9 @@ class StalledReaders:
         self._maxOverdraftBytes = min(pool.sizeBytes, MAX_OVERDRAFT_BYTES)
         self._farBytes = self._maxOverdraftBytes
         self._readers: dict[StalledReader, str] = {}
-        # Of each holder, who has taken nothing for longest is first.
+        # Of each holder, the peer that has taken nothing for longest is first.
         self._byHolder: dict[str, OrderedDict[StalledReader, None]] = {}
-        # Until when each holder is last; who was cut off last is last.
+        # Until when each holder is served last, in the order in which they were cut off.
         self._stallers: dict[str, float] = {}
         self._timer: IDelayedCall | None = None
 

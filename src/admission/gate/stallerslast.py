@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.test_gate -*-
 """
-Who does not read its answers is served last.
+Waiters that do not read their answers are served last.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def wrapPorts(admission: Admission | Callable[[], Admission], reactor: Any = Non
     It replaces these methods of all reactors, or of one, for good.
 
     @param admission: what all of them share, or what makes it when the first port is opened, since it chooses the
-        reactor, which is left to whoever starts it.
+        reactor, which is left to the program that starts it.
     @param reactor: whose ports these are; those of any of Twisted's on POSIX, unless given.
     @param siteSettings: as L{protectSite <admission.web.protectedsite.protectSite>} takes them.
     @raise TypeError: for an admission or a reactor that is none.

@@ -187,7 +187,7 @@ def _policyModules() -> Sequence[str]:
             name = implementationOf(factory)
             namedAny(name)  # type: ignore[no-untyped-call]
         except Exception:
-            # Who asks for it is told why.
+            # Anybody who asks for it is told why.
             continue
         modules.add(name.rpartition(".")[0])
     return sorted(modules)

@@ -185,7 +185,7 @@ class Profiler:
         self._grouping.forget()
         yield
         if thrownAway is not None and len(thrownAway) >= MUCH_GARBAGE:
-            # Whoever looks for it regularly may have looked meanwhile, when it was referred to from here.
+            # Code that looks for it regularly may have looked meanwhile, when it was referred to from here.
             thrownAway.clear()
             gc.collect()
             yield

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.quotas.test_limits -*-
 """
-Who has which limit, and whose limit holds for a request.
+Which client has which limit, and which limit holds for a request.
 """
 
 from __future__ import annotations

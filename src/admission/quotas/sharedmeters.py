@@ -77,7 +77,7 @@ class SharedMeters:
 
 def keyOfTaken(taken: Taken) -> EntityKey:
     """
-    Whose meter it is.
+    The key of the meter that C{taken} is about.
     """
     entity = taken.entity
     return (entity.user, entity.clientId) if entity.ip is None else (entity.ip,)

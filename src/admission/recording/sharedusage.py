@@ -18,7 +18,7 @@ one began to listen.
 """
 
 TOLD_BY = "other servers"
-"""Who has "changed" these limits."""
+"""The author of these "changes" of limits."""
 
 
 def isOfSharing(name: str) -> bool:

@@ -63,7 +63,7 @@ def clientsOf(
     """
     The clients of a server that have connections or were told to wait lately; those that match what is said of them.
 
-    @param anonymous: the user of who has not said who it is.
+    @param anonymous: the user of a client that has not said who it is.
     """
     found: dict[tuple[str, str], Client] = {}
 

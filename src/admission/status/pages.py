@@ -43,7 +43,7 @@ class StatusPages:
     The pages of the status port.
 
     @ivar root: the page for people, which is the parent of all others.
-    @ivar history: the last hour; to be started and stopped by who serves the pages.
+    @ivar history: the last hour; to be started and stopped by the server of the pages.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class StatusPages:
         self._sensors = sensors = document.sensors
         labels = {} if process is None else {"process": str(process)}
         if process is not None:
-            # Who asks for the whole keeps that as long, and should not be given the same twice.
+            # The process that asks for the whole keeps it as long, and should not be given the same twice.
             document.keptSeconds = KEPT_SECONDS / 2
 
         def page(title: str, pieces: Pieces, *parameters: str, **options: Any) -> Page:

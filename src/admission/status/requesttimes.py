@@ -93,7 +93,7 @@ class RequestTimes:
 
     def _turn(self) -> None:
         now = self._seconds()
-        # Whoever is idle for long begins anew.
+        # A server that was idle for long begins anew.
         self._before = self._recent if now - self._beganSeconds < 2 * WINDOW_SECONDS else {}
         self._recent = {}
         self._beganSeconds = now

@@ -98,5 +98,5 @@ class Server(Protocol):
 
     def clientIdAt(self, host: str) -> str:
         """
-        The client id of whoever connects from an address without saying who it is.
+        The client id of a client at an address that has not said who it is.
         """

@@ -38,7 +38,7 @@ from .servers import Server
 MAX_CONNECTIONS = 64
 """
 Beyond that, a newcomer takes the place of another.  More than Twisted accepts in a turn from a listener with its usual
-backlog, so that who asks at once is not displaced before its request is read.
+backlog, so that a client that asks at once is not displaced before its request is read.
 """
 
 MAX_ANSWERS = 16
@@ -190,8 +190,8 @@ class StatusSite(Site):
     login.  The browser sends that name, so only known names are accepted, and
     addresses, which no such page can have.
 
-    Who is slow does not keep others out: beyond the limits, the connection gives
-    way that has made no progress for longest, of the address that has most.
+    A slow client does not keep others out: beyond the limits, the connection gives way that has made no progress for
+    longest, of the address that has most.
 
     @ivar channels: the open connections.
     """
@@ -250,7 +250,7 @@ class StatusSite(Site):
         if len(channels) < maxCount:
             return
         counts = Counter(channel.host for channel in channels)
-        # Who has asked nothing has no answer to lose.
+        # A connection that has asked nothing has no answer to lose.
         idlest = min(channels, key=lambda each: (-counts[each.host], each.isAnswering, each.progressSeconds))
         idlest.abort()
 

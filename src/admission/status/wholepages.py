@@ -83,7 +83,7 @@ class WholePages:
     The pages of L{StatusPages<admission.status.pages.StatusPages>}, for all processes together.
 
     @ivar root: the page for people, which is the parent of all others.
-    @ivar history: the last hour; to be started and stopped by who serves the pages.
+    @ivar history: the last hour; to be started and stopped by the server of the pages.
     """
 
     def __init__(

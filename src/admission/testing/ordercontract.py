@@ -146,9 +146,8 @@ class WaitOrderContract(Contract):
 
     def test_nobodyStarves(self) -> None:
         """
-        While as many waiters join as are served, whoever they are and however much
-        they want, every waiter is served before C{servicesPerWaiter} times as
-        many as were waiting.
+        While as many waiters join as are served, whatever their holders and however much they want, every waiter is
+        served before C{servicesPerWaiter} times as many as were waiting.
         """
         for wantedBytes in (1, 1 << 20):
             for join in (_ofOneHolder, _ofManyHolders):

@@ -309,7 +309,7 @@ class FairPoolContract(MemoryPoolContract):
 
     def test_leavesMemory(self) -> None:
         """
-        Whoever wants all of the memory does not get it, and all others still do.
+        A holder that wants all of the memory does not get it, and all others still do.
         """
         pool = self.buildPool(1000)
         leases = self.exhaustShare(pool, "greedy")
@@ -321,7 +321,7 @@ class FairPoolContract(MemoryPoolContract):
 
     def test_shareComesBack(self) -> None:
         """
-        Who is refused for having its share gets memory again once enough is released, by whomever.
+        A holder that is refused for having its share gets memory again once enough is released, by any holder.
         """
         pool = self.buildPool(1000)
         others = self.exhaustShare(pool, "other")

@@ -198,7 +198,7 @@ class UsageExchangeContract(Contract):
 
     def test_stopWithin(self) -> None:
         """
-        An exchange may be stopped by whom it delivers to; that is the last message.
+        An exchange may be stopped by the receiver of a message; that is the last message.
         """
         self.start(1)
         for isKept in (True, False):

@@ -497,7 +497,7 @@ class Exchange:
 
     def _connectionLost(self) -> None:
         if not (self._isOver or self.isLost):
-            # It was told by whoever had taken it out of its channel, or nobody.
+            # The code that has taken the transport out of its channel has told it, or nobody has.
             self._over(SWITCHING if self._web.code == SWITCHING else UNKNOWN)
 
     def _count(self) -> None:

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.web.test_forwarded -*-
 """
-Whose request a reverse proxy passes on, by the header that it sets.
+The client whose request a reverse proxy passes on, by the header that the proxy sets.
 """
 
 from __future__ import annotations

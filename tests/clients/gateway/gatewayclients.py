@@ -23,7 +23,7 @@ from tests.kit.lineprocess import Event, LineProcess, moduleCommand
 
 JAVA = "Java"
 CLIENTS = (JAVA, *LIBRARIES)
-"""Who can L{produce} and L{consume}."""
+"""The clients that can L{produce} and L{consume}."""
 
 PARTITIONS = 3
 """How many partitions records are spread over."""

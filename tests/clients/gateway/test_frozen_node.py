@@ -153,7 +153,7 @@ class FrozenNodeTests(GatewayTestCase):
     gatewayOptions = SMALL_POOL
 
     def test_others(self) -> None:
-        """Producers to the other nodes hardly notice, and whoever sends to the frozen one is let go in time."""
+        """Producers to the other nodes hardly notice, and producers to the frozen one are let go in time."""
         far = f"{self.topic}.far"
         # One replica each, so that no leader waits for the frozen node.
         self.cluster.createTopic(self.topic, replicas=[[1], [3]], min_insync_replicas=1)

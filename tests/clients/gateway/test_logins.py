@@ -110,8 +110,8 @@ class LoginTests(SynchronousTestCase):
 
     def test_passedOn(self) -> None:
         """
-        Who logs in by PLAIN or SCRAM produces and consumes, is known by the name that the node has confirmed, and
-        changes limits if that is a super user.
+        A client that logs in by PLAIN or SCRAM produces and consumes, is known by the name that the node has confirmed,
+        and changes limits if that is a super user.
         """
         gateway = self.start(certificates().authority)
         for mechanism in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"):

@@ -33,7 +33,7 @@ reactor: Any = installedReactor
 
 KEY = "X-Api-Key"
 PATIENT = "X-Patient"
-"""Who sends that waits instead of being refused."""
+"""A client that sends this header waits instead of being refused."""
 
 MAX_BODY_BYTES = 32 << 20
 MOST_AT_ONCE = 20

@@ -52,7 +52,7 @@ listen balanced
 
 
 class ProxyTests(SynchronousTestCase):
-    """Limits go by the client's address, whoever passes its connection or its requests on, and nobody makes one up."""
+    """Limits go by the client's address, whichever proxy passes on its connection or requests; nobody makes one up."""
 
     def setUp(self) -> None:
         self.directory = Path(self.mktemp()).absolute()

@@ -38,7 +38,7 @@ ANSWER_BYTES = 100_000
 """More than the burst, so that each answer brings a delay, however slow a client is."""
 
 REST_SECONDS = 0.1
-"""Between batches of requests, so that who is refused leaves the machine to others."""
+"""Between batches of requests, so that refused clients leave the machine to others."""
 
 THROTTLED_TIMES = 2
 """How often a client is throttled under each limit, at least."""

@@ -119,7 +119,7 @@ class SiteCase(SynchronousTestCase):
 
 
 class SameAnswersTests(SiteCase):
-    """What is answered to whoever is not refused."""
+    """The answers to clients that are not refused."""
 
     def compare(self, client: Client) -> None:
         """Have both asked the same."""
@@ -253,7 +253,7 @@ class RefusalTests(SiteCase):
             self.assertEqual(told, "429 1\n200 0\n", version)
 
     def test_tooLarge(self) -> None:
-        """Who sends what is too large, and does not ask before, sees why it is not taken."""
+        """A client that sends too large a body, and does not ask before, sees why it is not taken."""
         with (self.protected.site.files / "too much").open("wb") as file:
             file.truncate(MAX_BODY_BYTES + (8 << 20))
         announced = Case("PUT", "/app/upload", body="too much")

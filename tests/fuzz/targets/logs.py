@@ -312,7 +312,7 @@ def _compare(
             assert changed is not None and changed.endswith(".log"), batches
             continue
         stored = image.batches.get(number, ())
-        # What was flushed is not read before it is asked for, and then by who checks it.
+        # What was flushed is not read before it is asked for, and then by the code that checks it.
         whole = {each[_UNCHECKED_BYTES:] for each in batches if _isWhole(each)}
         assert whole <= {each[_UNCHECKED_BYTES:] for each in stored}
         if changed is None or not changed.endswith(".log"):

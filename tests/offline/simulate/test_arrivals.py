@@ -121,8 +121,8 @@ class ArrivalsTests(OffersTestCase):
 
     def test_think(self) -> None:
         """
-        A client is free again when its answer was sent or its delay was over,
-        whichever is later, whoever asked for the delay.
+        A client is free again when its answer was sent or its delay was over, whichever is later, whichever policy
+        asked for the delay.
         """
         self.assertEqual(self.arrival(TWO, sent_mono_us=99_000)["released_us"], 99_000)
         self.assertEqual(self.arrival(TWO, policy_delays_us=[11_000, 0])["released_us"], 12_500)
@@ -299,7 +299,7 @@ class ComponentTests(OffersTestCase):
         self.assertEqual(found, {1: 1, 2: 2, 3: 3, 4: 4})
 
     def test_otherTimes(self) -> None:
-        """Who would be together at any time is, since a replay moves requests to other times."""
+        """Clients that would be together at any time are together, since a replay moves requests to other times."""
         change = LimitChange(10**8, QuotaEntity(user="alice"), RATE, 5.0)
         rows = {"conn_id": 1}, {"conn_id": 2, "client_id": "b"}
         self.assertEqual(self.components(self.trials(), *rows), {1: 1, 2: 2})

@@ -107,9 +107,8 @@ class CounterfactualTests(SynchronousTestCase):
     )
     def test_anyPopulation(self, seed: int, thinkMs: float, share: float, algorithm: str, batchRows: int) -> None:
         """
-        Whoever the clients are: as long as no connection groups out of requests
-        the replay says to each of them, request by request, what the server
-        does, however rows are cut into batches.
+        Whatever the clients do, as long as no connection runs out of requests, the replay says to each of them, request
+        by request, what the server does, however rows are cut into batches.
         """
         clients, steps = population(3, 2), steadySteps(seed, thinkMs, 30_000)
         recording = serve(IN_FORCE, clients, steps, 8 * SECOND)
@@ -212,7 +211,7 @@ class ClosedLoopTests(SynchronousTestCase):
         self.assertEqual(self.times(rows, "client-bytes:produce=1T"), [(1100, 0), (1150 - 10 + 100, 0)])
 
     def test_earlyTogether(self) -> None:
-        """Nor do those behind it wait for the rest of that delay, which other policies have imposed."""
+        """The requests behind it do not wait for the rest of that delay either, which other policies have imposed."""
         moments = (1000, 50_400, 50_400, 50_400, 90_000)
         rows = [{"mono_us": each, "decided_mono_us": each, "sent_mono_us": each} for each in moments]
         rows[0]["delayUs"] = 50_000

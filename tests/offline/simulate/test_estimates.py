@@ -76,7 +76,7 @@ class BeyondTests(SynchronousTestCase):
         self.assertEqual(keysBeyond(ofUser, chosen, chosen), [])
 
     def test_halfInside(self) -> None:
-        """Who is called the same inside and outside shares a limit with itself."""
+        """A client that has the same name inside and outside shares a limit with itself."""
         chosen: dict[Requester, int] = {("Produce", "alice", "one", "192.0.2.1", 9): 3}
         everybody = {requester: 2 * count for requester, count in chosen.items()}
         self.assertEqual(len(keysBeyond(self.trial(QuotaEntity(clientId="one")), chosen, everybody)), 1)

@@ -105,8 +105,8 @@ class PoolTests(SynchronousTestCase):
 
     def test_queue(self) -> None:
         """
-        Whoever finds nothing left waits until there is something again, and
-        what was seen meanwhile is told by the minute, by wall time.
+        A request that finds nothing left waits until there is something again, and what was seen meanwhile is told by
+        the minute, by wall time.
         """
         request = {"request_bytes": 100, "pool_hold_us": 50 * SECOND}
         rows = rowsOf(request, *({**request, "mono_us": 2 * SECOND} for _ in range(2)))
@@ -194,7 +194,7 @@ class PoolTests(SynchronousTestCase):
         self.assertEqual(replay("bounded:1100B", rows).total["waits"], 0)
 
     def test_horizon(self) -> None:
-        """What would come behind the end does not count, and who waits at the end has waited until then."""
+        """What would come behind the end does not count, and a request that waits at the end has waited until then."""
         rows = rowsOf(*({"request_bytes": 100, "pool_hold_us": 50 * SECOND} for _ in range(4)))
         replayed = replay("bounded:100B", rows, horizons={("0", "boot"): 2 * SECOND})
         total = replayed.total
@@ -338,7 +338,7 @@ class SyntheticTests(SynchronousTestCase):
 
 
 def _waitsIn(table: Iterable[Any] | pa.Table) -> Iterator[tuple[str, int]]:
-    """Who had to wait, and for how long."""
+    """The clients that had to wait, and for how long."""
     for clientId, waitUs in zip(table["client_id"].to_pylist(), table["pool_wait_us"].to_pylist(), strict=True):
         if waitUs:
             yield clientId, waitUs

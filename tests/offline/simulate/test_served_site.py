@@ -143,7 +143,7 @@ class SiteTests(SynchronousTestCase):
         st.integers(0, 1000),
     )
     def test_any(self, policies: list[str], visitors: int, seed: int) -> None:
-        """So it is for rates, for bytes and for places, alone and together, whoever waits and leaves."""
+        """So it is for rates, for bytes and for places, alone and together, whichever visitors wait and leave."""
         judged, _ = self.serve(policies, visitors, seed)
         assertAsRecorded(self, judged)
 
@@ -178,7 +178,7 @@ class SiteTests(SynchronousTestCase):
     def test_anyChange(
         self, policy: tuple[str, str], visitors: int, seed: int, changes: list[tuple[float, str, float | None]]
     ) -> None:
-        """So it is for limits that are raised, lowered and removed, whoever is refused or waits meanwhile."""
+        """So it is for limits that are raised, lowered and removed, while some visitors are refused or wait."""
         description, limitName = policy
         unit = 3.0 if limitName == "request_rate" else 5000.0
         judged, _ = self.serve(

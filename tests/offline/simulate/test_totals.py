@@ -155,8 +155,8 @@ class TotalTests(SynchronousTestCase):
 
     def test_forecast(self) -> None:
         """
-        With more than a twentieth of connections that ran out of requests there
-        is no forecast, whoever is asked about; open loop there is never one.
+        With more than a twentieth of connections that ran out of requests there is no forecast for any client; open
+        loop there is never one.
         """
         for exhausted, isForecast in [(0, True), (2, True), (3, False)]:
             rows = [

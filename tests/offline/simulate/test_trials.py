@@ -188,10 +188,10 @@ class LimitTests(SynchronousTestCase):
 
 
 class PlaceTests(SynchronousTestCase):
-    """Whose place a candidate takes."""
+    """The policy whose place a candidate takes."""
 
     def test_replaced(self) -> None:
-        """It replaces who has its name and a say; other policies with a say stay."""
+        """It replaces the policy that has its name and a say; other policies with a say stay."""
         run = runWith(
             "request-time:percent=10",
             "client-bytes:produce=1M",

@@ -42,7 +42,7 @@ class WaitingTests(RecordedTestCase):
         Have a server of its own serve clients for twenty seconds, and replay that.
 
         @param manners: of each client.
-        @param isDrained: whether the server drains in the end, and answers who waits.
+        @param isDrained: whether the server drains in the end, and answers those that wait.
         @param beginSeconds: when that is; its fraction decides how moments are rounded.
         """
         # What examples leave behind must not decide about the next.

@@ -142,7 +142,7 @@ class ExplainTests(CommandTestCase):
         self.assertIn("all clients together", self.explain("-c reports", self.limit(entity=entity)))
 
     def test_free(self) -> None:
-        """Whose limits are not used up is told so; a shadow policy throttles nobody."""
+        """It says that a client whose limits are not used up is not throttled; a shadow policy throttles nobody."""
         output = self.explain(
             "-c reports",
             self.limit(used=0.0, usedFraction=0.0),

@@ -557,9 +557,8 @@ class StrangerTests(SynchronousTestCase):
 
     def test_oldestGivesWay(self) -> None:
         """
-        Silent connections hold their share of the pool and no more: the one
-        that has been silent longest gives way to the next.  Whoever has sent a
-        request is none of them.
+        Silent connections hold their share of the pool and no more: the one that has been silent longest gives way to
+        the next.  A connection that has sent a request is none of them.
         """
         known, transport = self.server.connect(isTLS=True)
         self.server.send(transport, b"one")

@@ -233,7 +233,7 @@ class PauseTests(LinkTestCase):
         self.assertTrue(transport.isReading)
 
     def test_readClosed(self) -> None:
-        """Nor is what its peer has closed, which must not be resumed either."""
+        """A connection that its peer has closed is not paused either, and must not be resumed."""
         owner, transport = self.connect()
         owner.link.pause(WHIM)
         owner.link.readClosed()
@@ -575,7 +575,7 @@ class SendingTests(LinkTestCase):
         self.end(smallTransport)
 
     def test_tooMuchAtOnce(self) -> None:
-        """Who overdraws the pool too far is cut off within its write, and what it holds is free at once."""
+        """A connection that overdraws the pool too far is cut off within its write, and its memory is free at once."""
         _, smallTransport = self.stall(sizeBytes=MIB // 2)
         large, largeTransport = self.stall(sizeBytes=MIB)
         large.link.responses.write([bytes(MIB)], MIB)

@@ -315,7 +315,7 @@ class TurnTests(ProtocolTestCase):
             self.assertWhole()
 
     def test_cutOff(self) -> None:
-        """Nor does one that is cut off when its turn is due already."""
+        """A connection that is cut off when its turn is due already never gets it either."""
         self.first.respond([])
         self.protocol.cutOff("a whim")
         self.server.settle()
@@ -458,7 +458,7 @@ class ClosingTests(ProtocolTestCase):
 
 
 class HangUpTests(ProtocolTestCase):
-    """Who is watched for leaving."""
+    """Peers are watched for leaving."""
 
     def setUp(self) -> None:
         super().setUp()

@@ -382,8 +382,8 @@ class Machine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """
-        Nobody starves: whoever is still connected has had all its requests
-        served.  And when all are gone nothing is left of them.
+        Nobody starves: a client that is still connected has had all its requests served.  And when all are gone nothing
+        is left of them.
         """
         if not hasattr(self, "server"):
             return

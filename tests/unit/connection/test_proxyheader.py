@@ -104,7 +104,10 @@ class PeerTests(ProxyHeaderTestCase):
         self.assertEqual((connection.host, connection.peer, connection.getPeer().host), (ONE, f"{ONE}:40000", ONE))
 
     def test_silent(self) -> None:
-        """Who sends nothing behind its header is seen at its own address, which holds the memory, in either kind."""
+        """
+        A client that sends nothing behind its header is seen at its own address, which holds the memory, in either
+        kind.
+        """
         for server in self.both():
             self.client(server, ONE)
             [client], [connection] = clientsOf(server.factory, ""), server.factory.connections

@@ -76,7 +76,7 @@ class ConnectionTests(SynchronousTestCase):
         return transport
 
     def hosts(self, server: Any) -> list[str]:
-        """Whose connections are open."""
+        """The hosts whose connections are open."""
         return [connection.host for connection in server.factory.connections]
 
     def test_believed(self) -> None:

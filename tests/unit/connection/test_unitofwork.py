@@ -60,7 +60,10 @@ class WorkTests(SynchronousTestCase):
         self.assertEqual(warning["filename"], __file__)
 
     def test_inProgress(self) -> None:
-        """Work is in progress until the context is left, whatever is awaited within; who waits for others is not."""
+        """
+        Work is in progress until the context is left, whatever is awaited within; a request that waits for others is
+        not.
+        """
         admission = self.make("concurrency:total=1")
         answers: list[Deferred[None]] = []
 

@@ -37,7 +37,7 @@ class SliceTests(SynchronousTestCase):
         self.server.clock.rightNow += self.workSeconds
 
     def test_quick(self) -> None:
-        """Who makes short work of them is handed twice as much each time, and everything in order."""
+        """A protocol that makes short work of them is handed twice as much each time, and everything in order."""
         stream = bytes(range(256)) * 800
         protocol, transport = self.server.connect()
         transport.peerSends(stream)
@@ -46,7 +46,7 @@ class SliceTests(SynchronousTestCase):
         self.assertEqual(protocol.received, stream)
 
     def test_slow(self) -> None:
-        """Who works on one for longer than a turn has others served between, and is handed little at a time."""
+        """A protocol that works on one longer than a turn has others served between, and is handed little at a time."""
         transports = [self.server.connect(host=f"192.0.2.{number}")[1] for number in range(2)]
         transports[0].peerSends(bytes(100 * KIB))
         self.server.settle()
@@ -63,7 +63,7 @@ class SliceTests(SynchronousTestCase):
         self.assertEqual([len(protocol.received) for protocol in self.server.protocols], [300 * KIB, 200 * KIB])
 
     def test_leaves(self) -> None:
-        """Who leaves while others have the turn waits no more."""
+        """A connection that is lost while others have the turn waits no more."""
         self.workSeconds = 2 * TURN_SECONDS
         first, second = (self.server.connect(host=f"192.0.2.{number}")[1] for number in range(2))
         self.server.protocols[0].transport.dataReceived(b"one")
@@ -184,8 +184,8 @@ class SendingTests(SynchronousTestCase):
 
     def test_tooMuch(self) -> None:
         """
-        Who has more unsent than there may be, besides the largest write, which
-        may have any size, is sent that, and closed.
+        A connection that has more unsent than there may be, besides the largest write, which may have any size, is sent
+        that, and closed.
         """
         for isTLS in (False, True):
             server = wrapped(self, maxUnsentBytes=200 * KIB)
@@ -280,7 +280,7 @@ class MemoryTests(SynchronousTestCase):
             self.assertEqual(pool.leases, [])
 
     def test_leavesWhileWaiting(self) -> None:
-        """Who leaves or is closed while it waits waits no more, and holds nothing."""
+        """A connection that is lost or closed while it waits waits no more, and holds nothing."""
         pool = ScriptedPool()
         server = wrapped(self, pool=pool)
         for leave in (
@@ -299,8 +299,8 @@ class MemoryTests(SynchronousTestCase):
 
     def test_holder(self) -> None:
         """
-        The pool is told who asks: the principal if there is one, else the
-        address; who that is nobody is asked while there is memory.
+        The pool is told who asks: the principal if there is one, else the address; C{nameOf} is not asked while there
+        is memory.
         """
         pool, asked = ScriptedPool(), []
         names = {b"one": None, b"two": ("alice", "app"), b"three": ("", "app")}
@@ -335,7 +335,7 @@ class MemoryTests(SynchronousTestCase):
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
     def test_grantedTooEarly(self) -> None:
-        """Memory for who cannot use it yet goes to others; who can later asks again."""
+        """Memory for a connection that cannot use it yet goes to others; once it can, it asks again."""
         pool = ScriptedPool()
         server = wrapped(self, pool=pool)
         protocol, transport = server.connect()
@@ -378,7 +378,7 @@ class MemoryTests(SynchronousTestCase):
         charge.release()
 
     def test_knownReaders(self) -> None:
-        """Who has taken all that was ever written to it does not wait for others of which nothing is known."""
+        """A client that has taken all that was written to it does not wait for others of which nothing is known."""
         server = wrapped(self, pool=BoundedPool(4 << 20))
         server.behave = lambda protocol, data: protocol.transport.write(bytes(300 * KIB))
         server.clock.advance(1)
@@ -400,8 +400,8 @@ class MemoryTests(SynchronousTestCase):
 
     def test_endedWithMuchUnsent(self) -> None:
         """
-        Whoever is closed, however that comes about, keeps its turn until what
-        was written to it is gone: never is there more than one answer at a time.
+        A connection that is closed, however that comes about, keeps its turn until what was written to it is gone:
+        there is never more than one answer at a time.
         """
 
         def fail(protocol: Foreign) -> None:

@@ -95,12 +95,12 @@ class Chunks:
 
 
 class QuotaTests(SynchronousTestCase):
-    """Who takes too many bytes."""
+    """Clients that take too many bytes."""
 
     def test_received(self) -> None:
         """
-        Who sends too much is not read for as long as it takes to pay for it,
-        and is not cut short: what it sent arrives.
+        A client that sends too much is not read for as long as it takes to pay for it, and is not cut short: what it
+        sent arrives.
         """
         server = wrapped(self, quota=BUCKET)
         protocol, transport = server.connect()
@@ -148,7 +148,7 @@ class QuotaTests(SynchronousTestCase):
         self.assertEqual(sorted(steps), [0, 3000 - 1024, 3000])
 
     def test_writesAreNotStopped(self) -> None:
-        """Who has sent too much is still answered, by writes and by a producer."""
+        """A client that has sent too much is still answered, by writes and by a producer."""
         server = wrapped(self, quota="client-bytes:produce=1000:algorithm=bucket")
         protocol, transport = server.connect()
         producer = RecordingProducer()
@@ -174,7 +174,7 @@ class QuotaTests(SynchronousTestCase):
         self.assertEqual(len(protocol.received), 60_001)
 
     def test_limitRaised(self) -> None:
-        """Whose limit was raised waits no longer than the longest delay."""
+        """A client whose limit was raised waits no longer than the longest delay."""
         server = wrapped(self, quota=BUCKET)
         protocol, transport = server.connect()
         transport.peerSends(bytes(60_000))

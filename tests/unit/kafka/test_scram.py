@@ -89,8 +89,8 @@ class ScramExchangeTests(SynchronousTestCase):
 
     def test_otherExchange(self) -> None:
         """
-        Who knows the password, but signs another nonce or another beginning of
-        the exchange than there was, proves nothing.
+        A client that knows the password, but signs another nonce or another beginning of the exchange than there was,
+        proves nothing.
         """
         nonce = b"x" + SERVER_NONCE.encode()
         for final, isProof in (

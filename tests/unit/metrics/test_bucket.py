@@ -89,7 +89,7 @@ class TokenBucketTests(SynchronousTestCase):
     def test_waitingPays(
         self, rate: float, burstSeconds: float, begin: float, steps: list[tuple[float, float]]
     ) -> None:
-        """Whoever waits as told owes nothing afterwards, and is told no more often than that they owe."""
+        """A client that waits as told owes nothing afterwards, and is told to wait only if it owes something."""
         bucket = TokenBucket(rate, burstSeconds, begin)
         now = begin
         for pauseSeconds, bursts in steps:

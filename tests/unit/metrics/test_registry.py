@@ -37,8 +37,8 @@ class SensorRegistryTests(SynchronousTestCase):
 
     def test_time(self) -> None:
         """
-        Whatever is read is told what time it is, and all that is read together
-        the same; families are told by whoever reads them.
+        Whatever is read is told what time it is, and all that is read together the same; each reader of families tells
+        their own.
         """
         registry = SensorRegistry(count(5.0).__next__)
         verifyObject(ISensorRegistry, registry)

@@ -53,7 +53,7 @@ class SecretiveThing(Thing, metaclass=Refusing):
 
 class Abstract(ABC):  # noqa: B024
     """
-    A class that has code for who is its subclass.
+    A class that has code to decide which classes are its subclasses.
 
     @cvar isAsked: whether a test looks at it: others ask all abstract classes there are, when they register one.
     """

@@ -26,7 +26,7 @@ class ProfilerTests(ProfilerTestCase):
         self.assertGreater(cost["seconds"], cost["workSeconds"] + 3 * REST_SECONDS)
 
     def test_oneAtATime(self) -> None:
-        """Whoever asks while a snapshot is being taken gets that one."""
+        """A caller that asks while a snapshot is being taken gets that one."""
         first, second, third = self.profiler.take(), self.profiler.take(), self.profiler.ask()
         self.clock.advance(30)
         document = self.successResultOf(first)
@@ -35,7 +35,7 @@ class ProfilerTests(ProfilerTestCase):
         self.assertEqual(document["number"], 1)
 
     def test_notTooOften(self) -> None:
-        """Whoever asks soon after gets what there is; later, another one."""
+        """A caller that asks soon after gets the snapshot that there is; later, another one."""
         asked = self.profiler.ask()
         self.clock.advance(1)
         document = self.successResultOf(asked)
@@ -57,7 +57,7 @@ class ProfilerTests(ProfilerTestCase):
         self.assertEqual(self.take()["number"], 1)
 
     def test_cancel(self) -> None:
-        """Who does not want to wait any more does not keep others from it."""
+        """A caller that does not want to wait any more does not keep others from the snapshot."""
         impatient, patient = self.profiler.take(), self.profiler.take()
         impatient.cancel()
         self.failureResultOf(impatient, CancelledError)
@@ -65,7 +65,7 @@ class ProfilerTests(ProfilerTestCase):
         self.successResultOf(patient)
 
     def test_stop(self) -> None:
-        """Stopping leaves no timer, and tells who waits."""
+        """Stopping cancels all timers, and tells those that wait."""
         self.things = [[number] for number in range(40_000)]
         taken = self.profiler.take()
         self.profiler.stop()

@@ -20,7 +20,7 @@ PRECEDENCE = [
     QuotaEntity(None, "app"),
     QuotaEntity(None, DEFAULT),
 ]
-"""Whose limit goes before whose for alice's app."""
+"""The entities whose limits may hold for alice's app: the first of them that has one."""
 
 FOR_OTHERS = [
     QuotaEntity("bob", "app"),

@@ -88,7 +88,7 @@ def at(ip: str) -> Request:
 
 
 class MetersTestCase(SynchronousTestCase):
-    """A limit of 100 a second with buckets for a second, whoever has it."""
+    """A limit of 100 a second with buckets for a second, for any entity."""
 
     def setUp(self) -> None:
         self.clock = Clock()
@@ -112,7 +112,7 @@ class MetersTestCase(SynchronousTestCase):
 
 
 class SharingTests(MetersTestCase):
-    """Who shares a meter."""
+    """The clients that share a meter."""
 
     def assertShare(self, entity: QuotaEntity, keys: dict[tuple[str, str], Any]) -> None:
         """
@@ -153,7 +153,7 @@ class SharingTests(MetersTestCase):
             self.assertShare(entity, keys)
 
     def test_addresses(self) -> None:
-        """Each address has a meter of its own, whoever comes from there."""
+        """Each address has a meter of its own, whichever clients come from there."""
         self.limits = LimitTable([RATE], ADDRESS_KINDS)
         self.meters = Meters(self.limits, RATE, Buckets(1.0).build, 10, byAddress)
         one, other = at("192.0.2.1"), at("192.0.2.2")
@@ -251,7 +251,7 @@ class ChangingTests(MetersTestCase):
         self.assertEqual(self.owed(by("alice", "app")), [2.0])
 
     def test_removed(self) -> None:
-        """Who has no limit any more is free at once, and nothing is remembered."""
+        """A client that has no limit any more is free at once, and nothing is remembered."""
         self.configure(DEFAULT_CLIENT)
         self.spend(by("alice", "app"), 300)
         self.configure(DEFAULT_CLIENT, None)
@@ -286,7 +286,7 @@ class ChangingTests(MetersTestCase):
         self.assertEqual(self.owed(by("alice", "app")), [16.0])
 
     def test_limitForSomebodyNew(self) -> None:
-        """Who has been seen to have no limit has one as soon as it is set."""
+        """A client that has been seen to have no limit has one as soon as it is set."""
         self.configure(APP)
         self.assertEqual(self.spend(by("alice", "other"), 200), 0.0)
         self.configure(DEFAULT_CLIENT)
@@ -297,7 +297,7 @@ class AskingTests(MetersTestCase):
     """Asking without spending."""
 
     def test_budget(self) -> None:
-        """The budget is what there is room for, at least one for who is not over the limit, and nothing for who is."""
+        """The budget is what there is room for, at least one for a client within its limit, and nothing for others."""
         request = by("alice", "app")
         self.assertIs(self.budget(request), None)
         self.configure(DEFAULT_CLIENT)
@@ -308,7 +308,7 @@ class AskingTests(MetersTestCase):
         self.assertEqual(budgets, [100, 70, 1, 1, 0])
 
     def test_nothingSpent(self) -> None:
-        """Who only asks, or spends nothing, gets no meter."""
+        """A client that only asks, or spends nothing, gets no meter."""
         self.configure(DEFAULT_CLIENT)
         request = by("alice", "app")
         self.spend(request, 0)
@@ -438,7 +438,7 @@ class CardinalityTests(MetersTestCase):
         self.assertEqual(self.owed(by("alice", "newer")), [0.0])
 
     def test_sweep(self) -> None:
-        """Sweeping drops who is idle, and whoever comes back is counted anew."""
+        """Sweeping drops idle clients, and one that comes back is counted anew."""
         self.configure(DEFAULT_CLIENT)
         self.spend(by("alice", "a"), 50)
         self.spend(by("alice", "b"), 200)
@@ -539,8 +539,8 @@ class CardinalityTests(MetersTestCase):
     @given(steps=st.lists(st.tuples(st.integers(0, 40), st.integers(1, 300), st.floats(0, 1)), max_size=100))
     def test_sharedMetersHoldTheirLimit(self, steps: list[tuple[int, int, float]]) -> None:
         """
-        Whoever comes when, there are never more meters than agreed, and nobody
-        is told to wait for longer than what was taken by all can make it.
+        Whichever client comes when, there are never more meters than agreed, and nobody is told to wait for longer than
+        what was taken by all can make it.
         """
         self.setUp()
         self.configure(DEFAULT_CLIENT)
@@ -639,7 +639,7 @@ class WindowTests(SynchronousTestCase):
         self.assertEqual((meter.used(0.0), meter.delaySeconds(0.0), meter.room(0.0)), (1200.0, 2.0, -2000.0))
 
     def test_equalIsAllowed(self) -> None:
-        """Who takes exactly the limit is not throttled; one more, and they are."""
+        """A client that takes exactly the limit is not throttled; with one more, it is."""
         meter = self.build(1000.0)
         self.assertEqual(meter.spend(10_000, 0.0), 0.0)
         self.assertEqual((meter.used(0.0), meter.room(0.0)), (1000.0, 0.0))
@@ -742,7 +742,7 @@ class WindowTests(SynchronousTestCase):
         shares=st.lists(st.floats(0.0, 1.0), min_size=40, max_size=40),
     )
     def test_conformingIsFree(self, pauses: list[float], shares: list[float]) -> None:
-        """Who takes up to ten elevenths of the limit at least once a window is never throttled."""
+        """A client that takes up to ten elevenths of the limit at least once a window is never throttled."""
         meter = self.build(1000.0)
         now = 0.0
         for pause, share in zip(pauses, shares, strict=False):
@@ -812,8 +812,8 @@ class BucketTests(SynchronousTestCase):
     @given(steps=st.lists(st.tuples(st.floats(0.001, 30.0), st.floats(0.0, 1.0)), min_size=5, max_size=40))
     def test_conformingIsFree(self, steps: list[tuple[float, float]]) -> None:
         """
-        Who takes no more than the limit allows in each pause, and no more than
-        the burst at once, is never throttled.
+        A client that takes no more than the limit allows in each pause, and no more than the burst at once, is never
+        throttled.
         """
         meter = self.build(1000.0)
         now = 0.0

@@ -388,8 +388,8 @@ class AbandonedTests(SegmentTestCase):
 
     def test_gone(self) -> None:
         """
-        A segment that somebody else has sealed in between is not there any
-        more, even for who had found it before.
+        A segment that somebody else has sealed in between is not there any more, even for a process that had found it
+        before.
         """
         self.assertIs(lockAbandoned(self.path), None)
         Path(self.path).write_bytes(b"")

@@ -93,7 +93,7 @@ class DocumentTests(DocumentTestCase):
         self.assertIs(self.look()["pool"]["sizeBytes"], None)
 
     def test_connections(self) -> None:
-        """Connections are listed by the memory that they hold, with who is at the other end."""
+        """Connections are listed by the memory that they hold, with their peers."""
         slow = "client-bytes:produce=500:fetch=500:algorithm=bucket"
         self.serve(quota=slow, nameOf=lambda protocol: ("alice", "diary") if protocol.received else None)
         self.server.connect(host="192.0.2.7")
@@ -163,8 +163,8 @@ class HealthTests(DocumentTestCase):
 
     def test_full(self) -> None:
         """
-        A server that had to refuse newcomers, wherever they come from, says so for a while; who is one too many from
-        its own address is no reason.
+        A server that had to refuse newcomers, wherever they come from, says so for a while; a client that is one too
+        many from its own address is no reason.
         """
         self.serve(limits=ConnectionLimits(maxConnections=2, maxConnectionsPerAddress=1))
         for host in ("192.0.2.1", "192.0.2.1", "192.0.2.2"):

@@ -127,7 +127,7 @@ class PagesTests(StatusTestCase):
         self.assertIn("diary_pages 7.0\n", self.get("/metrics").body)
 
     def test_memory(self) -> None:
-        """A snapshot is taken for whoever asks and no more; why there is none is said."""
+        """A snapshot is taken when somebody asks, and only then; why there is none is said."""
         answers: list[Any] = [
             succeed({"number": 1}),
             succeed({"number": 1}),
@@ -263,8 +263,8 @@ class PagesTests(StatusTestCase):
 
     def test_explainSome(self) -> None:
         """
-        Who has not logged in is anonymous; an empty client id is one; limits of addresses are left out if none
-        was named.
+        A client that has not logged in is anonymous; an empty client id is one; limits of addresses are left out if
+        none was named.
         """
         self.control.explanations = [
             Explanation("connections", False, QuotaStatus("connection_creation_rate", 1.0, entity, 0.0, 0.0))

@@ -347,7 +347,10 @@ class AnyServerTests(StatusTestCase):
         self.assertEqual(self.get("/healthz").document["reasons"], self.problems)
 
     def test_byAddress(self) -> None:
-        """Who has not said who it is has its address for a client id, so a question about the address is about that."""
+        """
+        A client that has not said its name has its address for a client id, so a question about the address is about
+        that.
+        """
         _, transport = self.server.connect()
         transport.peerSends(bytes(15 * 1024))
         self.server.settle()

@@ -18,7 +18,7 @@ PROXIES = TrustedProxies("10.0.0.0/8")
 
 
 def clientOf(name: str, *values: str, host: str = PROXY) -> str:
-    """Whose request it is that has these headers."""
+    """The client whose request has these headers."""
     headers = Headers({name: [value.encode() for value in values]} if values else {})
     return ClientHeader(name, PROXIES).clientOf(headers, host)
 
@@ -54,7 +54,7 @@ class ClientHeaderTests(SynchronousTestCase):
             self.assertEqual(clientOf("Forwarded", *values), client)
 
     def test_nobody(self) -> None:
-        """Who is not named is the proxy that names nobody, and never what a client made up in front of that."""
+        """Where a proxy names nobody, the client is that proxy, and never what a client made up in front of that."""
         for value, client in (
             ("unknown", PROXY),
             ("192.0.2.7, unknown", PROXY),

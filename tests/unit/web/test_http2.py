@@ -269,7 +269,7 @@ class StreamTests(SynchronousTestCase):
         server.factory.doStop()
 
     def test_shutWindows(self) -> None:
-        """What streams hold is charged, and who opens no window is cut off."""
+        """What streams hold is charged, and a client that opens no window is cut off."""
         server = self.serve(limits=ConnectionLimits(sendSeconds=5))
         client = Streams(server, opensWindows=False, windowBytes=0)
         client.begin("GET", "/later")

@@ -321,7 +321,7 @@ class BodyTests(SynchronousTestCase):
 
 
 class RefusalTests(SynchronousTestCase):
-    """Whom the policies refuse, and what is said."""
+    """The requests that policies refuse, and what is said."""
 
     def test_tooMany(self) -> None:
         """A client over its limit is told when to come again, and by whom it is refused if the owner says so."""
@@ -384,7 +384,10 @@ class RefusalTests(SynchronousTestCase):
             self.assertEqual(server.connect().ask("GET /").status, 200)
 
     def test_queue(self) -> None:
-        """With a queue requests wait for a place, whoever hangs up leaves it, and what waits too long is refused."""
+        """
+        With a queue requests wait for a place, a client that hangs up leaves the queue, and a request that waits too
+        long is refused.
+        """
         server = WebServer(self, quota="concurrency:total=1:queue=2:wait=2s", namesPolicies=True)
         first, second, third, fourth = (server.connect(f"192.0.2.{number}") for number in range(1, 5))
         first.send("GET /later")

@@ -64,7 +64,7 @@ class RefusedByTwistedTests(SynchronousTestCase):
         self.assertEqual(self.flushLoggedErrors(), [])
 
     def test_control(self) -> None:
-        """Who takes no answers to what it asks of the connection itself."""
+        """A client that takes no answers to what it asks of the connection itself."""
         client = Streams(self.server)
         [connection] = self.server.factory.connections
         connection.wrappedProtocol._channel.pauseProducing()

@@ -13,7 +13,7 @@ PERCENTAGE = "background_percentage"
 
 class Background(MeteredPolicy):
     """
-    Adds up the time that requests take, whoever sends them.
+    Adds up the time that requests of all clients take.
     """
 
     def __init__(self, samples, windowSeconds, isShadow=False):

@@ -139,7 +139,8 @@ class Broker(Server[Settings]):
         self.log.setRetention(settings.logRetentionBytes, settings.logRetentionSeconds)
 
     def _superUsers(self) -> SuperUsers:
-        # Who names super users wants them to be the only ones, whatever a port of another kind knows about its clients.
+        # An operator who names super users wants them to be the only ones, whatever a port of another kind knows about
+        # its clients.
         hasNames = self.portal is not None or self.asksForCertificates
         names = frozenset(map(boundedName, self.settings.superUsers))
         return SuperUsers(names, hasNames or bool(names))
@@ -222,7 +223,7 @@ class Broker(Server[Settings]):
                 self.purgatory.checkAndComplete(partition)
             except FAILURES:
                 self._log.failure(
-                    "the purgatory failed; who waits for records of {partition} waits until its time is over",
+                    "the purgatory failed; a fetch that waits for records of {partition} waits until its time is over",
                     partition=f"{partition.topicName}-{partition.index}",
                 )
             finally:

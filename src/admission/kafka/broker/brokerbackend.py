@@ -372,7 +372,7 @@ class BrokerBackend(Backend):
                         " quarter of the memory for requests or fetch.max.bytes: it has to ask for less at a time"
                     )
                 if not hasPlace and sizeBytes > LARGE_ANSWER_BYTES:
-                    # Who has a place waits for nobody: others wait for the place, and hold memory meanwhile.
+                    # A request that has a place waits for nobody: others wait for the place, and hold memory meanwhile.
                     room = session.factory.gate.answers.whenRoom(session.holder, sizeBytes, request.decodedBytes)
                     if room is not None:
                         yield room

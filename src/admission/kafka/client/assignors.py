@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.unit.kafka.client.test_assignors -*-
 """
-Who gets which partition, decided by the leader of a group, and how members
-encode their subscriptions and assignments.
+How the leader of a group decides which member gets which partition, and how members encode their subscriptions and
+assignments.
 
 The results are those of Kafka's C{RangeAssignor} and C{RoundRobinAssignor},
 so it does not matter which client leads a mixed group.  There is no sticky

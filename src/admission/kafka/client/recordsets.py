@@ -134,7 +134,7 @@ class PartitionRecords:
 def _checkOffsets(batch: RecordBatch, records: Sequence[Record]) -> None:
     """
     @raise BatchRefused: if a record has an offset outside of its batch: the partition may not have the one behind it,
-        and who asks for that begins anew.
+        and a client that asks for that begins anew.
     """
     for record in records:
         if not batch.baseOffset <= record.offset <= batch.lastOffset:

@@ -27,7 +27,7 @@ _NONCE_BYTES = 24
 @frozen
 class Credentials:
     """
-    Who we are, and how to prove it.
+    The user that we log in as, and how we prove it.
 
     @ivar mechanism: one of L{MECHANISMS}.
     """

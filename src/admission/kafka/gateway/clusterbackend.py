@@ -177,7 +177,7 @@ class ClusterBackend(Backend):
             name = RELAYED_BY_KEY[header.apiKey].name
             session.reject(request, f"it sent {name} in version {header.apiVersion}, which the gateway does not know")
             return
-        # Whoever is in a group is not held back: it would be missed there.
+        # A member of a group is not held back: it would be missed there.
         if (
             not session.driver.owesNothing
             and session.longestDelaySeconds == inf

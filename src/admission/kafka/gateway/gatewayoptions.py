@@ -124,7 +124,7 @@ class GatewayOptions(ServerOptions):
             "limits",
             None,
             "gateway",
-            "Whose limits clients see and set: the gateway's, or those of the cluster (upstream).",
+            "The limits that clients see and set: the gateway's, or those of the cluster (upstream).",
         ],
         [
             "upstream-login",

@@ -28,7 +28,7 @@ GIVEN_UP_SECONDS: Final = 60.0
 @define
 class Throttles:
     """
-    How many answers told a client to wait, by who wanted that.
+    How many answers told a client to wait: because of our limits, the node's, or both.
     """
 
     ours: int = 0
@@ -124,7 +124,7 @@ class Node:
         So many bytes no longer wait for it.
         """
         self.heldBytes -= sizeBytes
-        # Who waits may be told while another is being told.
+        # A waiter may be told while another is being told.
         while self._waiters:
             waiter = self._next()
             if not self.hasRoom(waiter.wantedBytes):
@@ -136,7 +136,7 @@ class Node:
         try:
             waiter: Any = self.order.next()
         except FAILURES:
-            self._log.failure("the order of waiters failed; who waits longest goes on")
+            self._log.failure("the order of waiters failed; the one that has waited longest goes on")
             return next(iter(self._waiters))
         return waiter if waiter in self._waiters else next(iter(self._waiters))
 

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.kafka.gateway.test_observedlogin -*-
 """
-Who logs in at a node, as seen by a gateway that passes the login on.
+The user that logs in at a node, as seen by a gateway that passes the login on.
 """
 
 from __future__ import annotations

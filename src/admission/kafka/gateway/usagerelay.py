@@ -45,7 +45,7 @@ class UsageRelay:
 
     def stop(self) -> None:
         """
-        Ask no more whether there is trouble; the exchange is stopped by whom it belongs to.
+        Ask no more whether there is trouble; the exchange is stopped by its owner.
         """
         if self._asking.running:
             self._asking.stop()

@@ -46,8 +46,8 @@ class AuthOptions(AuthOptionMixin, Options):
         return sys.stdout
 
     def opt_auth(self, description: str) -> None:
-        """Who may log in, as [PORT=]TYPE[:ARGUMENTS]; see --help-auth.  May be given several times: those for a PORT
-        are in place of those without one there.  [default: everybody]"""
+        """How clients log in, as [PORT=]TYPE[:ARGUMENTS]; see --help-auth.  May be given several times: those for a
+        PORT are in place of those without one there.  [default: everybody]"""
         match = _DESCRIPTION.fullmatch(description)
         assert match is not None
         port, wanted, authType = match["port"], match["checker"], match["type"]
@@ -73,7 +73,7 @@ class AuthOptions(AuthOptionMixin, Options):
 
     def checkersAt(self, port: str | None) -> list[Any]:
         """
-        The checkers for who connects to C{port}; empty if no login is needed there.
+        The checkers for clients that connect to C{port}; empty if no login is needed there.
         """
         return self._checkersByPort.get(port) or self._checkersByPort.get(None, [])
 

@@ -37,7 +37,7 @@ class IScramCredentials(ICredentials, Interface):
     L{checkSecret} whether it knows the user or not, or names could be probed.
     """
 
-    username: bytes = Attribute("Who it says it is, in UTF-8.")
+    username: bytes = Attribute("The name that the user gives, in UTF-8.")
     mechanism: str = Attribute("C{SCRAM-SHA-256} or C{SCRAM-SHA-512}.")
 
     def checkSecret(secret: ScramSecret) -> Deferred[bool]:

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.kafka.security.test_superusers -*-
 """
-Who may do what changes the broker for others.
+The rule of which clients may do what changes the broker for others.
 """
 
 from __future__ import annotations

@@ -45,6 +45,6 @@ def kafkaEventOf(request: KafkaRequest) -> KafkaRequestEvent:
 
 def principalAtFirst(session: KafkaSession) -> str | None:
     """
-    Who a client is that has just connected; L{None} if it may say so later.
+    The principal of a client that has just connected; L{None} if it may say so later.
     """
     return None if session.mayBeStranger else session.principal

@@ -81,7 +81,7 @@ class ServerPorts:
         if failures:
             self.stop()
             first, *others = failures
-            # A gateway has a port for each node, and who has one of them has them all as a rule.
+            # A gateway has a port for each node, and a process that has one of them has them all as a rule.
             also = f"; nor on {len(others)} more, the last of which is {others[-1]}" if others else ""
             raise CannotStart(f"admission: {failures[first]}{also}")
 

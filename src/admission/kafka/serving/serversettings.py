@@ -174,7 +174,7 @@ class ServerSettings:
         "super.users",
         PRINCIPALS,
         "",
-        "Who may change limits, topics and groups where clients log in or have certificates, as in "
+        "The principals that may change limits, topics and groups where clients log in or have certificates, as in "
         "`User:alice;User:CN=admin,O=Acme`.",
         isReloaded=True,
     )
@@ -288,7 +288,7 @@ def load(
         contradict each other.
     """
     given: list[Given] = [] if path is None else list(readPropertyFile(path))
-    # These are options, for who takes them from the file.
+    # These are options, for programs that take them from the file.
     given = [each for each in given if each.name not in CONFIGURED_OPTIONS]
     given += parseAssignments(assignments, "--set")
     values = parseGiven(propertiesOf(kind), given, elsewhere)

@@ -50,7 +50,7 @@ class ServerStatus:
     The status page of a server.
 
     @ivar document: the contents of the page.
-    @ivar times: an observer of requests, for who wants to know how long they take.
+    @ivar times: an observer of requests, which knows how long they take.
     @ivar isDraining: whether the server is being stopped, and waits for its
         connections to end; to be set by the service that stops it.
     """

@@ -193,7 +193,7 @@ class Flusher:
             self._failed()
         else:
             round.succeeded()
-        # Only now: whoever was told may wait for the next round already, and all of them take part in it.
+        # Only now: those that were told may wait for the next round already, and all of them take part in it.
         self._isRunning = False
         self._next()
 

@@ -24,7 +24,7 @@ _PROBLEM_SECONDS: Final = 60.0
 
 class GroupCommit:
     """
-    Decides when what was appended is written, and tells who waits for that.
+    Decides when what was appended is written, and calls back all that wait for that.
 
     What a turn of the reactor appends is written in the next turn, or earlier if
     it grows too large.  Callbacks always run in a turn of their own, never inside
@@ -186,7 +186,7 @@ class GroupCommit:
         try:
             self.commit()
         except LogFailed:
-            # Whoever waits has the verdict.
+            # The waiters have the verdict.
             pass
 
     def _lose(self, error: LogFailed | OSError) -> LogFailed:

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.offline.test_report -*-
 """
-Who gains and who loses under a candidate.
+The clients that gain and those that lose under a candidate.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Differences:
 
     def losersInWords(self) -> str:
         """
-        Who loses, as a part of a sentence.
+        The clients that lose, as a part of a sentence.
         """
         losing = [each.name for each in self.changed if each.isClient and each.gain < 0]
         if not losing:

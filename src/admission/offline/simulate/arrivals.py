@@ -240,7 +240,8 @@ class _Requests:
         # Many policies have no complete record of their delays.
         isPartial = self._counts < max(len(trial.run.policyNames), 1)
         askedUs = self._strictest(trial.decisive)
-        # Whoever is not refused by an error may be in a group: a server may impose less than its policies ask for.
+        # A client that is not refused by an error may be in a group: a server may impose less than its policies ask
+        # for.
         isMilder = (self._refusals != _ERROR) & (self._toldUs < askedUs)
         longestUs = np.where(isMilder, self._toldUs, _FOREVER_US)
         return np.where(isPartial, self._toldUs, np.minimum(askedUs, longestUs)), longestUs

@@ -35,7 +35,7 @@ MAX_ERROR: Final = 0.5
 """With wider bounds there is no estimate."""
 
 MAX_LEFT_OUT: Final = 0.02
-"""Nor if a client that is left out sent a larger share of all requests."""
+"""There is no estimate either if a client that is left out sent a larger share of all requests."""
 
 Name = tuple[str, str]
 """The principal and the client id of a client."""

@@ -237,7 +237,7 @@ def _counted(batch: pa.RecordBatch, stepUs: int) -> pa.RecordBatch:
     delayUs, heldUs = numbersOf(batch.column("delay_us")), numbersOf(batch.column("held_us"))
     sizeBytes = numbersOf(batch.column("request_bytes")) + numbersOf(batch.column("response_bytes"))
     isAdmitted = ~(isRefused | isBarred)
-    # Who is refused waits, too, before it asks again: that is not what is called throttled.
+    # A client that is refused waits, too, before it asks again: that is not what is called throttled.
     throttledUs, askedUs = heldUs * isAdmitted, delayUs * isAdmitted
     each = {
         "requests": np.ones(batch.num_rows, np.int64),

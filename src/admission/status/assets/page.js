@@ -292,7 +292,7 @@ async function remember() {
   }
 }
 
-/** Whom a limit was set for, in words. */
+/** The client or clients that a limit was set for, in words. */
 function entityOf({ user, clientId, ip }) {
   const named = (what, name) => (name === null ? [] : [name === "<default>" ? `each ${what}` : `${what} ${name}`]);
   const words = [...named("user", user), ...named("client id", clientId), ...named("address", ip)];

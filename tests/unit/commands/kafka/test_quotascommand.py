@@ -48,7 +48,7 @@ class QuotasTestCase(CommandTestCase):
 
 
 class QuotasOptionsTests(CommandTestCase):
-    """Whom it is about, and which limits."""
+    """The entity that the command is about, and its limits."""
 
     def test_entities(self) -> None:
         """An entity is what the options name."""

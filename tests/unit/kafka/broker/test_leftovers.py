@@ -71,7 +71,7 @@ class LeftoverTests(BrokerTestCase):
                 self.assertEqual((api, count, self.leftovers()), (api, count, Counter()))
 
     def test_abandoned(self) -> None:
-        """Nor of one whose client has hung up meanwhile."""
+        """Nothing is left of a request whose client has hung up meanwhile."""
         for api, requestFor in UNKNOWN.items():
             client = self.connect()
             client.sendBytes(client.frame(requestFor(self.names(MANY))))
@@ -80,7 +80,7 @@ class LeftoverTests(BrokerTestCase):
             self.assertEqual((api, self.leftovers()), (api, Counter()))
 
     def test_refused(self) -> None:
-        """Nor of one that ends too early, or that makes no sense in its end."""
+        """Nothing is left of a request that ends too early, or that makes no sense in its end."""
         for api, requestFor in UNKNOWN.items():
             for count in (FEW, MANY):
                 frame = requestFrame(requestFor(self.names(count)), 1)
@@ -92,7 +92,7 @@ class LeftoverTests(BrokerTestCase):
             self.assertEqual((api, self.leftovers()), (api, Counter()))
 
     def test_members(self) -> None:
-        """Nor of members of groups that have left, that were silent for too long, or that never came."""
+        """Nothing is left of members of groups that have left, that were silent for too long, or that never came."""
         client = self.connect()
 
         def join(memberId: str = "") -> str:

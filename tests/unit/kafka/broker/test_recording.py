@@ -415,7 +415,7 @@ class ServedTests(RecordedTestCase):
         self.assertEqual((event.queueSeconds, event.poolHoldSeconds, event.serviceSeconds), (2.0, 2.0, 0.0))
 
     def test_waitsForMemory(self) -> None:
-        """Who has waited for memory was muted, if nothing else came of it; the wait is there in any case."""
+        """A request that has waited for memory was muted, if nothing else came of it; the wait is there in any case."""
         self.topic()
         self.limit()
         client = self.connect()
@@ -632,7 +632,7 @@ class AbandonedTests(RecordedTestCase):
         """Whatever a test has done to the broker."""
 
     def test_uncommitted(self) -> None:
-        """Whoever waits for a commit, and whoever waits for those, has been told of by the time the connection is."""
+        """Requests that wait for a commit, and requests behind them, are recorded before the end of the connection."""
         self.topic()
         self.limit()
         self.policy.delays["Produce"] = 1.0

@@ -260,8 +260,8 @@ class SuperUsersTests(ServiceTestCase):
 
     def test_named(self) -> None:
         """
-        Who is named is a super user, others are not, however the broker knows its clients; nothing
-        is left to say.
+        A user who is named is a super user and others are not, however the broker knows its clients; it warns of
+        nothing.
         """
         broker, warnings = self.started("super.users=User:alice")
         self.assertIs(broker.superUsers.refusal("alice"), None)

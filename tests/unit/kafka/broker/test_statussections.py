@@ -237,8 +237,8 @@ class ClientsTests(BrokerStatusTestCase):
 
     def test_hungUp(self) -> None:
         """
-        Who is throttled and hangs up is still shown and counted, until its delay is over and for a while after; a
-        change of limits forgives it.
+        A client that is throttled and hangs up is still shown and counted, until its delay is over and for a while
+        after; a change of limits forgives it.
         """
         client = self.connect()
         self.overdraw(client, 21.0)
@@ -259,7 +259,7 @@ class ClientsTests(BrokerStatusTestCase):
         self.assertEqual(self.look()["throttled"]["count"], 0)
 
     def test_fetching(self) -> None:
-        """Who is throttled for what it fetches counts, too."""
+        """A client that is throttled for what it fetches counts, too."""
         self.broker.debts.owes("ANONYMOUS", "reader", "192.0.2.1", self.clock.seconds() + 5.0, isHeldBack=False)
         (row,) = self.look()["throttled"]["clients"]
         self.assertEqual((row["clientId"], round(row["delaySeconds"])), ("reader", 4))

@@ -156,8 +156,8 @@ class SyncTests(BrokerTestCase):
 
     def test_oneSyncForAll(self) -> None:
         """
-        Whoever was committed before the disk is asked is served by the same synchronisation, and who comes later by
-        the next one.
+        A request that was committed before the disk is asked is served by the same synchronisation, and one that comes
+        later by the next one.
         """
         others = [self.connect() for _ in range(3)]
         for client in others[:2]:
@@ -224,8 +224,8 @@ class SyncTests(BrokerTestCase):
 
     def test_failingPurgatory(self) -> None:
         """
-        Where the purgatory cannot keep who waits for the disk, or cannot be told that he need not wait, the connection
-        is closed: its client would wait in vain.  Nothing stays charged.
+        Where the purgatory cannot keep a request that waits for the disk, or cannot be told that it need not wait, the
+        connection is closed: its client would wait in vain.  Nothing stays charged.
         """
         for method in ("tryCompleteElseWatch", "checkAndComplete"):
             client = self.connect()
@@ -249,7 +249,7 @@ class SyncTests(BrokerTestCase):
         self.logged.clear()
 
     def test_nothingAppended(self) -> None:
-        """Who has appended nothing need not wait for the disk."""
+        """A producer that has appended nothing need not wait for the disk."""
         result = self.client.produce("events", batchOf(b"1")[:-1])
         self.assertEqual((result.error_code, self.flushes), (ErrorCode.corrupt_message, []))
 

@@ -78,7 +78,7 @@ class RoundRobinTests(SynchronousTestCase):
         )
 
     def test_differentTopics(self) -> None:
-        """Whoever does not want the topic is passed over."""
+        """A member that does not want the topic is passed over."""
         self.assertEqual(
             assignRoundRobin(members("ab", "b", ""), {"a": 2, "b": 2, "c": 5}),
             {"0": partitions("a0", "a1", "b1"), "1": partitions("b0"), "2": []},

@@ -285,7 +285,7 @@ class ConnectTests(ConnectionTestCase):
             self.runFor(CLOSE_GRACE_SECONDS)
 
     def test_cancelled(self) -> None:
-        """Who does not want to wait any more can say so, and no connection is left."""
+        """A caller that does not want to wait any more can say so, and no connection is left."""
         self.broker.isMute = True
         connecting = connectTo(FakeEndpoint(self.broker), self.clock, ConnectionSettings())
         self.clock.advance(0)

@@ -126,7 +126,7 @@ class ClusterTests(ClusterTestCase):
         self.failureResultOf(refreshing, Disconnected)
 
     def test_closed(self) -> None:
-        """A client that is closed connects to nobody, and whoever waited is told."""
+        """A client that is closed connects to nobody, and those that waited are told."""
         self.result(self.client.refresh())
         self.broker.isMute = True
         waiting = self.client.connection(1, GROUP)
@@ -174,7 +174,7 @@ class RefreshTests(ClusterTestCase):
         self.assertTrue(11 <= len(self.refreshed) <= 15, self.refreshed)
 
     def test_failing(self) -> None:
-        """While no broker answers it is tried again, with pauses; whoever asked is told of the failure."""
+        """While no broker answers it is tried again, with pauses; those that asked are told of the failure."""
         self.broker.isDown = True
         refreshing = self.client.refresh()
         self.clock.advance(0)
@@ -185,7 +185,7 @@ class RefreshTests(ClusterTestCase):
         self.assertEqual(len(self.refreshed), 1)
 
     def test_whileOnItsWay(self) -> None:
-        """Whoever asks while a refresh is on its way gets one that knows of what is wanted now."""
+        """A caller that asks while a refresh is on its way gets one that knows of what is wanted now."""
         first = self.client.refresh()
         self.wanted = {"events", "more"}
         second = self.client.refresh()

@@ -72,8 +72,8 @@ class TimeoutTests(MemberTestCase):
 
     def test_session(self) -> None:
         """
-        After 10 seconds without an answer, and not earlier, the coordinator is not believed in any more but looked
-        for; the member goes on as who it was.
+        After 10 seconds without an answer, and not earlier, the coordinator is not believed in any more but looked for;
+        the member keeps its identity.
         """
         self.working()
         self.broker.answers["Heartbeat"] = lambda request: None
@@ -225,7 +225,7 @@ class HeartbeatErrorTests(MemberTestCase):
         self.assertTrue(first + 0.08 <= second <= first + 0.12)
 
     def test_past(self) -> None:
-        """An error in answer to who we were says nothing about who we are."""
+        """An error in answer to a former identity says nothing about the present one."""
         consumer = self.working()
         for errorCode in (22, 25, 82):
             consumer._member.noteError(BrokerRefused(errorCode, "a heartbeat"), Identity(0, "member-1"))
@@ -414,7 +414,7 @@ class JoinTests(MemberTestCase):
         self.assertFalse(consumer._member.rejoinNeeded)
 
     def test_follows(self) -> None:
-        """Whoever does not lead takes what it is given, in any version of the protocol, and decides nothing."""
+        """A member that does not lead takes what it is given, in any version of the protocol, and decides nothing."""
         self.cluster.topic("events", 2)
         usual = self.broker.answers["JoinGroup"]
         self.broker.answers["JoinGroup"] = lambda request: {**usual(request), "leader": "another", "members": []}

@@ -116,7 +116,7 @@ class CommitTests(CommitTestCase):
             self.result(consumer.close(), 1)
 
     def test_outOfTheGroup(self) -> None:
-        """Whoever is out of the group commits nothing, and does not ask."""
+        """A consumer that is out of the group commits nothing, and does not ask."""
         consumer = self.member(maxPollIntervalSeconds=20.0)
         self.runFor(21)
         self.assertIn("no member of the group", str(self.failure(consumer.commit(), 0, CommitFailed)))

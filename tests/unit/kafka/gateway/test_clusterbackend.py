@@ -726,7 +726,7 @@ class LargeTests(RelayTestCase):
 
 
 class BackpressureTests(RelayTestCase):
-    """Whoever does not take bytes is not sent more of them."""
+    """A peer that does not take bytes is not sent more of them."""
 
     def test_client(self) -> None:
         """While the client takes nothing, the node is not read and the client is not either; then both go on."""
@@ -1043,7 +1043,7 @@ class LoginTestCase(RelayTestCase):
 
     @property
     def principal(self) -> str:
-        """Who the client is taken for."""
+        """The principal that the client is taken for."""
         return str(self.client.protocol.principal)
 
 
@@ -1107,7 +1107,7 @@ class HiddenTests(LoginTestCase):
     gatewayFlags = {"mayHide": True}
 
     def test_passed(self) -> None:
-        """It is passed on, and who logs in by it stays anonymous."""
+        """It is passed on, and a client that logs in by it stays anonymous."""
         self.begin("GSSAPI")
         for _ in range(3):
             self.authenticate(b"\0opaque")

@@ -342,7 +342,7 @@ class OwingTests(LinkTestCase):
         self.assertOwedFor(1.0)
 
     def test_notConnected(self) -> None:
-        """Nor does it before it is connected."""
+        """It owes nothing before it is connected."""
         self.send(b"one")
         self.clock.advance(4.0)
         self.assertOwedFor(0.0)
@@ -351,7 +351,10 @@ class OwingTests(LinkTestCase):
         self.assertOwedFor(1.0)
 
     def test_throttled(self) -> None:
-        """Nor while it throttles the client: told so, or not, as it cannot tell who wants no response."""
+        """
+        It owes nothing while it throttles the client; after a request without a response it may do so without saying
+        it.
+        """
         self.connect()
         self.link.throttled(5.0)
         self.send(b"one")

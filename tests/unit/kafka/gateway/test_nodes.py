@@ -76,7 +76,7 @@ class NodeTests(SynchronousTestCase):
         self.assertFalse(self.node.hasRoom(41))
 
     def test_holders(self) -> None:
-        """Who waits does so by the order that was asked for, such as by turns with their holders."""
+        """Waiters are told in the order that was asked for, such as by turns with their holders."""
         self.node = Node(1, 100, HolderRounds(Random(0)))
         self.node.hold(100)
         self.wait(*[10] * 50)
@@ -86,7 +86,7 @@ class NodeTests(SynchronousTestCase):
         self.assertIn(good, self.told)
 
     def test_failingOrder(self) -> None:
-        """If the order fails, who waited longest goes on."""
+        """If the order fails, the waiter that waited longest goes on."""
         self.node.hold(100)
         waiters = self.wait(10, 10)
         self.node.order.discard(waiters[0])
@@ -104,7 +104,7 @@ class NodeTests(SynchronousTestCase):
         self.assertEqual(self.told, [first, second])
 
     def test_forget(self) -> None:
-        """Who was forgotten is told nothing, and may be forgotten twice."""
+        """A waiter that was forgotten is told nothing, and may be forgotten twice."""
         self.node.hold(100)
         first, second = self.wait(50, 50)
         for _ in range(2):

@@ -96,7 +96,7 @@ class ObservedLoginTests(SynchronousTestCase):
             self.assertIsNone(login.principal)
 
     def test_hidden(self) -> None:
-        """Other mechanisms are refused, or else whoever uses them stays unknown."""
+        """Other mechanisms are refused, or else clients that use them stay unknown."""
         error = self.assertRaises(LoginRefused, self.login.begin, "GSSAPI")
         self.assertIn("'GSSAPI', which does not show the gateway who it is", str(error))
         login = ObservedLogin(True)
@@ -124,7 +124,7 @@ class ObservedLoginTests(SynchronousTestCase):
         self.assertRefused(b"n,,n=bob,r=nonce", "somebody else")
 
     def test_begunAnew(self) -> None:
-        """Who chooses a mechanism again has claimed nothing yet."""
+        """A client that chooses a mechanism again has claimed nothing yet."""
         self.login.begin(SCRAM)
         self.login.claim(b"n,,n=alice,r=nonce")
         self.login.answered(ACCEPTED)

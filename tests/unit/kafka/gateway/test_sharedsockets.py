@@ -75,7 +75,10 @@ class SharedSocketTests(TestCase):
 
     @inlineCallbacks
     def test_adopted(self) -> Any:
-        """A client that has come before anybody accepts is served by who adopts the port, and each has its own."""
+        """
+        A client that has come before anybody accepts is served by the process that adopts the port, and each has its
+        own.
+        """
         first, second = self.reserve(), self.reserve()
         waiting = self.ask(f"tcp:127.0.0.1:{first.getHost().port}")
         adopted = self.adopt(first, second)
@@ -120,7 +123,7 @@ class SharedSocketTests(TestCase):
 
     @inlineCallbacks
     def test_certificate(self) -> Any:
-        """A port with TLS is opened without it, and whoever adopts it shows the certificate."""
+        """A port with TLS is opened without it, and the process that adopts it shows the certificate."""
         files = certificates()
         description = f"ssl:0:privateKey={files.serverKey}:certKey={files.serverCertificate}:interface=127.0.0.1"
         port = yield TLSEndpoint(ReservingReactor(reactor), description).listen(Factory())

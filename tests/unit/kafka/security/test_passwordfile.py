@@ -129,7 +129,7 @@ class ChangeUsersTests(FileTestCase):
         self.assertEqual([each.name for each in self.path.parent.iterdir() if each.name.endswith(".new")], [])
 
     def test_owner(self) -> None:
-        """The owner stays, whoever changes the file, or the broker could no longer read it."""
+        """The owner stays, whichever user changes the file, or the broker could no longer read it."""
         owners: list[tuple[int, int]] = []
         self.patch(os, "fchown", lambda descriptor, user, group: owners.append((user, group)))
         changeUsers(self.path, lambda users: users.remove("bob"))
@@ -183,7 +183,7 @@ class ChangeUsersTests(FileTestCase):
         self.assertNotEqual(users.key, KEY)
 
     def test_oneAtATime(self) -> None:
-        """Who comes while somebody else changes the file is refused, so that neither change is lost."""
+        """A caller that comes while somebody else changes the file is refused, so that neither change is lost."""
 
         def changeAgain(users: Users) -> None:
             error = self.assertRaises(PasswordFileError, changeUsers, self.path, lambda users: None)

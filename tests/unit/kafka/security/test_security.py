@@ -228,7 +228,7 @@ class PortalTests(SynchronousTestCase):
         self.second = InMemoryUsernamePasswordDatabaseDontUse(bob=b"2", carol=b"2")
 
     def name(self, username: bytes, password: bytes) -> str | None:
-        """Who logs in with that, if anybody."""
+        """The name of the user who logs in with that, if anybody does."""
         portal = makePortal([self.first, self.second])
         asked = portal.login(PlainCredentials(username, password), None, IPrincipal)
         asked.addErrback(lambda failure: failure.trap(UnauthorizedLogin) and (None, None, None))
@@ -236,7 +236,7 @@ class PortalTests(SynchronousTestCase):
         return None if principal is None else principal.name
 
     def test_several(self) -> None:
-        """Whoever any of them lets in is let in."""
+        """A user is let in if one of the checkers lets it in."""
         self.assertEqual(self.name(b"alice", b"1"), "alice")
         self.assertEqual(self.name(b"bob", b"1"), "bob")
         self.assertEqual(self.name(b"bob", b"2"), "bob")
@@ -619,7 +619,7 @@ class BeforeLoginTests(LoginTestCase):
         self.assertEqual(self.pool.peakFrameBytes, peakBytes)
 
     def test_timeout(self) -> None:
-        """Whoever says nothing, or does not come to an end, is not waited for; whoever has logged in is."""
+        """A client that does not finish its login within the timeout is refused; one that has logged in is served."""
         silent, undecided, known = self.connect(), self.connect(), self.connect()
         self.begin(undecided, "PLAIN")
         self.logIn(known)
@@ -647,7 +647,7 @@ class BeforeLoginTests(LoginTestCase):
         self.assertEqual(self.pool.peakFrameBytes, 0)
 
     def test_requests(self) -> None:
-        """Who only asks what there is, again and again, is sent away."""
+        """A client that only asks what there is, again and again, is sent away."""
         client = self.connect()
         for _ in range(MAX_REQUESTS_BEFORE_LOGIN):
             client.ask("ApiVersions", 3)
@@ -745,7 +745,7 @@ class AuthOptionTests(SynchronousTestCase):
         return options
 
     def checkers(self, *arguments: str) -> Sequence[Any]:
-        """Who checks logins at the port that is there unless others are chosen."""
+        """The checkers of logins at the port that is there unless others are chosen."""
         checkers: Sequence[Any] = self.parse(*arguments)["listeners"][0].checkers
         return checkers
 

@@ -102,7 +102,7 @@ class JsonTests(SynchronousTestCase):
 
 
 class ChoiceTests(SynchronousTestCase):
-    """Who writes the log."""
+    """The format in which the log is written."""
 
     def refusal(self, options: Any, wanted: str = "json") -> str:
         """How a format is refused."""
@@ -119,7 +119,7 @@ class ChoiceTests(SynchronousTestCase):
         self.assertIsNone(logObserverMaker(TwistOptions(), None))
 
     def test_mistakes(self) -> None:
-        """There are two formats, and who writes the log in another way has another format."""
+        """There are two formats, and a log observer of another kind has another format."""
         options: Any = ServerOptions()
         self.assertEqual(self.refusal(options, "xml"), "--log-format xml: write text or json")
         for option in ("syslog", "logger"):

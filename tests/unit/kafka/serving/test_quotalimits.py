@@ -220,7 +220,7 @@ class AlterTests(LimitsTestCase):
         self.assertEqual(policy.limits.get(ALICE), None)
 
     def test_kinds(self) -> None:
-        """There are limits for users, client ids, both, addresses, and whoever has none of their own."""
+        """There are limits for users, client ids, both, addresses, and for all that have none of their own."""
         for entity, name in (
             (ALICE, RATE),
             (CLIENT, RATE),
@@ -414,7 +414,7 @@ class AlterTests(LimitsTestCase):
         self.assertIn("closed", str(refusal))
 
     def test_impatient(self) -> None:
-        """Who does not wait for the end of an alteration does not hinder it."""
+        """A caller that does not wait for the end of an alteration does not hinder it."""
         altered = self.ask((ALICE, {RATE: 7.0}))
         altered.addErrback(lambda failure: None)
         altered.cancel()
@@ -422,7 +422,7 @@ class AlterTests(LimitsTestCase):
         self.assertEqual(self.control.limits[ALICE], {RATE: 7.0})
 
     def test_enforced(self) -> None:
-        """Who asks is told whose limits have changed, what they are, who wanted that, and when policies had them."""
+        """An observer is told whose limits have changed, what they are, who wanted that, and when policies had them."""
         told: list[Any] = []
         self.quotaLimits.onEnforced = lambda *each: told.append(each)
         self.patch(self.quotaLimits, "_seconds", lambda: 1.00000037)
@@ -571,7 +571,7 @@ class DescribeTests(LimitsTestCase):
         self.everybody = {ALICE, BOTH, ANYBODY, QuotaEntity(user=DEFAULT, clientId="loader"), CLIENT, ADDRESS}
 
     def found(self, wanted: Mapping[str, str | None], strict: bool) -> set[QuotaEntity]:
-        """Who is found."""
+        """The entities that are found."""
         return set(self.described(wanted, strict))
 
     def test_limits(self) -> None:

@@ -109,7 +109,7 @@ class EncodingTests(OptionsTestCase):
 
 
 class LoginTests(OptionsTestCase):
-    """Who has to log in at which port."""
+    """The ports at which clients have to log in."""
 
     def assertNeeded(self, expected: list[bool], *arguments: str) -> None:
         """These are the ports of a command line where clients have to log in."""

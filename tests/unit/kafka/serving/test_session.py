@@ -85,7 +85,7 @@ class FrameTests(BrokerTestCase):
         return requestOf("Produce", 9, **produceFields("events", batchOf(bytes(valueBytes))))
 
     def test_otherProtocols(self) -> None:
-        """Who speaks another protocol is told apart from who sends large requests."""
+        """A client of another protocol is told apart from one that sends large requests."""
         for data, words in (
             (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "a TLS handshake on a port that has no TLS"),
             (b"GET / HTTP/1.1\r\n\r\n", "an HTTP request"),
@@ -110,7 +110,7 @@ class BadRequestTests(BrokerTestCase):
     def test_oldProduce(self) -> None:
         """
         Produce 0 to 2, advertised and not served, is refused in an answer that those clients understand, so that they
-        do not send it again until their time is up.  Who wants no answer is hung up on.
+        do not send it again until their time is up.  A client that wants no answer is hung up on.
         """
         partition = struct.pack(">ii3s", 7, 3, b"abc")
         topics = struct.pack(">ih6si", 1, 6, b"events", 1) + partition
@@ -284,7 +284,7 @@ class ClosingTests(BrokerTestCase):
         self.events = self.topic("events")
 
     def test_acknowledgesFirst(self) -> None:
-        """Who waits for a commit hears of it before the connection closes, and is not read any more."""
+        """A client that waits for a commit hears of it before the connection closes, and is not read any more."""
         for transportType in (None, FakeTLSTransport):
             client = self._connected(transportType)
             client.deliver("Produce", 9, **produceFields("events", batchOf(b"1")))

@@ -227,7 +227,7 @@ class DirectoryLockTests(DiskTestCase):
         self.assertEqual(self.assertRaises(LogInUse, DirectoryLock, self.path).pid, os.getpid())
 
     def test_withoutFile(self) -> None:
-        """Whoever removes the file has not released the directory."""
+        """A process that removes the file has not released the directory."""
         os.remove(os.path.join(self.path, "broker.lock"))
         for _ in range(2):
             refused = self.assertRaises(LogInUse, DirectoryLock, self.path)

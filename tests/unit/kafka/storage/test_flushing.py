@@ -126,7 +126,7 @@ class FlusherTests(SynchronousTestCase):
         self.assertEqual(self.happened(), ["urgent", "failed"])
 
     def test_oneAtATime(self) -> None:
-        """Who comes during a round shares the next one, which begins when that has ended."""
+        """A caller that comes during a round shares the next one, which begins when that has ended."""
         self.flusher.soon()
         for _ in range(3):
             self.flusher.soon()
@@ -137,7 +137,7 @@ class FlusherTests(SynchronousTestCase):
         self.assertEqual((self.happened(), self.threads.waiting), (["flushed", "succeeded"], []))
 
     def test_toldTogether(self) -> None:
-        """Who waits again as soon as he is told waits for the same next round as the others who are told."""
+        """Callers that wait again as soon as they are told wait for the same next round as the others that are told."""
 
         def succeeded() -> None:
             self.reports.append("told")
@@ -156,7 +156,7 @@ class FlusherTests(SynchronousTestCase):
         self.assertEqual(self.happened(), ["begun", "flushed", "told", "told, too", "begun"])
 
     def test_dueDuringRound(self) -> None:
-        """If the interval ends during a round, the next one flushes everything, and serves who waits as well."""
+        """If the interval ends during a round, the next one flushes everything, and serves those that wait as well."""
         self.flusher.written()
         self.flusher.soon()
         self.flusher.soon()
@@ -291,7 +291,7 @@ class FlusherTests(SynchronousTestCase):
         self.assertEqual(self.happened(), ["urgent", "failed"])
 
     def test_reentrant(self) -> None:
-        """Who is told of a success may ask for the next round, and close."""
+        """A caller that is told of a success may ask for the next round, and close."""
         rounds: list[int] = []
         closed: list[Deferred[None]] = []
 

@@ -66,7 +66,7 @@ class GroupCommitTests(SynchronousTestCase):
         self.commits.whenCommitted(lambda verdict: self.told.append((name, verdict)))
 
     def toldNames(self, *, lost: bool) -> list[str]:
-        """Who was told that their appends are lost, or that they are not."""
+        """The names of those that were told that their appends are lost, or that they are not."""
         return [name for name, verdict in self.told if isinstance(verdict, LogFailed) == lost]
 
     def test_nextTurn(self) -> None:
@@ -81,7 +81,7 @@ class GroupCommitTests(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_nothingPending(self) -> None:
-        """Who waits for nothing is told at once; to commit nothing writes nothing."""
+        """A caller that waits for nothing is told at once; to commit nothing writes nothing."""
         self.tell("now")
         self.commits.commit()
         self.assertEqual((self.told, self.calls), ([("now", None)], []))
@@ -172,7 +172,10 @@ class GroupCommitTests(SynchronousTestCase):
         self.assertEqual((self.stored, self.clock.getDelayedCalls()), (["a"], []))
 
     def test_callbackAppendsAndCloses(self) -> None:
-        """What a callback appends before it closes is written, and who waits for it is told before the turn ends."""
+        """
+        What a callback appends before it closes is written, and a callback that waits for it is called before the turn
+        ends.
+        """
 
         def last(verdict: Exception | None) -> None:
             self.put("b", tells="of b")
@@ -239,8 +242,8 @@ class GroupCommitTests(SynchronousTestCase):
 
     def test_lostWithinTurn(self) -> None:
         """
-        After a loss nothing is taken for the rest of the turn, and who asks
-        then is told of the loss, also if all was well before.
+        After a loss nothing is taken for the rest of the turn, and a caller that asks then is told of the loss, also if
+        all was well before.
         """
         self.put("a", isKept=False, tells="of a")
         self.writeError = DISK_FULL
@@ -256,7 +259,7 @@ class GroupCommitTests(SynchronousTestCase):
         self.assertEqual(self.stored, ["a", "d"])
 
     def test_callbackOfLoss(self) -> None:
-        """Who is told of a loss may append at once."""
+        """A callback that is told of a loss may append at once."""
         self.put("a")
         self.commits.whenCommitted(lambda verdict: self.put("b"))
         self.writeError = DISK_FULL
@@ -268,7 +271,7 @@ class GroupCommitTests(SynchronousTestCase):
     def test_revertFails(self) -> None:
         """
         If what was lost cannot be reverted either, nothing is taken any more, and why is said for as long as that is
-        so; who waits is told all the same.
+        so; those that wait are told all the same.
         """
         self.put("a", tells="of a")
         self.writeError, self.revertError = DISK_FULL, storageError(errno.EIO)

@@ -55,7 +55,7 @@ class HoldingsTests(SynchronousTestCase):
         self.assertEqual((self.take("a"), self.take("b")), (True, True))
 
     def test_noMore(self) -> None:
-        """Who wants no more than it has may have it, however much that is."""
+        """A holder that wants no more than it has may have it, however much that is."""
         self.holdings.add("a", 2 * CAPACITY)
         self.assertEqual([self.holdings.allow("a", each, CAPACITY) for each in (0, -1, 1)], [True, True, False])
 

@@ -111,7 +111,7 @@ class OpenFilesTests(SynchronousTestCase):
         self.assertFalse(self.logFiles[0].isDirty)
 
     def test_holders(self) -> None:
-        """One holder leaves room to another until its files are flushed or removed, whoever writes to them again."""
+        """A file counts for the holder that wrote it first until it is flushed or removed, and others have room."""
         self.files.holder = "a"
         self.write(0, 1)
         self.files.holder = "b"

@@ -38,7 +38,7 @@ class TableTests(LogTestCase):
         self.assertEqual(self.told, [None])
 
     def test_writingMeanwhile(self) -> None:
-        """Who goes through the items may write, and let turns pass."""
+        """A caller that goes through the items may write, and let turns pass."""
         for key in (b"a", b"b", b"c"):
             self.table.put(key, key)
         seen = []
@@ -73,8 +73,8 @@ class TableTests(LogTestCase):
 
     def test_commitFails(self) -> None:
         """
-        If the commit fails, what was put and deleted is lost together with
-        what was appended, and who waits is told.
+        If the commit fails, what was put and deleted is lost together with what was appended, and those that wait are
+        told.
         """
         events = self.partition()
         self.table.put(b"a", b"1")

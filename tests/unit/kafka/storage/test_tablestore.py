@@ -51,7 +51,7 @@ class TableStoreTests(SynchronousTestCase):
         self.store.whenFlushed(self.told.append)
 
     def test_kept(self) -> None:
-        """What was put is there after a restart, and whoever waits is told when the disk has it, and not before."""
+        """What was put is there after a restart, and a caller that waits is told when the disk has it, not before."""
         verifyObject(ITable, self.store.table("quotas"))
         self.put()
         self.clock.turn()

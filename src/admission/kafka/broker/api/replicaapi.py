@@ -25,7 +25,8 @@ from .topicapi import partitionIn
 
 def electLeaders(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     """
-    ElectLeaders: every partition has its leader already, and who asks for all of them is told of none, as in Kafka.
+    ElectLeaders: every partition has its leader already, and a client that asks for all of them is told of none, as in
+    Kafka.
     """
     wanted: dict[str, dict[int, None]] = {}
     for each in request.entity.topic_partitions or ():

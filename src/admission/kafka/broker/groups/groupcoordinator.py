@@ -328,7 +328,8 @@ class GroupCoordinator:
         """
         limits = self.limits
         member = group.members.get(memberId)
-        # Who was told an id and has not come back with it has no place: clients may ask for any number of ids.
+        # A client that was told an id and has not come back with it has no place: clients may ask for any number of
+        # ids.
         if group.state is State.PREPARING:
             hasPlace = memberId in group.joined or len(group.joined) < limits.maxMembers
         else:

@@ -333,7 +333,7 @@ class ILog(Interface):
 
     def commit() -> None:
         """
-        Write at once what was appended in this turn, by whomever.  Callbacks are told in the next turn.
+        Write at once all that was appended in this turn.  Callbacks are told in the next turn.
 
         @raise LogFailed: if it is lost.
         """

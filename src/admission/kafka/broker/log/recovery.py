@@ -135,7 +135,7 @@ class PartitionRecovery:
                 self._remove(segment.baseOffset)
             recovered.segments.clear()
             if last.nextOffset < self._logStartOffset:
-                # Nor does the next batch of a producer.
+                # The next batch of a producer does not follow its last one either.
                 recovered.producers.clear()
         return recovered
 

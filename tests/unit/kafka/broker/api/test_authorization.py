@@ -119,7 +119,7 @@ class AuthorizationTests(BrokerTestCase):
             self.assertNotEqual(self.state(), before)
 
     def test_accessControlLists(self) -> None:
-        """Who asks for access control lists is told that there are none, and what there is instead."""
+        """A client that asks for access control lists is told that there are none, and what there is instead."""
         for apiVersion in (1, 2, 3):
             answer = self.client.ask("DescribeAcls", apiVersion, resource_type_filter=1, operation=1, permission_type=1)
             self.assertEqual((answer.error_code, answer.resources), (ErrorCode.security_disabled, ()))

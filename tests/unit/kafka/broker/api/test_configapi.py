@@ -158,7 +158,7 @@ class DescribeConfigsTests(BrokerTestCase):
             self.assertTrue(all(config.read_only for config in result.configs))
 
     def test_synonyms(self) -> None:
-        """Who asks is told what would be in force without a setting, and what each is for."""
+        """A client that asks is told what would be in force without a setting, and what each is for."""
         self.topic("events", 1, {"retention.ms": "5", "preallocate": "true"})
         for resource, name, wanted in (
             (

@@ -74,7 +74,7 @@ class DescribeTests(CredentialTestCase):
             self.assertEqual(told, [(SHA_256, 4096), (SHA_512, 4096)])
 
     def test_refused(self) -> None:
-        """Who is not there, or is named twice, is told so."""
+        """The answer says which users are not there, or are named twice."""
         results = self.describe("bob", "alice", "alice")
         self.assertEqual([each.user for each in results], ["bob", "alice"])
         self.assertEqual(codes(results), [ErrorCode.resource_not_found, ErrorCode.duplicate_resource])

@@ -109,7 +109,7 @@ class FetchTests(BrokerTestCase):
         self.assertEqual(ends(4, (0, 0), (0, 0)), [(ErrorCode.invalid_request, -1, -1)] * 2)
 
     def test_sessionsDeclined(self) -> None:
-        """Who wants a session gets none, and who claims to have one learns that it is not known."""
+        """A client that wants a session gets none, and one that claims to have one learns that it is not known."""
         self.store(self.first, b"1")
         fields = fetchFields(self.events, 0)
         for apiVersion in (7, 12, 17):
@@ -139,7 +139,7 @@ class FetchTests(BrokerTestCase):
         self.assertEqual((len(first.records), len(second.records)), (2 * sizeBytes, sizeBytes))
 
     def test_partitionMaxBytes(self) -> None:
-        """Nor is one that would exceed what a partition may return."""
+        """No batch is added that would exceed what its partition may return."""
         batch = self.store(self.first, bytes(100))
         self.store(self.first, bytes(100))
         self.store(self.second, bytes(100))
@@ -338,7 +338,7 @@ class WaitingTests(BrokerTestCase):
             self.assertEqual(len(self.fetched(client)[0]), len(batchOf(bytes(sizeBytes))))
 
     def test_manyWoken(self) -> None:
-        """If one batch wakes many, so many go on in a turn as others can wait for; who wants more holds up nobody."""
+        """If one batch wakes many, as many go on in a turn as others can wait for; large ones delay nobody."""
         self.patch(self.broker, "clock", WorkedClock(self.clock, SLICE_SECONDS / 10))
         greedy = [self.connect() for _ in range(11)]
         for client in greedy:
@@ -407,7 +407,7 @@ class WaitingTests(BrokerTestCase):
         self.assertEqual(self.purgatory.watched, 0)
 
     def test_deleted(self) -> None:
-        """When a topic is deleted, who waits for it hears of it at once."""
+        """When a topic is deleted, a client that waits for it hears of it at once."""
         for apiVersion in (12, 17):
             client = self.connect()
             self.wait(client, 0, 0, apiVersion=apiVersion)
@@ -418,7 +418,7 @@ class WaitingTests(BrokerTestCase):
             self.events = self.topic("events", 2)
 
     def test_recreated(self) -> None:
-        """Whoever waited for a deleted topic is not answered with the records of its successor."""
+        """A client that waited for a deleted topic is not answered with the records of its successor."""
         self.wait(self.client, 0)
         self.log.deleteTopic("events")
         successor = self.topic("events")

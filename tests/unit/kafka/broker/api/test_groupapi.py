@@ -276,7 +276,7 @@ class OffsetTests(GroupsApiTestCase):
                 self.assertEqual((each.committed_offset, each.metadata, each.error_code), (-1, "", ErrorCode.none))
 
     def test_all(self) -> None:
-        """Who asks for no topics in particular gets all."""
+        """A client that asks for no topics in particular gets all."""
         self.topic("others")
         self.commit(8, {"partition_index": 0, "committed_offset": 1}, {"partition_index": 1, "committed_offset": 2})
         self.commit(8, {"partition_index": 0, "committed_offset": 3}, topicName="others")
@@ -367,7 +367,7 @@ class OffsetTests(GroupsApiTestCase):
         self.assertEqual(codes(self.delete(0).topics[0].partitions), [ErrorCode.group_subscribed_to_topic])
 
     def test_deleteUnreadable(self) -> None:
-        """Who says nothing that can be understood reads nothing; members of other types may read anything."""
+        """A member whose subscription makes no sense reads nothing; members of other types may read anything."""
         self.commit(8, {"partition_index": 0, "committed_offset": 1})
         for groupId, protocolType, metadata, errorCode in (
             ("a", "consumer", b"", ErrorCode.none),

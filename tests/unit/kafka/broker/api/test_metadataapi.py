@@ -185,7 +185,10 @@ class CreationShareTests(BrokerTestCase):
         return codes(client.ask("Metadata", 9, topics=[{"name": name} for name in names]).topics)
 
     def test_topics(self) -> None:
-        """Who asks about many topics gets no more than it leaves; the log says so, and creating them is no matter."""
+        """
+        A client that asks about many topics has no more than its share created; the log says so, and CreateTopics is
+        free.
+        """
         refused = ErrorCode.policy_violation
         self.assertEqual(self.created("a", *"1234"), [ErrorCode.none] * 3 + [refused])
         self.assertEqual(self.created("b", "4"), [ErrorCode.none])
@@ -307,7 +310,7 @@ class AuthorizedOperationsTests(BrokerTestCase):
     properties = {"super.users": "User:root"}
 
     def test_operations(self) -> None:
-        """Others than super users may not create, change or delete; who does not ask is told nothing."""
+        """Others than super users may not create, change or delete; a client that does not ask is told nothing."""
         self.topic("events")
         everything, nothing = [], -(2**31)
         for principal in ("root", "alice"):

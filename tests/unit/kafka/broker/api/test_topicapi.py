@@ -59,7 +59,7 @@ class CreateTopicsTests(BrokerTestCase):
         self.assertEqual(described["retention.bytes"], ("-1", 5))
 
     def test_manyAreNotDescribed(self) -> None:
-        """Who creates thousands of topics at once is answered with all of them and without their settings."""
+        """A client that creates thousands of topics at once is answered with all of them and without their settings."""
         results = self.create(*(creatable(f"t{number}") for number in range(1_001)))
         self.assertEqual(len(self.log.topics), 1_001)
         self.assertEqual(set(codes(results)), {ErrorCode.none})
@@ -167,8 +167,8 @@ class FlushTests(BrokerTestCase):
 
     def test_overdue(self) -> None:
         """
-        Who waits for the disk in vain hears of it after the time that the request says, or after ten seconds if it says
-        none, and the change holds all the same; an answer comes once, whatever the disk does afterwards.
+        A client that waits for the disk in vain hears of it after the time that its request says, or after ten seconds
+        if it says none, and the change holds all the same; an answer comes once, whatever the disk does afterwards.
         """
         self.topic("old")
         self.clock.advance(2)

@@ -179,7 +179,7 @@ class SizeTests(GroupsTestCase):
         self.assertEqual(list(self.rig.group().members), [first.memberId, third.memberId])
 
     def test_waiting(self) -> None:
-        """Who waits already may ask again."""
+        """A member that waits already may ask again."""
         first, second = self.consumer(), self.consumer()
         first.join()
         second.join()
@@ -392,7 +392,7 @@ class RefusalTests(GroupsTestCase):
         self.assertEqual(stale.sync(), ErrorCode.illegal_generation)
 
     def test_protocolOfSync(self) -> None:
-        """Who says in a sync what the protocol is must know."""
+        """A member that says in a sync what the protocol is must know."""
         (first,) = self.stable(self.consumer())
         self.assertEqual(first.sync(protocolType="connect"), ErrorCode.inconsistent_group_protocol)
         self.assertEqual(first.sync(protocolName="sticky"), ErrorCode.inconsistent_group_protocol)
@@ -406,7 +406,7 @@ class RefusalTests(GroupsTestCase):
         self.assertEqual(first.sync(), ErrorCode.rebalance_in_progress)
 
     def test_leaveWhileWaiting(self) -> None:
-        """Who is removed while it waits is told so."""
+        """A member that is removed while it waits is told so."""
         first, _ = self.stable(self.consumer(), self.consumer())
         first.join()
         self.rig.groups.leave("readers", [(first.memberId, None)])
@@ -564,7 +564,7 @@ class RestartTests(GroupsTestCase):
 
 
 class CommitTests(OffsetsTestCase):
-    """Who may commit offsets, and when."""
+    """The clients that may commit offsets, and when."""
 
     def test_simple(self) -> None:
         """A client that is no member may commit to a group that is new or empty, but to no other."""

@@ -51,7 +51,7 @@ class GroupTests(SynchronousTestCase):
         self.assertEqual(self.group.selectProtocol(), "range")
 
     def test_supports(self) -> None:
-        """Who shares no protocol with all members could not be one; members that go take their wishes along."""
+        """A client that shares no protocol with all members cannot be one; members that go take their wishes along."""
         special = memberNamed("a", "special", "range")
         self.group.protocolType = "consumer"
         self.group.add(special)
@@ -74,7 +74,7 @@ class GroupTests(SynchronousTestCase):
         self.assertEqual(dict(self.group._supporters), {})
 
     def test_leader(self) -> None:
-        """The first member leads; when it is gone, the next; who has joined goes before who has not."""
+        """The first member leads, and the next when it is gone; those that have joined come before the others."""
         a, b, c = (memberNamed(each) for each in "abc")
         for member in (a, b, c):
             self.group.add(member)
@@ -160,7 +160,7 @@ class LimitsTests(SynchronousTestCase):
     """L{GroupLimits.allow} lets groups grow to their limits."""
 
     def test_allow(self) -> None:
-        """Up to the limit of each and of all; who needs no more than before is always let."""
+        """Groups grow up to the limit of each and of all; one that needs no more than before is always let."""
         limits, allBytes = GroupLimits(maxGroupBytes=100, maxBytes=150), Holdings()
         for groupBytes, heldBytes, growthBytes, expected in (
             (90, 90, 10, True),

@@ -42,7 +42,7 @@ class GenerationTests(GroupsTestCase):
         self.assertIs(self.rig.group().state, State.STABLE)
 
     def test_missingAssignment(self) -> None:
-        """Whom the leader forgets gets an empty assignment, and whom it invents is ignored."""
+        """A member that the leader forgets gets an empty assignment, and one that it invents is ignored."""
         first, second = self.joined(self.consumer(), self.consumer())
         first.sync({first.memberId: b"x", "nobody": b"y"})
         second.sync()
@@ -85,8 +85,8 @@ class GenerationTests(GroupsTestCase):
 
     def test_completing(self) -> None:
         """
-        While assignments are awaited, who joins again as it was is told the same generation, and who has changed makes
-        the group rebalance, for which the requests that wait are refused.
+        While assignments are awaited, a member that joins again as it was is told the same generation, and one that has
+        changed makes the group rebalance, for which the requests that wait are refused.
         """
         first, second = self.joined(self.consumer(), self.consumer())
         first.join()
@@ -272,8 +272,8 @@ class SlowMemberTests(GroupsTestCase):
 
     def test_syncTimeout(self) -> None:
         """
-        Who does not ask for its assignment within the rebalance timeout is removed, though it sends heartbeats, and the
-        others rebalance.
+        A member that does not ask for its assignment within the rebalance timeout is removed, though it sends
+        heartbeats, and the others rebalance.
         """
         first, second = self.joined(self.consumer(rebalanceSeconds=20.0), self.consumer(rebalanceSeconds=20.0))
         second.sync()
@@ -318,7 +318,7 @@ class SessionTests(GroupsTestCase):
     """What keeps a session alive, and what does not."""
 
     def test_joinWaits(self) -> None:
-        """Who waits for a join to be answered cannot send heartbeats and does not expire, unless it is new."""
+        """A member that waits for the answer to a join sends no heartbeats and does not expire, unless it is new."""
         first, second = self.stable(self.consumer(rebalanceSeconds=60.0), self.consumer(rebalanceSeconds=60.0))
         first.join()
         for _ in range(10):
@@ -335,8 +335,8 @@ class SessionTests(GroupsTestCase):
 
     def test_stoodStill(self) -> None:
         """
-        When the broker has stood still for longer than a session it first reads what has come meanwhile: who has sent a
-        heartbeat is a member, and who has not is gone a moment later, once.
+        When the broker has stood still for longer than a session it first reads what has come meanwhile: a client that
+        has sent a heartbeat is a member, and one that has not is gone a moment later, once.
         """
         first, _ = self.stable(self.consumer(), self.consumer())
         self.rig.clock.advance(15.0)
@@ -359,7 +359,7 @@ class SessionTests(GroupsTestCase):
         self.assertEqual(list(self.rig.group().members), [first.memberId])
 
     def test_syncWaits(self) -> None:
-        """Who waits for its assignment does not expire, and has a whole session when it gets it."""
+        """A member that waits for its assignment does not expire, and has a whole session when it gets it."""
         first, second = self.joined(self.consumer(sessionSeconds=30.0), self.consumer())
         second.sync()
         self.rig.wait(20.0)
@@ -371,8 +371,8 @@ class SessionTests(GroupsTestCase):
 
     def test_hungUpJoin(self) -> None:
         """
-        Who hangs up while its join waits keeps its place for a session from then on, and is part of
-        the generation.
+        A member that hangs up while its join waits keeps its place for a session from then on, and is part of the
+        generation.
         """
         first, second = self.stable(self.consumer(rebalanceSeconds=60.0), self.consumer(rebalanceSeconds=60.0))
         first.join()
@@ -394,7 +394,7 @@ class SessionTests(GroupsTestCase):
         self.goneAfterHangUp(first, second)
 
     def test_hungUpSync(self) -> None:
-        """Who hangs up while it waits for its assignment expires like anybody else."""
+        """A member that hangs up while it waits for its assignment expires like anybody else."""
         first, second = self.joined(self.consumer(), self.consumer())
         second.sync()
         self.goneAfterHangUp(first, second)
@@ -422,7 +422,7 @@ class SessionTests(GroupsTestCase):
         self.assertEqual(again.generation, 2)
 
     def test_syncInStable(self) -> None:
-        """Who asks again for the assignment that it has was heard of."""
+        """A member that asks again for the assignment that it has does not expire."""
         (first,) = self.stable(self.consumer())
         for _ in range(3):
             self.rig.wait(8.0)

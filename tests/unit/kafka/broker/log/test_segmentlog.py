@@ -391,8 +391,8 @@ class OwnerTests(LogTestCase):
 
     def test_restart(self) -> None:
         """
-        Owners are the same after a restart, and so is the size of what is
-        remembered; who appends without saying so has no name.
+        Owners are the same after a restart, and so is the size of what is remembered; a producer that appends without a
+        name has none.
         """
         self.assertEqual((list(self.log.producers()), self.log.producerStateBytes), ([], 0))
         self.send(7, "alice")
@@ -408,7 +408,7 @@ class OwnerTests(LogTestCase):
         self.assertEqual((set(self.log.producers()), self.log.producerStateBytes), (owners, sizeBytes))
 
     def test_lost(self) -> None:
-        """Who owns a producer is lost with the batch that said so."""
+        """The owner of a producer is lost with the batch that named it."""
         self.send(7, "alice")
         self.failCommits(storageError(errno.ENOSPC))
         self.clock.turn()
@@ -687,7 +687,7 @@ class FlushTests(LogTestCase):
         self.assertEqual((self.told, self.parts()), ([None, None], {"events-0"}))
 
     def test_callbacks(self) -> None:
-        """Who is told may append, wait again, and raise; others are told all the same."""
+        """A callback may append, wait again, and raise; the others are called all the same."""
 
         def again(verdict: Exception | None) -> None:
             self.told.append(verdict)
@@ -706,7 +706,7 @@ class FlushTests(LogTestCase):
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 4)
 
     def test_sameRound(self) -> None:
-        """Who waits for what a round already comprises begins no other."""
+        """A callback that waits for what a round already comprises begins no other round."""
         rounds: list[bool] = []
         begin = self.log._flusher._begin
         self.patch(self.log._flusher, "_begin", lambda isEverything: rounds.append(isEverything) or begin(isEverything))
@@ -786,7 +786,7 @@ class FlushTests(LogTestCase):
         self.assertEqual(self.flushLoggedErrors(), [])
 
     def test_deletedMeanwhile(self) -> None:
-        """A topic may be deleted while its records are flushed; who waits is told, and its files go."""
+        """A topic may be deleted while its records are flushed; those that wait are told, and its files go."""
         self.awaited(self.first)
         self.clock.turn()
         self.log.deleteTopic("events")

@@ -242,7 +242,7 @@ class TopicTests(LogTestCase):
         self.assertEqual((self.directories(), list(self.log._documents.tables["tombstones"])), ([], []))
 
     def test_deleteAnnounced(self) -> None:
-        """Who waits for records of a deleted topic hears of it."""
+        """A listener hears of the partitions of a deleted topic."""
         told: list[list[Partition]] = []
         topic = self.log.createTopic("events", 2, {})
         self.log.subscribe(lambda partitions: told.append(list(partitions)))
@@ -252,7 +252,7 @@ class TopicTests(LogTestCase):
         self.assertEqual(told, [list(topic.partitions)])
 
     def test_listenerChangesTopics(self) -> None:
-        """Who hears of a deletion may make a topic of the same name, and delete it again."""
+        """A listener that hears of a deletion may make a topic of the same name, and delete it again."""
         told: list[str] = []
 
         def listen(partitions: Sequence[Partition]) -> None:
