@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.unit.kafka.testing.test_testedbroker -*-
 """
 What runs in the process of a L{BrokerProcess<admission.kafka.testing.BrokerProcess>}: the service of C{twistd
-admission}, and one who does with it what standard input says.
+admission}, and what carries out the orders that come by standard input.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class OptionsForTests(Options):
 
 class Orders(LineOnlyReceiver):
     """
-    Takes orders from whoever has started the process: a list in JSON each, of which the first is a word, and the others
+    Takes orders from the process that has started this one: a list in JSON each, of which the first is a word, and the others
     are arguments of the method for that word.  Each is answered with an object, C{result} or C{refused} in it; another
     answer comes once the broker serves.
 

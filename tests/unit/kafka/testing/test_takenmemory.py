@@ -25,7 +25,7 @@ class TakenMemoryTests(SynchronousTestCase):
         self.taken = TakenMemory(self.gate)
 
     def test_all(self) -> None:
-        """A request of a single byte has to wait, from whomever it is, and whatever pool that is."""
+        """A request of a single byte has to wait, whichever client sends it, with any pool."""
         for pool in (
             BoundedPool(SIZE_BYTES),
             BoundedPool(SIZE_BYTES, strict=True),
