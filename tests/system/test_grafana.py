@@ -187,7 +187,6 @@ def liveKafka() -> tuple[Live, Live]:
         broker.address,
         *("--status", endpoint(statusPort)),
         *("--quota", "client-bytes:produce=20k:fetch=30k"),
-        *("--shared-limits", "topic"),
         *("--processes", "2"),
     )
     gateway.start()
