@@ -178,8 +178,8 @@ class FixtureTests(SynchronousTestCase):
         directory.mkdir()
         directory.joinpath("conftest.py").write_text('pytest_plugins = ["admission.kafka.testing.pytestplugin"]\n')
         directory.joinpath("test_fixture.py").write_text(FIXTURE_TESTS)
-        output = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", f"--rootdir={directory}"],
+        result = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", "test_fixture.py"],
             cwd=directory, env=ENVIRONMENT, capture_output=True, text=True, timeout=PATIENCE_SECONDS,
-        ).stdout  # fmt: skip
-        self.assertIn("2 passed", output)
+        )  # fmt: skip
+        self.assertIn("2 passed", result.stdout, result.stdout + result.stderr)
