@@ -22,6 +22,7 @@ from tests.kit.brokerprocess import freePort
 from tests.kit.checkout import ROOT
 from tests.kit.documentation import MisleadingDocument, Reader, blocksOf, straysOf
 from tests.kit.gatewayprocess import NODES
+from tests.kit.pictures import MAKERS, PICTURES
 
 MANUAL = ROOT / "docs"
 
@@ -136,6 +137,14 @@ class DocumentsTests(DocumentTestCase):
                 self.assertTrue(path.exists(), f"{document.name} links to {target}")
                 if anchor and path.suffix == ".md":
                     self.assertIn(anchor, anchorsOf(textOf(path)), f"{document.name} links to {target}#{anchor}")
+
+    def test_pictures(self) -> None:
+        """Each picture is made by one command, and is on a page."""
+        there = sorted(path.name for path in PICTURES.iterdir())
+        self.assertEqual(sorted(name for maker in MAKERS for name in maker.names), there)
+        documents = [*ROOT.glob("*.md"), *pages()]
+        targets = {(page.parent / target).resolve() for page in documents for target, _ in _LINK.findall(textOf(page))}
+        self.assertEqual([name for name in there if PICTURES / name not in targets], [])
 
     def test_commands(self) -> None:
         """The page of the command has all of them."""
