@@ -19,7 +19,7 @@ PYTHONS ?= python3.11 python3.12 python3.13 python3.14
 ARROW := admission/(offline/|shipping/|recording/(arrow|places))|admission_plugins/sealing|pyspark_admission/
 CHECKED := src plugins twisted tests examples benchmarks docs setup.py .ci
 
-.PHONY: help run wheel wheels hooks test test-compiled test-fast test-pythons test-long test-attacks test-faults what-works other-servers simulate fuzz soak lint types parity mutants demo-offline demo-gateway follow-docs docs release clean
+.PHONY: help run wheel wheels hooks test test-compiled test-fast test-pythons test-long test-attacks test-faults pictures what-works other-servers simulate fuzz soak lint types parity mutants demo-offline demo-gateway follow-docs docs release clean
 .DELETE_ON_ERROR:
 
 help:
@@ -34,6 +34,7 @@ help:
 	@echo "make test-compiled  run those of make test in $(VENV)-compiled, where the hot modules are compiled"
 	@echo "make test-attacks  attack a broker and show what that costs it; LONG=1 attacks harder"
 	@echo "make test-faults  kill a broker, fill its disk and so on, and show what clients notice; LONG=1 more often"
+	@echo "make pictures  make the pictures of the manual anew, in twelve minutes; NAMES='status goodput' only these"
 	@echo "make what-works  run other people's software against a broker, and write docs/what-works.md anew"
 	@echo "make other-servers  run other people's servers, plain and protected, and attack both; NAMES='daphne carbon' only these"
 	@echo "make simulate  let simulated brokers live through what seeds say; SEEDS=1000, or SEED=17 again"
@@ -86,6 +87,10 @@ test-attacks: $(VENV)/test.stamp
 
 test-faults: $(VENV)/test.stamp
 	$(if $(LONG),ADMISSION_LONG=yes )$(BIN)/python -m pytest -rs -s tests/faults
+
+# With a browser, and on a machine that does nothing else.
+pictures: $(VENV)/test.stamp
+	$(BIN)/python -m tests.kit.pictures $(NAMES)
 
 # Suites whose software is not to be had here keep the results that they have.
 what-works: $(VENV)/test.stamp

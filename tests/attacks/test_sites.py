@@ -137,13 +137,15 @@ class Good:
     """
     A client of good manners.
 
-    @ivar latencies: how long it waited for each answer, in seconds.
+    @ivar latencies: how long it waited for each answer, in seconds; if there was none, how long it would have.
+    @ivar asked: when it asked for each, in seconds of the monotonic clock.
     """
 
     def __init__(self, pid: int, port: int) -> None:
         self._pid, self._port = pid, port
         self._socket: socket.socket | None = None
         self.latencies: list[float] = []
+        self.asked: list[float] = []
         self.failures: list[str] = []
 
     def ask(self) -> None:
@@ -166,15 +168,17 @@ class Good:
         """Ask again and again."""
         clock = FairClock("thread-self", f"{self._pid}/task/{self._pid}")
         while not isOver.wait(_EVERY_SECONDS):
+            self.asked.append(time.monotonic())
             begun = clock.seconds()
             try:
                 self.ask()
+                self.latencies.append(max(clock.seconds() - begun, 0.0))
             except OSError as error:
                 self.failures.append(str(error))
+                self.latencies.append(WAIT_SECONDS)
                 if self._socket is not None:
                     self._socket.close()
                     self._socket = None
-            self.latencies.append(max(clock.seconds() - begun, 0.0))
         if self._socket is not None:
             self._socket.close()
 

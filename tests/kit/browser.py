@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -50,6 +51,15 @@ def resize(browser: Any, width: int, height: int) -> None:
     """Give the page a size that windows may be too small for."""
     metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+
+
+def picture(browser: Any, width: int, maxHeight: float) -> bytes:
+    """The page as a PNG, C{width} pixels across, and the part of it above C{maxHeight} pixels."""
+    resize(browser, width, 900)
+    height = min(browser.execute_script("return document.scrollingElement.scrollHeight"), maxHeight)
+    clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+    shot = browser.execute_cdp_cmd("Page.captureScreenshot", {"clip": clip, "captureBeyondViewport": True})
+    return base64.b64decode(shot["data"])
 
 
 def consoleErrors(browser: Any) -> Sequence[str]:

@@ -1,25 +1,12 @@
-"""
-A broker with a status port, and real clients that it throttles.
-
-C{python -m tests.kit.statusload docs/images} takes the pictures of the manual.
-"""
+"""A broker with a status port, and real clients that it throttles."""
 
 from __future__ import annotations
 
-import base64
-import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 from tests.kit.brokerprocess import PATIENCE_SECONDS, ObservedBroker
-from tests.kit.browser import openBrowser, resize
-
-LARGE, WIDE, NARROW = 1920, 1280, 400
-"""The sizes of the page, in pixels across, that it must be good to read at."""
 
 TOPIC = "events"
 GROUP = "reports"
@@ -32,7 +19,6 @@ _OPTIONS = (
     *("--export", "spark:recorded"),
     *("--set", "group.initial.rebalance.delay.ms=0"),
 )
-_PICTURED_SECONDS = 150.0
 
 
 def loadedBroker() -> ObservedBroker:
@@ -71,30 +57,3 @@ def _work(address: str, group: str, stopped: threading.Event) -> None:
     for producer in producers:
         producer.purge()
     consumer.close()
-
-
-def picture(browser: Any, width: int) -> bytes:
-    """The whole page as a PNG, C{width} pixels across."""
-    resize(browser, width, 900)
-    height = browser.execute_script("return document.scrollingElement.scrollHeight")
-    clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
-    shot = browser.execute_cdp_cmd("Page.captureScreenshot", {"clip": clip, "captureBeyondViewport": True})
-    return base64.b64decode(shot["data"])
-
-
-def main(directory: Path) -> None:
-    """Take the pictures."""
-    broker = loadedBroker()
-    broker.start()
-    try:
-        with clients(broker.address), openBrowser(WIDE) as browser:
-            browser.get(broker.status)
-            time.sleep(_PICTURED_SECONDS)
-            for width in (LARGE, WIDE, NARROW):
-                directory.joinpath(f"status-{width}.png").write_bytes(picture(browser, width))
-    finally:
-        broker.remove()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

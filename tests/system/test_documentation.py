@@ -22,6 +22,7 @@ from tests.kit.brokerprocess import freePort
 from tests.kit.checkout import ROOT
 from tests.kit.documentation import MisleadingDocument, Reader, blocksOf, straysOf
 from tests.kit.gatewayprocess import NODES
+from tests.kit.pictures import MAKERS, PICTURES
 
 MANUAL = ROOT / "docs"
 
@@ -29,6 +30,8 @@ _READERS = 2
 _MAX_NOT_RUN = 16
 _LINK = re.compile(r"\]\(([^):#]*)(?:#([^)]*))?\)")
 _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+_MEASURED = re.compile(r"^\* \*\*(?:Measured|Calculated)\.\*\*(.*?)(?=^\* |^$)", re.MULTILINE | re.DOTALL)
+_FIGURE = re.compile(r"\d(?:[\d,.]*\d)?")
 
 
 def pages() -> list[Path]:
@@ -137,6 +140,25 @@ class DocumentsTests(DocumentTestCase):
                 if anchor and path.suffix == ".md":
                     self.assertIn(anchor, anchorsOf(textOf(path)), f"{document.name} links to {target}#{anchor}")
 
+    def test_pictures(self) -> None:
+        """Each picture is made by one command, and is on a page."""
+        there = sorted(path.name for path in PICTURES.iterdir())
+        self.assertEqual(sorted(name for maker in MAKERS for name in maker.names), there)
+        documents = [*ROOT.glob("*.md"), *pages()]
+        targets = {(page.parent / target).resolve() for page in documents for target, _ in _LINK.findall(textOf(page))}
+        self.assertEqual([name for name in there if PICTURES / name not in targets], [])
+
+    def test_figures(self) -> None:
+        """What is measured of others has the figures of the section that it is from, as they are there now."""
+        measured = _MEASURED.findall(textOf(MANUAL / "compare.md"))
+        self.assertGreater(len(measured), 5)
+        for item in measured:
+            sections = [sectionOf(textOf(MANUAL / target), anchor) for target, anchor in _LINK.findall(item)]
+            self.assertNotEqual(sections, [], item)
+            figures = {figure for section in sections for figure in _FIGURE.findall(section)}
+            own = _FIGURE.findall(re.sub(r"`[^`]*`|\]\([^)]*\)", "", item))
+            self.assertEqual([figure for figure in own if figure not in figures], [], item)
+
     def test_commands(self) -> None:
         """The page of the command has all of them."""
         page = textOf(MANUAL / "command.md")
@@ -152,6 +174,26 @@ class DocumentsTests(DocumentTestCase):
             code = textOf(MANUAL / target)
             for name in re.findall(r"`([A-Za-z_]+)`", ours):
                 self.assertRegex(code, rf"\b{name}\b", f"{target} has no {name}")
+
+
+def sectionOf(document: str, anchor: str) -> str:
+    """
+    The section of a document with that anchor, to the next heading that is no deeper.
+
+    @raise AssertionError: if there is none.
+    """
+    section: list[str] = []
+    depth = 0
+    for line in document.splitlines():
+        heading = re.match(r"(#+) ", line)
+        if heading and depth and len(heading[1]) <= depth:
+            break
+        if heading and not depth and anchor in anchorsOf(line):
+            depth = len(heading[1])
+        if depth:
+            section.append(line)
+    assert section, f"there is no section {anchor}"
+    return "\n".join(section)
 
 
 def anchorsOf(document: str) -> Iterable[str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from socket import create_connection
 from typing import Any
+from unittest import skipUnless
 from urllib.parse import urlsplit
 
 from attrs import define, field
@@ -21,7 +23,8 @@ from admission.admission import wrapFactory
 from admission.status.site import statusSite
 from tests.kit.brokerprocess import PATIENCE_SECONDS, until
 from tests.kit.browser import consoleErrors, openBrowser, resize
-from tests.kit.statusload import GROUP, LARGE, NARROW, PRODUCERS, TOPIC, WIDE, clients, loadedBroker
+from tests.kit.pictures import LARGE, NARROW, WIDE, arePicturesTaken, takePictures
+from tests.kit.statusload import GROUP, PRODUCERS, TOPIC, clients, loadedBroker
 
 reactor: Any = installedReactor
 
@@ -30,6 +33,8 @@ HOSTILE = "<img src=x onerror=\"document.title='mine'\">\u202eeno"
 
 BACKFILL = "backfill"
 """A client that is throttled for as long as it is looked at."""
+
+_PICTURED_SECONDS = 150.0
 
 _VALUES = "return [...document.querySelectorAll('.legend li')].map((each) => each.textContent)"
 _PATHS = "return [...document.querySelectorAll('svg path')].filter((each) => each.getAttribute('d')).length"
@@ -319,6 +324,25 @@ class StatusPageTests(SynchronousTestCase):
     def test_gone(self) -> None:
         """A broker that does not answer any more is missed at once, in words."""
         self.assertTrue(findings().gone.startswith("no answer: The server has not answered since"), findings().gone)
+
+
+class PicturedPageTests(SynchronousTestCase):
+    """The pictures of the manual."""
+
+    @skipUnless(arePicturesTaken(), "make pictures runs it")
+    def test_taken(self) -> None:
+        """They are of a page with all clients over their quotas, and with some minutes to plot."""
+        broker = loadedBroker()
+        broker.start()
+        try:
+            with clients(broker.address), openBrowser(WIDE) as browser:
+                browser.get(broker.status)
+                until(lambda: all(name in _textOf(browser, "#clients") for name in (*PRODUCERS, GROUP)))
+                time.sleep(_PICTURED_SECONDS)
+                takePictures(browser, "status")
+                self.assertEqual(consoleErrors(browser), [])
+        finally:
+            broker.remove()
 
 
 class AnyServerTests(TestCase):
