@@ -281,7 +281,7 @@ class Client:
 
 class Clients:
     """
-    Those that come and go: a slot has one at a time.
+    The clients that come and go: a slot has one at a time.
     """
 
     def __init__(self, slots: Sequence[ClientSettings], books: Books, random: Random, lifeSeconds: float) -> None:

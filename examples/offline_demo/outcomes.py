@@ -47,7 +47,7 @@ Outcomes = Mapping[str, Outcome]
 
 def inAll(outcomes: Outcomes) -> Outcome:
     """
-    That of all clients together.
+    The outcome of all clients together.
     """
     return sum(outcomes.values(), Outcome())
 

@@ -125,7 +125,7 @@ class _Member:
 _ERROR, _NEVER = Refusal.ERROR, Refusal.NEVER
 
 Begun = tuple[_Member, ...]
-"""Which policies were told that a request begins; see L{AdmissionControl.begin}."""
+"""The policies that were told that a request begins; see L{AdmissionControl.begin}."""
 
 NONE_BEGUN: Begun = ()
 
@@ -136,9 +136,9 @@ def _inWords(reason: object) -> str:
 
 def _checked(status: QuotaStatus) -> QuotaStatus:
     """
-    C{status}, by which a policy explains a limit.
+    Check C{status}, by which a policy explains a limit, and return it.
 
-    @raise TypeError: if it is none; so do the functions below.
+    @raise TypeError: if it is no such thing; the functions below raise it likewise.
     """
     if not (isinstance(status, QuotaStatus) and isinstance(status.limitName, str)):
         raise TypeError(f"explain has to return QuotaStatus with the name of a limit, not {status!r:.300}")
@@ -179,7 +179,7 @@ def _numbers(values: Mapping[str, float]) -> Mapping[str, float]:
     for name, value in values.items():
         if not (isinstance(name, str) and isinstance(value, int | float)):
             raise TypeError(f"{name!r:.300} has to be a number, not {value!r:.300}")
-        # What is too large for one would fail wherever it is shown.
+        # A number that is too large for a float would fail wherever it is shown.
         float(value)
     return values
 
@@ -202,17 +202,15 @@ class AdmissionControl:
     """
     Asks every policy that limits a client, and lets the strictest win.
 
-    A shadow policy (C{isShadow}) is asked and counted, and decides nothing.  A
-    policy that raises decides nothing for that request, and the log says so: a
-    broken policy lets requests through.  Delays are clamped to
-    C{maxDelaySeconds}, a delay that is not a number is none, and reasons are
-    shortened and can be encoded.
+    A shadow policy (C{isShadow}) is asked and counted, and decides nothing.  A policy that raises decides nothing for
+    that request, and the log says so: a broken policy lets requests through.  Delays are clamped to C{maxDelaySeconds},
+    a delay that is not a number counts as none, and reasons are shortened and made fit to be encoded.
 
     C{now} is always in seconds of one monotonic clock.  All methods are for the
     reactor's thread, or for the one thread of another driver.
 
     @ivar isLimiting: whether any policy limits a client.
-    @ivar wants: what drivers are to find out; changes with the limits.
+    @ivar wants: what drivers have to find out about requests; it changes with the limits.
     @ivar maxDelaySeconds: the longest delay at a time; the rest of a debt
         remains.
     @ivar limitShare: how much of each limit that is set the policies enforce, see L{enforceShare}.
@@ -271,7 +269,7 @@ class AdmissionControl:
         ]
         called = [(name, own) for member in self._members for name, own in member.limits.items()]
         self._shownLimits = {own: name for name, own in called if name in shownAliases}
-        # What each is shown as, by every name; a policy's own name goes before another's alias.
+        # The shown name by every name; a policy's own name goes before another's alias.
         called.sort(key=lambda each: each[0] == each[1])
         self._named = {name: self._shown(own) for name, own in called}
         self.limitNames: Sequence[str] = sorted(set(self._named.values()))
@@ -421,12 +419,12 @@ class AdmissionControl:
         isThrottled: bool = False,
     ) -> Charge:
         """
-        Count what an admitted request used.  L{NOTHING} only asks whether the client is over a limit, and counts as no
-        throttle.
+        Count what an admitted request used.  With L{NOTHING} this only asks whether the client is over a limit, and no
+        throttle is counted.
 
         @param decision: what L{admit} returned for it.
-        @param maxRefusalSeconds: how much of a refusal that became a delay to
-            impose; the shares of the policies that refused are all of theirs.
+        @param maxRefusalSeconds: how much to impose of a refusal that became a delay; the shares in the result have the
+            whole delay of each policy that refused.
         @param isThrottled: whether a delay is imposed whatever the usage, and counts.
         """
         isThrottled = isThrottled or usage is not NOTHING
@@ -491,7 +489,7 @@ class AdmissionControl:
                     self.end((member,), request, outcome, now)
             except FAILURES:
                 self._failed(member, now)
-                # It is told of the end, at least.
+                # The policy is told of the end, at least.
                 counting.append(member)
         return tuple(counting)
 
@@ -552,9 +550,9 @@ class AdmissionControl:
 
     def chargeRequest(self, request: ServerRequest, usage: Usage, now: float, maxRefusalSeconds: float = inf) -> float:
         """
-        Count what C{request} used, once; see L{charge}.  If nobody has a limit now, it counts for no limit that is set
-        before it is over, and is charged only if a policy was told that it began, and so counted it: a replay has to
-        know of it.
+        Count what C{request} used, once; see L{charge}.  If nobody has a limit now, the request counts for no limit
+        that is set before it is over.  It is charged all the same if a policy was told that it began, since that policy
+        has counted it and a replay has to know.
 
         @return: the delay that its client is given, in seconds.
         """
@@ -598,8 +596,7 @@ class AdmissionControl:
 
     def strictest(self, charge: Charge) -> str | None:
         """
-        The name of the policy whose delay won in C{charge}; L{None} if there is
-        no delay.
+        The name of the policy whose delay is the longest in C{charge}; L{None} if there is no delay.
         """
         if not charge.delaySeconds:
             return None
@@ -607,7 +604,7 @@ class AdmissionControl:
         for share, name in shares:
             if share == charge.delaySeconds:
                 return name
-        # Not all of the longest was imposed, see L{charge}.
+        # The longest delay was not imposed as a whole, see L{charge}.
         return max(shares, key=lambda each: each[0])[1]
 
     def isKnown(self, request: Request, now: float) -> bool | None:
@@ -762,7 +759,7 @@ class AdmissionControl:
         """
         Tell policies that the last client has gone.
 
-        @return: fires when all have stopped, with whatever success.
+        @return: fires when all have stopped, also if some have failed.
         """
         return DeferredList([self._stopped(each) for each in self._members if IStartable.providedBy(each.policy)])
 
@@ -774,8 +771,8 @@ class AdmissionControl:
 
     def untold(self, leastSeconds: float, now: float) -> Iterator[Taken]:
         """
-        What clients have taken here and others have not been told, of limits that several servers enforce together; see
-        L{IShared.taken}.
+        What clients have taken here of limits that several servers enforce together, and the other servers have not
+        been told; see L{IShared.taken}.
         """
         for member in self._sharing:
             try:
@@ -799,7 +796,7 @@ class AdmissionControl:
 
     def share(self, fraction: float, count: int, now: float) -> None:
         """
-        Have policies enforce so much of each limit from now on; see L{IShared.share}.
+        Have policies enforce that fraction of each limit from now on; see L{IShared.share}.
 
         @param now: in whole microseconds, as it is recorded.
         """
@@ -877,7 +874,7 @@ class AdmissionControl:
         )
 
     def _clamped(self, delaySeconds: float) -> float:
-        # What is not a number fails the first comparison.
+        # A delay that is not a number fails the first comparison.
         return min(delaySeconds, self.maxDelaySeconds) if delaySeconds > 0.0 else 0.0
 
     def _failed(self, member: _Member, now: float) -> None:

@@ -50,7 +50,7 @@ class LiarsTests(AttackTestCase):
                 client.close()
 
     def test_announced(self) -> None:
-        """Those who send nothing delay nobody, however many they are."""
+        """Clients that send nothing delay nobody, however many there are."""
         for count in COUNTS:
             self.lie(count, self.largestBytes)
         self.assertAffordable()

@@ -116,7 +116,7 @@ class Lucky(Queue):
 
 
 class Exclusive(Queue):
-    """Those of one holder before all others."""
+    """The waiters of one holder go before all others."""
 
     def next(self) -> IWaiter:
         super().next()

@@ -109,7 +109,7 @@ class PurgatoryMachine(RuleBasedStateMachine):
 
     @rule(key=KEY)
     def checkAndComplete(self, key: str) -> None:
-        """Those that are ready complete."""
+        """Operations that are ready complete."""
         ready = [each for each, parked in self.parked.items() if key in parked.keys and each.isReady]
         assert self.purgatory.checkAndComplete(key) == len(ready)
         for each in ready:

@@ -96,8 +96,8 @@ def decisionsOf(
 
 def someDecisions() -> list[Row]:
     """
-    Those that were recorded, of a policy in force and of three candidates: one that is good enough,
-    one that is stricter than need be, and one of which there is no forecast.
+    Decisions of a policy in force, as they were recorded, and of three candidates: one that is good enough, one that is
+    stricter than need be, and one of which there is no forecast.
     """
     rows: list[Row] = []
     for candidate, delaySeconds, exhausted, sizeBytes in (

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from attrs import asdict, evolve, frozen
 
 LIBRARIES = ("confluent", "kafka-python", "aiokafka")
-"""Those that produce and consume."""
+"""The libraries that produce and consume."""
 
 _PATIENCE_SECONDS = 60.0
 _LONG_POLL_SECONDS = 10.0

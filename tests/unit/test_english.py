@@ -13,7 +13,8 @@ from tests.kit.checkout import ROOT
 
 # Only up to a full stop: titles may begin so, and questions.  Nothing goes beyond a paragraph or a string.
 _UNSAID = re.compile(
-    r"""(?<![\w`])(?:(?:Who(?:m|se)?|Nor)\s|[Ww]hom?ever\b(?!")|(?:for|from|than|to|with|;)[\s#]+who\s)"""
+    r"""(?:(?<![\w`])(?:(?:Who(?:m|se)?|Nor)\s|[Ww]hom?ever\b(?!")|(?:for|from|than|to|with|;)[\s#]+who\s)"""
+    r"""|(?<="{3})\s*(?:That|Those)\s(?:of|that|who)\s)"""
     r"""(?:[^?"\n]|\n(?!\s*\n)|"(?![",)\n]))*?\.(?=["\s)*]|$)"""
 )
 
@@ -38,7 +39,7 @@ class EnglishTests(SynchronousTestCase):
     """Code and documents are read."""
 
     def test_subjects(self) -> None:
-        """No sentence but a question begins with "Who" or "Nor", or has a relative clause without a noun."""
+        """Only questions begin with "Who", and no docstring with a pronoun for what its reader has yet to learn."""
         if shutil.which("git") is None or not (ROOT / ".git").exists():
             raise SkipTest("git lists the files of a checkout, and is not installed or this is no checkout")
         found = [

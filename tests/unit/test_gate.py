@@ -519,7 +519,7 @@ class TurnTimeTests(SynchronousTestCase):
         self.gate.turns.end()
 
     def test_rest(self) -> None:
-        """Those that a turn has no time for are begun in the next ones, with others in between."""
+        """Requests that a turn has no time for are begun in the next ones, with others in between."""
         waiting = self.begin(40)
         self.assertGreater(len(waiting), 20)
         while waiting:
@@ -808,7 +808,7 @@ class AnswerTests(GateTestCase):
 
     def test_holders(self) -> None:
         """
-        Those who hold all the memory while they wait for more do not wait for each other: one goes on, and the next
+        Requests that hold all the memory while they wait for more do not wait for each other: one goes on, and the next
         when it has left.
         """
         first = self.ask("a", heldBytes=700)
@@ -836,7 +836,7 @@ class AnswerTests(GateTestCase):
             self.assertEqual(self.made, made)
 
     def test_orderOfOthers(self) -> None:
-        """Those that hold nothing go on in that order, too; a waiter that has gone keeps nobody waiting."""
+        """Requests that hold nothing go on in that order, too; a waiter that has gone keeps nobody waiting."""
         self.gate = buildGate(self.pool, PolicyContext(self.clock, self.clock.seconds, random=Random(0)))
         first = self.ask("a", 1000)
         for number in range(20):

@@ -115,7 +115,7 @@ class PlaceQueueTests(Queued):
         self.assertEqual((self.told, self.queue.waiting), ([("w", "expired")], 4))
 
     def test_memory(self) -> None:
-        """Those that wait have a quarter of the memory at most."""
+        """The requests that wait have a quarter of the memory at most."""
         self.wait("x", heldBytes=200)
         self.assertTrue(self.queue.hasRoom(PLACES, "b", 50))
         self.assertFalse(self.queue.hasRoom(PLACES, "b", 51))

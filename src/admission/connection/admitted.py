@@ -24,7 +24,7 @@ REQUEST = "request"
 
 class AdmittedProtocol(FrameProtocol):
     """
-    A protocol of requests in frames: the quota policies admit each of them, and are charged with what it used.
+    A protocol of requests in frames: the quota policies admit each request, and it is charged with what it used.
 
     A subclass works on a request in L{requestReceived}, which returns the answer.  The next request is read after that.
     L{identify} says what a request is and who asks, and L{requestRefused} how a refusal is told.
@@ -39,11 +39,11 @@ class AdmittedProtocol(FrameProtocol):
     def identify(self, request: Any) -> None:
         """
         Say what a whole request is, from its bytes, which are C{request.frame}: set its C{kind}, one of a few dozen
-        words at most; its C{clientId}, if it says who sends it; its C{identities}, others that it carries and of which
-        C{producer-ids} limits new ones, as whole numbers or as bytes, 64 at most, of which a number is kept, see
-        L{Admission <admission.admission.Admission>}; and its C{traits}, if not all of its bytes count or it may wait
-        for other clients.  May be called again for a request that had to wait.  An exception is logged, and
-        closes the connection.
+        words at most; its C{clientId}, if it says who sends it; its C{identities}, if it carries others whose new ones
+        C{producer-ids} limits, each a whole number, or bytes, 64 at most, of which a number is kept (see L{Admission
+        <admission.admission.Admission>}); and its C{traits}, if not all of its bytes count or it may wait for other
+        clients.  May be called again for a request that had to wait.  An exception is logged, and closes the
+        connection.
 
         Without this the kind is C{"request"}, and the client id that of the connection, the principal once that is
         known, or else the client's address.
@@ -64,8 +64,8 @@ class AdmittedProtocol(FrameProtocol):
 
     def requestRefused(self, request: Any, decision: Decision) -> Any:
         """
-        The policies refuse a request: answer it so that its client knows.  Where a subclass does not say how, requests
-        are served nevertheless, and the client waits for as long before the next one.
+        The policies refuse a request: answer it so that its client knows.  Where a subclass does not override this,
+        requests are served nevertheless, and the client waits that long before the next one.
 
         @param decision: why, in C{message}, and after how many seconds to come again, in C{delaySeconds}; nothing is
             read of the client before that.
@@ -142,8 +142,8 @@ class AdmittedProtocol(FrameProtocol):
 
     def _awaitPlace(self, request: ServerRequest, decision: Decision, refusal: Refusal) -> None:
         """
-        Let a request wait for a place, with its memory.  It stays the one that is answered by hand, so that none is
-        read meanwhile.
+        Let a request wait for a place, with its memory.  It stays the current request, so that no other is read
+        meanwhile.
         """
         placed, left = partial(self._placed, request), partial(self._leftQueue, request)
         self.driver.awaitPlace(request, decision, refusal, placed, left)

@@ -15,13 +15,14 @@ from .factory import ConnectionLimits
 from .link import Link
 
 _SHARE = 16
-"""Which part of a body has to come in a while."""
+"""The fraction of a body that has to come within C{receiveSeconds}."""
 
 
 class BodyWatch:
     """
     Ends a request if less than a sixteenth of its body comes in C{receiveSeconds}, so that neither silence nor a
-    trickle can hold memory for long; and much earlier if others wait for that memory.  For one body after another.
+    trickle can hold memory for long; and much earlier if others wait for that memory.  It watches one body after
+    another.
 
     It is the L{PartialBody <admission.gate.slowbodies.PartialBody>} of the gate.
 
@@ -72,7 +73,7 @@ class BodyWatch:
 
     def filled(self, filledBytes: int) -> None:
         """
-        So much of it has come.
+        C{filledBytes} of the body have come.
         """
         self._filledBytes = filledBytes
         if filledBytes - self._markBytes >= self._sizeBytes // _SHARE:
@@ -89,7 +90,7 @@ class BodyWatch:
 
     def close(self) -> None:
         """
-        The same, for good.
+        Watch nothing any more, for good.
         """
         self.stop()
         self._deadline.close()

@@ -52,7 +52,7 @@ class ByteQuota:
         @param asked: makes the policies' view of a number of bytes.
         @param holds: called with L{True} when the client is to be throttled,
             and with L{False} when it no longer is.
-        @param debts: who waits, to be told when limits change.
+        @param debts: the clients that wait, which are told when limits change.
         """
         self._control = control
         self._debts = debts
@@ -81,14 +81,14 @@ class ByteQuota:
 
     def askAgain(self) -> None:
         """
-        The same, if the client was throttled before on this connection.
+        The same as L{ask}, if the client was throttled before on this connection.
         """
         if self.untilSeconds > -inf:
             self.ask()
 
     def limitsChanged(self, now: float) -> None:
         """
-        The same, because other limits hold.
+        The same as L{askAgain}, because other limits hold.
         """
         self.ask()
 

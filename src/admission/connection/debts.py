@@ -14,7 +14,7 @@ from attrs import define
 from ..interfaces import QuotaEntity
 
 MAX_DEBTS = 10_000
-"""How many clients are remembered that were told to wait."""
+"""How many of the clients that were told to wait are remembered."""
 
 
 @define(eq=False)
@@ -24,7 +24,7 @@ class Debt:
 
     @ivar untilSeconds: the end of its last delay.
     @ivar heldUntilSeconds: until when the first request of a new connection is held back.
-    @ivar ip: where it was told so last.
+    @ivar ip: the address at which it was told so last.
     @ivar policy: the name of the policy that asked for the delay; L{None} if it is not known.
     """
 
@@ -101,7 +101,8 @@ class Debts:
 
     def limitsChanged(self, now: float) -> None:
         """
-        Other limits hold: who waits does so no longer than these ask for, and what was owed by the others is forgotten.
+        Other limits hold: clients wait no longer than these ask for, and what they owed by the former limits is
+        forgotten.
 
         @param now: in whole microseconds.
         """

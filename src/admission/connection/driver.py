@@ -196,7 +196,7 @@ class RequestDriver:
             to be called.
         """
         if not self._control.wants.usage:
-            # Nobody is to know of it.
+            # No policy and no observer wants to know of it.
             return ADMITTED
         queue = self._factory.places
         hasRoom = None

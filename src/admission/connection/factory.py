@@ -54,12 +54,12 @@ pool, and twice as much while they are young.
 SILENT_SECONDS = 0.25
 SPEAKING_SECONDS = 1.0
 """
-After which a stranger that has sent nothing, or something, gives way to the next
-connection if there is no room for both.
+The ages from which a stranger gives way to the next connection if there is no room for both: one that has sent nothing,
+and one that has sent something.
 """
 
 LOOKED_AT = 32
-"""Of how many strangers that is asked at a time."""
+"""How many strangers are looked at for that at a time."""
 
 MAX_LEAVING = 32
 """How many connections more than allowed there may be for a turn, while strangers give way."""
@@ -67,16 +67,17 @@ MAX_LEAVING = 32
 CONNECTIONS_SHARE = 2
 UNUSED_SECONDS = 5.0
 """
-While memory is short and connections hold more than this fraction of it, those give way that have asked for nothing for
-so long.
+While memory is short and connections hold more than this fraction of it, those that have asked for nothing for that
+long give way.
 """
 
 READ_SHARE = 8
 MIN_READ_BYTES = 8 << 10
 MAX_READ_BYTES = 64 << 10
 """
-What is read from a connection at once is in memory before anybody can be asked for that.  All connections together read
-about this fraction of the pool in a turn of the reactor, but each at least, and at most, so much.
+What is read from a connection at once is in memory before anybody can be asked for memory.  All connections together
+read about this fraction of the pool in a turn of the reactor, but each reads no less than the smallest and no more than
+the largest of these amounts.
 """
 
 SWEEPS_PER_IDLE_TIME = 20
@@ -113,8 +114,8 @@ def peerName(address: IAddress) -> str:
 
 def hostOf(address: IAddress | None) -> str:
     """
-    C{address} without its port: what limits by address go by.  One of IPv4 is
-    the same at a port that listens on IPv6.
+    C{address} without its port, as limits by address know it.  An address of IPv4 is the same at a port that listens on
+    IPv6.
     """
     host = str(getattr(address, "host", ""))
     mapped = host.removeprefix(_MAPPED)
@@ -129,14 +130,13 @@ class ConnectionLimits:
 
     @ivar maxConnections: how many may be open.
     @ivar maxConnectionsPerAddress: how many of them from one address.
-    @ivar idleSeconds: after which a connection is closed that neither sends nor
-        is answered, unless we keep it from going on.
-    @ivar receiveSeconds: in which at least a sixteenth of a request's body must arrive.
-    @ivar sendSeconds: in which a peer must take some of its responses.
+    @ivar idleSeconds: the time after which a connection is closed that neither sends nor is answered, unless we keep it
+        from going on.
+    @ivar receiveSeconds: the time in which at least a sixteenth of a request's body must arrive.
+    @ivar sendSeconds: the time in which a peer must take some of its responses.
     @ivar closeGraceSeconds: how long a closing connection may take over it.
-    @ivar handshakeSeconds: in which a TLS handshake must be over.
-    @ivar settingNames: what the user calls these limits in a configuration, by the names here; the log names the limits
-        so.
+    @ivar handshakeSeconds: the time in which a TLS handshake must be over.
+    @ivar settingNames: the names of these limits in the user's configuration, by the names here; the log uses them.
     """
 
     maxConnections: int = 10_000
@@ -220,8 +220,7 @@ class Observer(Protocol):
 
     def connectionClosed(self, connection: Any, reason: Failure) -> None:
         """
-        C{connection} is gone.  Only a request that was being worked on at that
-        moment may end later.
+        C{connection} is gone.  All its requests are over, but for those that were being worked on at that moment.
 
         @param reason: as Twisted gives it; why we closed it, if we did, is the
             connection's C{whyClosed}.
@@ -255,8 +254,8 @@ class AdmittedFactory(protocol.ServerFactory):
     spared, since it may be introducing itself: for a second if it has sent
     anything.  While strangers hold half of the pool, the ports accept nothing.
 
-    While memory is short, and all connections hold more than half of it, those that nobody uses are closed: of the
-    addresses that have the most first, and the longest unused first.
+    While memory is short, and all connections together hold more than half of it, unused ones are closed: those of the
+    address that has the most come first, and of these the ones that were unused for longest.
 
     @ivar gate: the L{Gate} of the server.
     @ivar clock: the reactor, on monotonic time.
@@ -267,9 +266,9 @@ class AdmittedFactory(protocol.ServerFactory):
     @ivar refusedConnections: how many connections were refused because there were
         too many.
     @ivar cutOffs: how many connections were closed for what they did.
-    @ivar fullSeconds: when one was last refused because there were too many in all, by the clock.
+    @ivar fullSeconds: when a connection was last refused because there were too many in all, by the clock.
     @ivar debts: the clients that were told to wait.
-    @ivar trustedProxies: those that say who their clients are, see L{believe}.
+    @ivar trustedProxies: the proxies that say who their clients are, see L{believe}.
     @ivar identityNumbers: what is kept of identities that requests carry.
     @ivar places: where requests wait for a place, if they may.
     @ivar whenServing: called with the factory when its first port listens.
@@ -366,9 +365,8 @@ class AdmittedFactory(protocol.ServerFactory):
 
     def start(self) -> None:
         """
-        Start closing idle connections, having policies forget idle clients, and
-        giving memory back that nobody uses after a burst; no effect if that is done already.  The first port that
-        Twisted has listen for the factory calls this, too.
+        Begin to close idle connections, to have policies forget idle clients, and to give back memory that is unused
+        after a burst; no effect the second time.  Twisted calls this, too, when the first port listens.
         """
         if self._sweeping.running:
             return
@@ -499,8 +497,7 @@ class AdmittedFactory(protocol.ServerFactory):
 
     def peerKnown(self, connection: Any) -> bool:
         """
-        Called by a connection whose peer was not known when it was connected, once it is: until now it counted for no
-        address.
+        Called by a connection that learns its peer only after it was connected: until now it counted for no address.
 
         @return: whether it stays; if not, there are too many of its address, and it is being closed.
         """
@@ -617,7 +614,7 @@ class AdmittedFactory(protocol.ServerFactory):
                 try:
                     connection.closeGracefully()
                 except Exception:
-                    # Raised from here it would end the sweeping for good.
+                    # An exception that leaves this method would end the sweeping for good.
                     self.log.failure("closing the idle connection of {peer} failed", peer=connection.peer)
 
     # Strangers

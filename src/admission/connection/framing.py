@@ -45,14 +45,14 @@ class Framing(Protocol):
         """
         Read the prefix of a frame.
 
-        @param data: what has come of the frame, as far as it may be its prefix.
+        @param data: the beginning of the frame, as much of it as has come and may be its prefix.
         @return: how many bytes the prefix has, and how many the body; L{None} if not all of the prefix has come.
-        @raise FrameRefused: if it is none.
+        @raise FrameRefused: if it is no prefix.
         """
 
     def prefix(self, sizeBytes: int) -> bytes:
         """
-        The prefix of a frame whose body has so many bytes.
+        The prefix of a frame whose body has C{sizeBytes} bytes.
 
         @raise ValueError: if that is too large.
         """
@@ -199,7 +199,7 @@ class Framer:
             lease.release()
 
     def _readLength(self) -> int | None:
-        # Nearly always everything is there; only else is anything called for it.
+        # Nearly always everything is there, and then nothing is called for it.
         if len(self._chunk) - self._offset < 4 and not self._isContiguous(4):
             return None
         sizeBytes: int = _LENGTH.unpack_from(self._chunk, self._offset)[0]
@@ -243,7 +243,7 @@ class Framer:
     def _takeSuffix(self, framing: Framing) -> bool:
         """
         @return: whether all of it is here.
-        @raise FrameRefused: if it is another.
+        @raise FrameRefused: if something else is here instead.
         """
         suffix = framing.suffix
         if suffix:

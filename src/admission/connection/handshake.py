@@ -22,8 +22,8 @@ of 128 KiB, and keep 241 for it.
 
 class Handshake:
     """
-    A handshake that is not over, as far as anybody has said: how long it may
-    take, and how much the peer may send.
+    A handshake of which nobody has said yet that it is over.  It bounds how long that may take, and how much the peer
+    may send.
 
     @ivar receivedBytes: what the peer has sent; not counted after STARTTLS,
         where the transport is another.
@@ -53,9 +53,9 @@ class Handshake:
     ) -> None:
         """
         @param seconds: how long it may take; C{math.inf} is for ever.
-        @param setting: what the user calls that.
+        @param setting: the name of that setting.
         @param isOver: asks the transport.
-        @param over: called when it turns out to be over, though nobody said so.
+        @param over: called when the transport turns out to have finished it without saying so.
         @param failed: called with the reason when it takes too long or too much.
         """
         self._transport = transport
@@ -67,11 +67,11 @@ class Handshake:
         self._deadline = Deadline(clock, self._overdue)
         self.receivedBytes = 0
         self._receive: Callable[[bytes], None] | None = None
-        # What lies between TLS and us receives only what is behind the handshake.
+        # Wrappers between TLS and us receive only what comes after the handshake.
         while ISSLTransport.providedBy(getattr(self._transport, "transport", None)):
             self._transport = self._transport.transport
         if ISSLTransport.providedBy(self._transport) and hasattr(self._transport, "dataReceived"):
-            # What comes passes through here until it is over: nobody else can tell how much that is.
+            # Until it is over all data pass through here, since nobody else can tell how much there is.
             self._receive = self._transport.dataReceived
             self._transport.dataReceived = self._received
         if seconds < math.inf:
@@ -97,7 +97,7 @@ class Handshake:
 
     def _overdue(self) -> None:
         if self._isOver():
-            # Whatever is between the transport and us has not passed it on.
+            # A wrapper between the transport and us has not passed the news on.
             self._over()
         else:
             self._failed(f"its TLS handshake is not over after {self._seconds:g} s ({self._setting})")

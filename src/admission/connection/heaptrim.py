@@ -22,10 +22,10 @@ CHECK_SECONDS: Final = 5.0
 """How often to look; memory is given back when it was found to be unused twice in a row."""
 
 MIN_EXCESS_BYTES: Final = 64 << 20
-"""Less is not worth the time that it takes."""
+"""The least amount that is given back; less is not worth the time that it takes."""
 
 MIN_INTERVAL_SECONDS: Final = 60.0
-"""A server whose bursts come more often than that keeps the memory for the next one."""
+"""The least time between two trims: a server whose bursts come more often keeps the memory for the next one."""
 
 
 def heapTrimmer() -> Callable[[], Any] | None:
@@ -39,7 +39,7 @@ def heapTrimmer() -> Callable[[], Any] | None:
         return None
 
     def trim() -> None:
-        # What is garbage to Python is in use to the C library, and would be taken for needed from then on.
+        # Python's garbage is still in use for the C library, and would be taken for needed from then on.
         gc.collect()
         giveBack(0)
 

@@ -28,12 +28,12 @@ class HeldCharge:
 
     def hold(self, sizeBytes: int) -> None:
         """
-        So much is held from now on.
+        C{sizeBytes} are held from now on.
         """
         if sizeBytes == self.sizeBytes:
             return
         before, self.sizeBytes = self._lease, sizeBytes
-        # First, so that nobody is told of memory that is not free.
+        # Charge before releasing, so that nobody is told of memory that is not free.
         self._lease = self._pool.charge(sizeBytes, self._purpose) if sizeBytes else None
         if before is not None:
             before.release()

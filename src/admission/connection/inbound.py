@@ -20,27 +20,26 @@ from .pauses import UNSENT, Pause
 
 _MIN_SLICE_BYTES = 1 << 10
 _MAX_SLICE_BYTES = 64 << 10
-"""How much is handed over at a time, depending on how long the protocol works on it."""
+"""The least and the most that is handed over at a time, depending on how long the protocol works on it."""
 
 
 @implementer(IWaiter)
 class InboundBuffer:
     """
-    Hands over what comes, a slice at a time, unless there is a reason not to read or this turn of the reactor is
-    over.  Then the transport is paused, and what comes all the same is held, and charged: TLS
-    delivers what it has decrypted, and nothing can be stopped before its
-    handshake is over.
+    Hands over what comes, a slice at a time, while there is no reason not to read and this turn of the reactor has
+    time.  Otherwise the transport is paused, and what comes all the same is held, and charged: TLS delivers what it has
+    decrypted, and cannot be stopped before its handshake is over.
 
     What is held is handed over in turns of the reactor of their own, never from
     within anything that the protocol calls, and before anything else is read.
 
-    While the pool is empty this waits at the gate: one connection at a time is
-    let through, for the turn and until its peer has taken what is written to it,
-    or it is gone with all that it held.
+    While the pool is empty this waits at the gate, which lets one connection through at a time: for the turn, and until
+    its peer has taken what is written to it or it is gone with all that it held.
 
     @ivar heldBytes: how much is held.
-    @ivar isProvided: whether there is memory already for what comes: it is handed over though the pool be empty.
-    @ivar holder: who it was when it last asked for memory.
+    @ivar isProvided: whether there is memory already for what comes, so that it is handed over even if the pool is
+        empty.
+    @ivar holder: the holder for which it last asked for memory.
     """
 
     def __init__(
@@ -56,8 +55,8 @@ class InboundBuffer:
         @param deliver: hands over; does not raise.
         @param askAgain: pauses the link if nothing may be handed over, since other connections of the same client were
             served meanwhile.
-        @param holderNow: tells whose memory it would be; does not raise, and
-            may close the connection.  Asked only when memory is.
+        @param holderNow: tells whose memory it would be; does not raise, and may close the connection.  Called only
+            when memory is asked for.
         """
         self._link = link
         self._reasons = link.pauses.reasons
@@ -108,10 +107,10 @@ class InboundBuffer:
 
     def putBack(self, data: bytes) -> None:
         """
-        Of what was just handed over, C{data} at its end is to come again, when there is no more reason not to read.
+        Hand over C{data}, the end of what was just handed over, once more when there is no reason left not to read.
         """
         if data and self._link.state < CLOSING:
-            # Before what is left of the piece that it is from.
+            # It goes before what is left of the piece that it is from.
             if self._takenBytes:
                 self._takenBytes -= len(data)
             else:
@@ -120,8 +119,8 @@ class InboundBuffer:
 
     def close(self) -> None:
         """
-        Drop what is held, and hand over nothing any more.  Somebody else is let
-        through only when what was written is gone, too.
+        Drop what is held, and hand over nothing any more.  Another connection is let through only when what was written
+        is gone, too.
         """
         self._gate.forget(self)
         self._held.clear()
@@ -136,7 +135,7 @@ class InboundBuffer:
 
     def releaseLease(self) -> None:
         """
-        Let somebody else through, if this one was.
+        Have another connection let through, if this one was.
         """
         lease, self._lease = self._lease, None
         if lease is not None:
@@ -154,8 +153,8 @@ class InboundBuffer:
     @property
     def hasBoundedAnswers(self) -> bool:
         """
-        Nobody knows what the protocol writes.  But a peer that has taken all that was ever written to it waits for
-        no peer of which nothing is known: each of those, one after another, may be one that does not read.
+        Nobody knows what the protocol writes, so this goes by the peer: one that has taken all that was ever written to
+        it does not wait for peers of which nothing is known, each of which may turn out not to read.
         """
         link = self._link
         return link.answeredSeconds > 0.0 and link.responses.isTaken
@@ -163,7 +162,7 @@ class InboundBuffer:
     def leaseGranted(self, lease: ILease) -> None:
         self._link.pauses.discard(Pause.MEMORY)
         if self._reasons:
-            # It cannot be used yet, and others may need it.
+            # The lease cannot be used yet, and others may need the memory.
             lease.release()
         else:
             self._lease = lease
@@ -188,7 +187,7 @@ class InboundBuffer:
             while self._held and not self._reasons and self._hasMemory() and self._mayBegin():
                 self._deliverSlice()
         except FAILURES:
-            # Of the pool, its order or what is told that memory is short.
+            # Raised by the pool, by its order, or by what is told that memory is short.
             link.readingFailed()
         finally:
             link.isServing = False
@@ -197,7 +196,7 @@ class InboundBuffer:
         if self.heldBytes or link.heldCharge is not None:
             link.chargeHeld()
         if self._lease is not None and UNSENT not in self._reasons:
-            # Until the next turn nobody else is let through.
+            # No other connection is let through before the next turn.
             self._serveSoon()
         if self._reasons or link.pauses.isApplied:
             link.settle()
@@ -247,7 +246,8 @@ class InboundBuffer:
     def _hasMemory(self) -> bool:
         gate = self._gate
         if self._lease is None and (gate.memory.waiting or gate.pool.isOutOfMemory()) and not self.isProvided:
-            # Told before rather than when the gate asks, which must not find it closed.
+            # The holder is determined before the gate asks for it, since it may close the connection, which the gate
+            # must not find closed.
             self.holder = self._holderNow()
             if self._link.state >= CLOSING:
                 return False

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.connection.test_link -*-
 """
-What lies between a connection and its transport, for any protocol.
+The part of a connection that deals with its transport, for any protocol.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ _LARGEST_CLOSE_NOTIFY_BYTES = 85
 
 def keepAlive(transport: Any) -> None:
     """
-    Have the system find out whether the peer of C{transport} still exists, if
-    that is something that is asked of its kind.
+    Have the system find out whether the peer of C{transport} still exists, if it can do so for transports of this kind.
     """
     setKeepAlive = getattr(transport, "setTcpKeepAlive", None)
     if setKeepAlive is not None:
@@ -96,8 +95,7 @@ class LinkOwner(Protocol):
 
     def serve(self) -> None:
         """
-        Serve what was received as far as the pauses allow, then L{Link.settle};
-        now or soon.
+        Serve what was received as far as the pauses allow, then call L{Link.settle}; now or soon.
         """
 
     def sendingBlocked(self, isBlocked: bool) -> None:
@@ -114,8 +112,8 @@ class LinkOwner(Protocol):
 
     def peerKnown(self) -> None:
         """
-        The peer is another than it seemed when the connection was made: behind a load balancer it is known only now.
-        Called once, before anything is received, and only if L{Link.proxyHeader} was set.
+        The peer is known only now, since the connection is behind a load balancer; it is another than it seemed when
+        the connection was made.  Called once, before anything is received, and only if L{Link.proxyHeader} was set.
         """
 
     def closing(self) -> None:
@@ -127,8 +125,7 @@ class LinkOwner(Protocol):
 
 class Link:
     """
-    Pauses and watches a transport, charges for what the connection costs, sends,
-    and closes.
+    Pauses and watches the transport of a connection, charges for what that costs, sends, and closes.
 
     For the L{Gate <admission.gate.gate.Gate>} it is the reader that may have stalled.
 
@@ -184,7 +181,7 @@ class Link:
     ) -> None:
         """
         @param transport: what has just been connected.
-        @param queue: what sends.
+        @param queue: makes the queue of responses.
         """
         clock = factory.clock
         self._owner = owner
@@ -241,7 +238,8 @@ class Link:
 
     def readAtOnce(self, sizeBytes: int) -> None:
         """
-        Have the transport read at most so much in a turn of the reactor.  It is received before anything can be paused.
+        Have the transport read at most C{sizeBytes} in a turn of the reactor: that much is received before anything can
+        be paused.
         """
         if self._descriptor is not None:
             self._descriptor.bufferSize = sizeBytes
@@ -262,15 +260,15 @@ class Link:
     @property
     def openBytes(self) -> int:
         """
-        What is charged for its being open.
+        The bytes that are charged for the connection's being open.
         """
         return 0 if self._openCharge is None else self._openCharge.sizeBytes
 
     def isIdle(self, sinceSeconds: float) -> bool:
         """
-        Whether nothing has happened since C{sinceSeconds}, and it was the peer's
-        turn: it is read, or waits for an event because the peer wanted that.  As
-        long as we keep it from going on, for whatever reason, it is not idle.
+        Whether nothing has happened since C{sinceSeconds} although it was the peer's turn: the connection is read, or
+        waits for an event because the peer wanted that.  As long as we keep it from going on, for whatever reason, it
+        is not idle.
         """
         if self.lastActiveSeconds > sinceSeconds or self.answeredSeconds > sinceSeconds:
             return False
@@ -320,8 +318,8 @@ class Link:
 
     def tlsStarted(self) -> None:
         """
-        The transport has started TLS.  It reads whatever the pauses say, because
-        a handshake that is not read never ends.
+        The transport has started TLS.  It is read whatever the pauses say, because a handshake that is not read never
+        ends.
         """
         self.isTLS = True
         self._beginHandshake()
@@ -368,13 +366,13 @@ class Link:
 
     def largestWriteBytes(self) -> int:
         """
-        How many of these were written at once at most.
+        The size of the largest write among these.
         """
         return self.responses.largestBytes
 
     def stalledSeconds(self) -> float:
         """
-        How long the peer has taken none.
+        For how long the peer has taken nothing.
         """
         since = self.responses.pausedSinceSeconds
         return 0.0 if since is None else self._factory.clock.seconds() - since
@@ -459,7 +457,7 @@ class Link:
         if self.state < LinkState.ABORTED:
             self._end(LinkState.ABORTED)
             self._transport.abortConnection()
-            # Others need not wait for its memory until the transport says that it is gone.
+            # Its memory is free for others now, and not only when the transport says that it is gone.
             dropUnsent(self._transport)
             self.responses.discard()
 
@@ -555,8 +553,9 @@ class Link:
         self._owner.sendingBlocked(False)
         # The owner may have filled the transport again, or closed.
         if self.responses.isTaken and self._descriptor is not None and self._descriptor.disconnecting:
-            # TLS was ended by its peer meanwhile, so nothing is read any more. What is under it closes once it has sent
-            # everything, but it has just asked its producer instead, and would not think of it again.
+            # The peer has ended TLS meanwhile, so nothing is read any more.  The transport under TLS would have closed
+            # after sending everything, but it has just asked its producer for more instead, and does not come back to
+            # closing by itself.
             self._transport.unregisterProducer()
         if self.responses.isTaken and self.state < CLOSING:
             self.lastActiveSeconds = self._factory.clock.seconds()
@@ -581,7 +580,7 @@ class Link:
 
 class Linked:
     """
-    What both kinds of connection say of their link.
+    What both kinds of connection pass on from their link.
 
     @ivar link: between the connection and its transport.
     """

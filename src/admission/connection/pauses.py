@@ -49,10 +49,10 @@ class Pause(Enum):
     """The wrapped protocol has paused its transport."""
 
     UNANSWERED = "unanswered"
-    """So many of its Produce requests wait for the disk that no more are read."""
+    """As many of its Produce requests as may wait for the disk are waiting."""
 
     UPSTREAM = "upstream"
-    """The node behind a gateway does not take what is sent to it, and no more may wait for that."""
+    """The node behind a gateway does not take what is sent to it, and as much as may wait for it is waiting."""
 
     DRAINING = "draining"
     """The server stops: what was read is answered, and then the connection ends."""
@@ -155,7 +155,7 @@ class Pauses:
 
     def stop(self) -> None:
         """
-        Have nothing delivered any more that the transport holds.
+        Deliver nothing more of what the transport holds.
         """
         reading, self._reading = self._reading, None
         if reading is not None and reading.active():
@@ -174,7 +174,7 @@ class Pauses:
         return self._adapter().hasBytesBuffered()
 
     def _readBuffered(self) -> None:
-        # Until it has returned this is not forgotten, so that nothing is resumed from within it.
+        # C{_reading} stays set until everything was delivered, so that nothing is resumed from within that.
         adapter = self._adapter()
         if not self.reasons and adapter.hasBytesBuffered():
             try:

@@ -30,12 +30,12 @@ from .pauses import BUSY, UNANSWERED, Pause
 
 class Budget(TypingProtocol):
     """
-    What the memory of a request also counts against, besides the pool.
+    A budget that the memory of requests counts against, besides the pool.
     """
 
     def take(self, request: Any, sizeBytes: int) -> bool:
         """
-        Count C{sizeBytes} for C{request}, if there is room.  If not, the connection is paused, and told later to ask
+        Count C{sizeBytes} for C{request}, if there is room.  Otherwise pause the connection, and tell it later to ask
         again.
         """
 
@@ -53,8 +53,7 @@ class FrameProtocol(Linked, Protocol):
     @cvar headBytes: how much of a frame's body L{refuseFrame} wants to see.
     @cvar hasBoundedAnswers: whether a subclass bounds what it answers while memory is short, with
         L{AnswerRoom.whenRoom <admission.gate.answerroom.AnswerRoom.whenRoom>}.
-    @cvar makeRequest: makes a request of one whose length has been read, given
-        what L{ServerRequest} is given.
+    @cvar makeRequest: makes the object for a request whose length has been read, given what L{ServerRequest} is given.
     @cvar maxInFlight: how many requests may be set aside before no more are read.
     @ivar factory: the L{AdmittedFactory} that made it.
     @ivar link: between it and its transport; set once connected.
@@ -65,7 +64,7 @@ class FrameProtocol(Linked, Protocol):
     @ivar requestCount: how many requests have come, including refused ones.
     @ivar connectionId: its number for observers; zero if there are none.
     @ivar openedSeconds: when it was opened, in seconds of the factory's clock.
-    @ivar listener: the port that it came by, as the operator describes it.
+    @ivar listener: the port that it was accepted on, as the operator describes it.
     @ivar principal: the authenticated client, once known.
     @ivar clientId: what the client calls itself; may be empty.
     @ivar peer: the peer's address, for messages; set once connected.
@@ -125,8 +124,8 @@ class FrameProtocol(Linked, Protocol):
 
     def opened(self) -> None:
         """
-        It is known from where the connection comes, which behind a load balancer may be later than C{connectionMade},
-        and the policies have been asked about it.  Nothing was received yet.
+        The peer's address is known, which behind a load balancer may be later than C{connectionMade}, and the policies
+        have been asked about the connection.  Nothing was received yet.
         """
 
     def requestsAbandoned(self) -> None:
@@ -197,9 +196,9 @@ class FrameProtocol(Linked, Protocol):
 
     def setAside(self, request: ServerRequest) -> None:
         """
-        Let a request wait for its answer beside others.  L{finish} has the next one read then, unless there are
-        C{maxInFlight}.  It is over with L{requestAnswered} or L{abandon}, after which L{readOn} goes on.  If the
-        connection is lost, it is over at once.
+        Let a request wait for its answer beside others: call L{finish} then, which has the next one read unless
+        C{maxInFlight} wait.  The request is over with L{requestAnswered} or L{abandon}; call L{readOn} after that.  If
+        the connection is lost, it is over at once.
         """
         self.request = None
         request.isWorkedOn = False
@@ -221,7 +220,7 @@ class FrameProtocol(Linked, Protocol):
 
     def abandonAll(self) -> None:
         """
-        The same for all that were set aside, and are not being worked on.
+        Abandon all requests that were set aside, and are not being worked on.
         """
         for request in list(self.unanswered):
             if not request.isWorkedOn:
@@ -229,7 +228,7 @@ class FrameProtocol(Linked, Protocol):
 
     def readOn(self) -> None:
         """
-        Requests that were set aside are over: read on, or close, if that has waited for them.
+        Requests that were set aside are over: read on, or close if closing has waited for them.
         """
         reasons = self.pauses.reasons
         if UNANSWERED in reasons and len(self.unanswered) < self.maxInFlight:
@@ -334,7 +333,7 @@ class FrameProtocol(Linked, Protocol):
 
     def drain(self) -> None:
         """
-        Read no more requests; close when the one that has been read is answered, though its client owe time, or after
+        Read no more requests; close when the one that has been read is answered, even if its client owes time, or after
         the grace period.
         """
         link = self.link
@@ -522,7 +521,7 @@ class FrameProtocol(Linked, Protocol):
         """
         if self._letGo():
             self.workAgain()
-        # Unless what waited was served by that, and was given a delay of its own.
+        # Unless that has served the request that waited, which was given a delay of its own.
         if not self.driver.isThrottled:
             self.resume(Pause.THROTTLED)
 
@@ -631,14 +630,14 @@ class FrameProtocol(Linked, Protocol):
         if self.request is None:
             self.request = self._requestArrived(sizeBytes)
         else:
-            # What follows the length was late, and memory is asked for only now.
+            # The head of the body was late, and memory is asked for only now.
             self.request.asked = self.factory.clock.seconds()
         reason = self.refuseFrame(sizeBytes, head)
         if self.link.state >= CLOSING and reason is None:
-            # It was closed on the way, and nothing may be read any more.
+            # The connection was closed on the way, and nothing may be read any more.
             reason = self.closeReason or FAILED
         if reason is None and self.requestCount == 1 and (head or not self.headBytes or not sizeBytes):
-            # From now on it may have to wait for memory, and its body is watched.
+            # From now on the request may have to wait for memory, and its body is watched.
             self.factory.introduced(self)
         return reason
 
@@ -664,14 +663,14 @@ class FrameProtocol(Linked, Protocol):
         request = self.request
         assert request is not None
         request.lease = lease
-        # The last of it came just now, unless it lay here before there was memory for it.
+        # The last byte of it came just now, unless the bytes lay here before there was memory for them.
         granted, now = request.granted, self.link.lastActiveSeconds
         if granted is not None and granted > now:
             now = granted
         request.complete = now
         self.factory.requestCount += 1
         self.factory.requestBytes += lease.sizeBytes
-        # There is no reason yet, or it would not have been read.
+        # This reason does not hold yet, or the frame would not have been read.
         self.pauses.reasons[BUSY] = self.link.lastActiveSeconds
         if self.factory.gate.turns.tryBegin(self):
             self._hasTurn = True
@@ -689,7 +688,7 @@ class FrameProtocol(Linked, Protocol):
         except FAILURES:
             raiseInterrupt()
             self.factory.log.failure("a request of {peer} failed", peer=self.peer)
-        # Only now: what the exception knows of would keep the buffer from being used again.
+        # Only now: while the exception refers to the frame its buffer cannot be used again.
         self.finish()
         self.close(FAILED)
 
@@ -701,7 +700,8 @@ class FrameProtocol(Linked, Protocol):
 
     def holdBack(self, request: ServerRequest) -> bool:
         """
-        Hold a request back, if its client has to wait since before; see L{RequestDriver.holdBack}.
+        Hold a request back, if its client still has to wait because of an earlier connection; see
+        L{RequestDriver.holdBack}.
 
         @return: whether it is held back, or given up because its client has gone.
         """
@@ -731,7 +731,7 @@ class FrameProtocol(Linked, Protocol):
         if body is None:
             self._bodyOver()
         elif body is not self._body:
-            # There is memory for what comes.
+            # There is memory for what comes next.
             self._body = body
             self.link.readAtOnce(min(max(body.sizeBytes, self.factory.readBytes), MAX_READ_BYTES))
             self._bodyWatch.start(body.sizeBytes, self.framer.filledBytes)

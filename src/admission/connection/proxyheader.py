@@ -56,12 +56,12 @@ class HeaderFactory(WrappingFactory["HeaderReader"]):
 
 
 HeaderRefused = Callable[[IAddress, str], None]
-"""Told the address of a trusted proxy, and why what it sent is no header."""
+"""Called with the address of a trusted proxy, and with the reason why what it sent is no header."""
 
 
 class HeaderReader(ProtocolWrapper):
     """
-    Reads a header, of version 1 or 2, and is what its protocol has for a transport.
+    Reads a header, of version 1 or 2, and is the transport of its protocol.
     """
 
     factory: HeaderFactory
@@ -139,7 +139,7 @@ def _checked(address: Any) -> IAddress | None:
 
 def readerOfHeader(transport: Any) -> Any:
     """
-    What lies between C{transport} and its socket and says who the peer is, though it may have to read that first, as
+    The wrapper between C{transport} and its socket that says who the peer is, though it may have to read that first, as
     Twisted's C{haproxy:} has; L{None} if the socket itself knows.
     """
     while isinstance(transport, ProtocolWrapper):
@@ -151,7 +151,7 @@ def readerOfHeader(transport: Any) -> Any:
 
 class ProxyHeader:
     """
-    A header that has not come, as far as anybody has said.
+    A header of which nobody has said yet that it has come.
     """
 
     __slots__ = ("_address", "_came", "_reader", "_receive")

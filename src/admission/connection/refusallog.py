@@ -23,13 +23,13 @@ UNTOLD = (
     "begun: call twisted.logger.globalLogBeginner.beginLoggingTo([twisted.logger.STDLibLogObserver()], "
     "redirectStandardIO=False) to have it in Python's logging"
 )
-"""What is said of that, once."""
+"""What the log says once when lines are left out."""
 
 
 def _isLogRead() -> bool:
     """
-    Whether anybody is told what is logged: before it is begun, Twisted prints only what is critical, and says nothing
-    of the rest if it never is.
+    Whether the log has been begun: before that, Twisted prints only what is critical, and the rest is lost if nobody
+    ever begins it.
     """
     unbegun = getattr(globalLogBeginner, "_temporaryObserver", None)
     return unbegun is None or any(each is not unbegun for each in getattr(globalLogPublisher, "_observers", ()))
@@ -37,9 +37,9 @@ def _isLogRead() -> bool:
 
 class RefusalLog:
     """
-    Logs why connections are closed or refused.  Peers can make us do that as often as they like, and most of it before
-    anybody knows who they are.  So the log has a limited number of lines, in all and for each address, and says how
-    many others there were.
+    Logs why connections are closed or refused.  Peers can bring that about as often as they like, mostly before anybody
+    knows who they are.  So the number of lines is limited, in all and for each address, and the log says how many
+    others there were.
     """
 
     log = Logger()
@@ -62,7 +62,7 @@ class RefusalLog:
             # Not earlier: twistd begins its log after servers were set up.
             self._hasLooked = True
             if not _isLogRead():
-                # Where warnings are errors, it is not the peer's connection that shall have them.
+                # Where warnings are errors, they must not hit the peer's connection.
                 with suppress(Warning):
                     warnings.warn(UNTOLD, stacklevel=2)
         if self._lineCount < MAX_LINES and self._lines[host] < MAX_LINES_OF_ADDRESS:

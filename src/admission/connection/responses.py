@@ -80,16 +80,15 @@ def dropUnsent(transport: Any) -> None:
 @implementer(IPushProducer)
 class ResponseQueue:
     """
-    Writes responses as fast as the peer takes them, and counts those it has not
-    taken.
+    Writes responses as fast as the peer takes them, and counts the bytes that it has not taken.
 
     What the transport accepts without pausing us, at most 64 KiB, is part of
     what the connection is charged for by being open.  Everything beyond is
     charged to the pool until the transport has drained.
 
-    @cvar heldWords: what to call C{heldBytes} in the log.
+    @cvar heldWords: what the log calls C{heldBytes}.
     @ivar heldBytes: bytes charged now.
-    @ivar largestBytes: how many were written at once at most, since there were none.
+    @ivar largestBytes: the size of the largest write since nothing was held.
     @ivar pausedSinceSeconds: since when the transport has taken nothing, or
         L{None} while it takes what it gets.
     """
@@ -268,8 +267,8 @@ class ResponseQueue:
 
 class WrittenQueue(ResponseQueue):
     """
-    A queue for what may be written a line at a time.  From L{gather} to L{flush} it is gathered here, and sent at once;
-    otherwise the transport does that, and sends it at the end of the turn.
+    A queue for protocols that may write a line at a time.  What is written between L{gather} and L{flush} is gathered
+    here, and sent at once; other writes are gathered by the transport, which sends them at the end of the turn.
     """
 
     __slots__ = ("_gathered", "_gatheredBytes", "_isGathering")
@@ -319,7 +318,7 @@ class WrittenQueue(ResponseQueue):
 
 def _cut(parts: Iterable[bytes]) -> list[bytes]:
     """
-    C{parts} in pieces so small that a slow peer can be told from one that takes nothing.
+    Cut C{parts} into pieces so small that a slow peer can be told from one that takes nothing.
     """
     step = TRANSPORT_BUFFER_BYTES
     return [part[start : start + step] for part in parts for start in range(0, len(part), step)]

@@ -30,7 +30,7 @@ class WorkRefused(Exception):
 
 class WorkFactory(DrivenFactory, Protocol):
     """
-    What a piece of work asks of what it is part of, and tells it.
+    What a piece of work asks of the server that it is part of, and tells it.
     """
 
     @property
@@ -56,8 +56,8 @@ def admitWork(
     mayWait: bool = False,
 ) -> Decision:
     """
-    Have the policies admit a request that is no connection's only one: nothing is held back for its client, so a debt
-    of that is a refusal, too, unless refusals are delays.
+    Have the policies admit a request that may share its connection with others.  Nothing is held back for its client,
+    so a client that owes time is refused, too, unless refusals are delays.
 
     @param isAtHead: see L{RequestDriver.admit}, as for C{mayWait}.
     """
@@ -79,12 +79,13 @@ def admitWork(
 
 class UnitOfWork:
     """
-    A context for a piece of work; see L{Admission.work <admission.admission.Admission.work>}.  To be entered once; one
-    that is forgotten without that warns, as a coroutine does that was never awaited.
+    A context for a piece of work; see L{Admission.work <admission.admission.Admission.work>}.  It is to be entered
+    once; if it never is, it warns, as a coroutine does that was never awaited.
 
     @ivar sentBytes: how much has been sent in answer; to be set before the context is left.
-    @ivar delaySeconds: once it has been left, for how long the client has to wait; no work of it is admitted before.
-    @ivar request: what becomes of it.
+    @ivar delaySeconds: for how long the client has to wait once the context was left; no work of that client is
+        admitted before.
+    @ivar request: the request that stands for the work.
     """
 
     # What the driver of a connection asks; there is no connection that could be closed or not read.
@@ -133,10 +134,10 @@ class UnitOfWork:
         """
         Have the policies admit it.
 
-        @raise WorkRefused: if they do not; then nothing of it is to be done.
+        @raise WorkRefused: if they do not; the work must not be done then.
         """
         self._isForgotten = False
-        # It refers to this object, which is therefore forgotten at once as long as there is none.
+        # The driver refers to this object, which can be freed at once as long as there is no driver.
         driver, now = RequestDriver(self), self.factory.clock.seconds()
         self._driver = driver
         request = self.request = driver.arrived(self._receivedBytes)
@@ -164,7 +165,7 @@ class UnitOfWork:
             request.expire(FAILED)
         driver.over(request, now)
         self.factory.workOver(self)
-        # It refers to this object, which would stay until garbage is collected.
+        # The driver refers to this object, which would stay until garbage is collected.
         del self._driver
         request.connection = None
 
@@ -196,7 +197,7 @@ class UnitOfWork:
 
 def _checked(name: str, sizeBytes: int) -> int:
     """
-    @raise TypeError: if it is no number of bytes.
+    @raise TypeError: if C{sizeBytes} is no number of bytes.
     """
     if not (isinstance(sizeBytes, int) and sizeBytes >= 0):
         raise TypeError(f"{name}={sizeBytes!r}: write a number of bytes")

@@ -39,19 +39,19 @@ from .responses import WrittenQueue
 from .wrappedproducer import WrappedProducer
 
 MAX_HELD_BYTES = 1 << 20
-"""What a transport may deliver that was told to stop; Twisted's TLS delivers 80 KiB at most."""
+"""What a transport may still deliver after it was told to stop; Twisted's TLS delivers 80 KiB at most."""
 
 
 class Messages(TypingProtocol):
     """
-    Has the messages admitted that a connection receives.
+    Has the messages that a connection receives admitted.
     """
 
     def received(self, data: bytes) -> int:
         """
         Hand over what has come, by L{WrappedConnection.pass_}, as far as it is admitted.
 
-        @return: how much of it need not come again, which is all if nothing follows.
+        @return: how many bytes of it need not come again; all of them if nothing follows.
         """
 
     def close(self) -> None:
@@ -72,9 +72,9 @@ class WrappedConnection(Linked, ProtocolWrapper):
         and C{maxUnsentBytes} it goes by.
     @ivar builtFor: what the wrapped factory is told of the peer.
     @ivar wrappedProtocol: the protocol; L{None} until the connection was admitted, and when it is gone.
-    @ivar peer: who is at the other end, in words; known once connected.
+    @ivar peer: the peer's address, for messages; known once connected.
     @ivar host: the peer's address without its port.
-    @ivar whenLost: what is called when it is lost, and the protocol knows.
+    @ivar whenLost: called when the connection is lost, after the protocol was told.
     """
 
     factory: Any
@@ -96,7 +96,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
 
     def __init__(self, factory: AdmittedFactory) -> None:
         """
-        @param factory: who then sets C{builtFor}.
+        @param factory: the factory, which then sets C{builtFor}.
         """
         super().__init__(factory, None)  # type: ignore[arg-type]
         self._countsReceived: bool = factory.countsBytes  # type: ignore[attr-defined]
@@ -106,7 +106,8 @@ class WrappedConnection(Linked, ProtocolWrapper):
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
         """
-        On TLS also Twisted's own class of that: Autobahn and others look for it, to bind a login to the channel.
+        On TLS it passes for an instance of Twisted's own class as well: Autobahn and others look for that, to bind a
+        login to the channel.
         """
         if not ISSLTransport.providedBy(self.transport):
             return type(self)
@@ -118,7 +119,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
     """Nobody can tell requests apart."""
 
     makeRequest = ServerRequest
-    """The opening of the connection is one for the policies."""
+    """For the policies the opening of the connection is a request."""
 
     hasPeerGone = False
 
@@ -278,8 +279,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
 
     def write(self, data: bytes) -> None:
         """
-        Send C{data}; unless there is so much already that the peer has
-        not taken that what was accepted is all it gets.
+        Send C{data}, unless the peer has left so much untaken that it gets no more than what was accepted before.
 
         @raise TypeError: if it is not bytes.
         """
@@ -290,7 +290,8 @@ class WrappedConnection(Linked, ProtocolWrapper):
             return
         link.lastActiveSeconds = link.answeredSeconds = factory.clock.seconds()
         responses, sizeBytes = self._responses, len(data)
-        # The largest write is accepted whatever its size, and so is what belongs to it: it has been made already.
+        # The largest write is accepted whatever its size, since it is in memory already; so are writes that belong to
+        # it.
         if responses.heldBytes - responses.largestBytes >= factory.maxUnsentBytes:
             self._tooMuchWritten()
             return
@@ -316,7 +317,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
 
     def resumeProducing(self) -> None:
         """
-        Read again, as far as the protocol is concerned.  Some protocols say so after each of their answers.
+        Read again, as far as the protocol is concerned.  Some protocols call this after each of their answers.
         """
         if Pause.PROTOCOL in self.link.pauses.reasons:
             self.link.resume(Pause.PROTOCOL)
@@ -354,9 +355,8 @@ class WrappedConnection(Linked, ProtocolWrapper):
 
     def loseConnection(self) -> None:
         """
-        Close when everything is sent.  As it is with the transport underneath,
-        that includes what a producer has yet to write if it is a pull producer,
-        or on TLS, and not otherwise.
+        Close when everything is sent.  As with the transport underneath, what a producer has yet to write is included
+        if it is a pull producer or the connection has TLS, and not otherwise.
         """
         link = self.link
         if link.state < CLOSING:
@@ -376,9 +376,8 @@ class WrappedConnection(Linked, ProtocolWrapper):
 
     def startTLS(self, *args: Any, **kwargs: Any) -> None:
         """
-        Go on with TLS.  What came before must not be taken for what comes after:
-        if some of it was not handed over yet, the connection is cut off, and so
-        it is if what was written before is not sent.
+        Go on with TLS.  What came before must not be taken for what comes after, so the connection is cut off if some
+        of it was not handed over yet.  It is also cut off if something that was written before is not sent.
         """
         link = self.link
         self._responses.flush()
@@ -399,7 +398,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
 
     def provided(self, isProvided: bool) -> None:
         """
-        Called by a protocol that has been granted memory for what comes: it is read though the pool be empty, until
+        Called by a protocol that has been granted memory for what comes: it is read even if the pool is empty, until
         this is called again.
         """
         self._incoming.isProvided = isProvided
@@ -449,7 +448,8 @@ class WrappedConnection(Linked, ProtocolWrapper):
 
     def drain(self) -> None:
         """
-        Close when what it works on is over, or after the grace period; or at once, if nobody can tell what that is.
+        Close when what the protocol works on is over, or after the grace period; close at once if nobody can tell what
+        that is.
         """
         drain = self.factory.drainConnection
         if drain is None or self.isClosing or not self._isIntroduced:
@@ -468,7 +468,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
 
     def countBytesOf(self, name: tuple[str, str]) -> None:
         """
-        What it speaks from now on has no requests that are told apart: its bytes count, and are those of a client.
+        From now on the requests of its protocol cannot be told apart: its bytes count, as those of one client.
 
         @param name: the principal and the client id.
         """
@@ -518,7 +518,8 @@ class WrappedConnection(Linked, ProtocolWrapper):
     # Deciding
 
     def _namePeer(self) -> None:
-        # Kept, since a socket that is closed cannot tell any more, and the protocol may be handed what came before.
+        # The name is kept, since a closed socket cannot tell it any more, and the protocol may still be handed what
+        # came before.
         self._hostAddress, self._peerAddress = self.transport.getHost(), self.transport.getPeer()
         self.peer, self.host = self.link.peer, self.link.host
 
@@ -565,7 +566,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
 
     def _noteDebt(self) -> None:
         longest = max(self._received, self._sent, key=attrgetter("untilSeconds"))
-        # Of just now: the clock need not be asked again.
+        # The charge was just now, so the clock need not be asked again.
         if longest.untilSeconds > self.link.lastActiveSeconds:
             principal, clientId = self._name() or ("", self.factory.clientIdAt(self.host))
             self.factory.debts.owes(principal, clientId, self.host, longest.untilSeconds, longest.policy)
@@ -581,7 +582,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
         if self._knownName is not None:
             return self._knownName
         name: tuple[str, str] | None = None
-        # Twisted's own wrappers look up with us what they do not have, and so they may ask us who it is.
+        # Twisted's own wrappers look up in us what they do not have, so this may be called for them.
         if self.factory.nameOf is not None and self._isIntroduced and not (self.isLost or self._isNaming):
             self._isNaming = True
             try:
@@ -607,7 +608,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
             self._incoming.putBack(data[takenBytes:])
             data = data[:takenBytes]
         self._responses.flush()
-        # Only now: it may have told who it is from.
+        # Only now: the data may have told who the client is.
         self.factory.requestBytes += len(data)
         if self._countsReceived:
             self._received.count(len(data), Usage(requestBytes=len(data)))
@@ -628,7 +629,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
             self._producer.hold(Pause.SENT_THROTTLED)
             self.link.pause(Pause.SENT_THROTTLED)
         else:
-            # In this order: the producer may write at once, and so much that this is called again.
+            # In this order, because the producer may write at once, and so much that this is called again.
             self.link.resume(Pause.SENT_THROTTLED)
             self._producer.release(Pause.SENT_THROTTLED)
 

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.connection.test_wrapping -*-
 """
-What a protocol's producer writes.
+The producer of a wrapped protocol.
 """
 
 from __future__ import annotations

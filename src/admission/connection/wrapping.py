@@ -1,7 +1,6 @@
 # -*- test-case-name: tests.unit.connection.test_wrapping -*-
 """
-Admission for any server that Twisted can run: what goes between a factory and
-its port.
+Admission for any server that Twisted can run: it goes between a factory and its port.
 """
 
 from __future__ import annotations
@@ -32,14 +31,15 @@ class WrappedFactory(AdmittedFactory):
     L{Admission.wrap <admission.admission.Admission.wrap>}, which makes it.
 
     @ivar wrappedFactory: the other factory.
-    @ivar gate: who waits for memory, and how much is held.
+    @ivar gate: the connections that wait for memory, and how much is held.
     @ivar control: the quota policies; limits are changed by its C{configure}, told
         what C{clock.seconds()} says.
-    @ivar nameOf: who is at the other end, see L{NameOf}.
+    @ivar nameOf: tells who the peer is, see L{NameOf}.
     @ivar countsBytes: whether its bytes are charged to clients; otherwise requests are told apart, and charged.
-    @ivar drainConnection: has a connection end once all that it works on is over; L{None} if nobody can tell when.
-    @ivar messagesOf: makes what admits the messages of a connection; L{None} if there are none, or only later.
-    @ivar maxUnsentBytes: who has so much unsent, besides the largest write, may not write more.
+    @ivar drainConnection: closes a connection once all that it works on is over; L{None} if nobody can tell when.
+    @ivar messagesOf: makes the L{Messages <admission.connection.wrapped.Messages>} of a connection; L{None} if it has
+        none, or only later.
+    @ivar maxUnsentBytes: a connection with that much unsent, besides the largest write, may not write more.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ SMALL_ANSWER_BYTES = 64 << 10
 """Answers up to this size need no room: a connection may have as much unsent without being charged for it."""
 
 _SHARE_OF_ANSWERS = 16
-"""Which part of the memory answers, and requests that wait, have in any case."""
+"""The fraction of the memory that answers, and requests that wait, may have in any case."""
 
 
 @implementer(IWaiter)
@@ -54,25 +54,25 @@ class _AwaitedAnswer:
 
 class AnswerRoom:
     """
-    While memory is short, has large answers made one after another.
+    Has large answers made one after another while memory is short.
     """
 
     _log: ClassVar[Logger] = Logger()
 
     def __init__(self, pool: IMemoryPool, order: IWaitOrder, otherOrder: IWaitOrder, waits: Callable[[], None]) -> None:
         """
-        @param order: in which order those are made that hold memory.
-        @param otherOrder: in which order those go on that hold none yet; another object.
+        @param order: the order in which answers are made whose requests hold memory.
+        @param otherOrder: the order in which requests go on that hold none yet; another object.
         @param waits: called when somebody has begun to wait, and has L{grant} called.
         """
         self._pool = pool
         self._order = order
         self._otherOrder = otherOrder
         self._waits = waits
-        # Those that hold memory, which keeps none of them waiting, as each would wait for another.
+        # Waiters that hold memory.  What they hold keeps none of them waiting, or each would wait for another.
         self._holding: set[_AwaitedAnswer] = set()
         self._heldBytes = 0
-        # Those that hold none yet.  They come after those that do, or they would go on taking memory of which none is
+        # Waiters that hold none yet.  They come after those that do, or they would go on taking memory of which none is
         # given back.
         self._others: set[_AwaitedAnswer] = set()
 
@@ -86,14 +86,15 @@ class AnswerRoom:
     @property
     def isShort(self) -> bool:
         """
-        Whether who asks may have to wait.
+        Whether a request that asks for room may have to wait.
         """
         return self.waiting > 0 or self._pool.isOutOfMemory()
 
     def whenRoom(self, holder: str, wantedBytes: int, heldBytes: int = 0) -> Deferred[None] | None:
         """
         Ask before a large request is decoded, or an answer is made that may be large.  While memory is short, the next
-        is when there is some, or when others hold it: answers and requests that wait little of it.
+        one is made when some memory is free, or when answers and requests that wait hold little of it, so that others
+        hold the rest.
 
         @param holder: who asks, as in L{IMemoryPool.tryAllocate}.
         @param wantedBytes: how large it may be.  A small one need not wait.

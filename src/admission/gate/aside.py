@@ -81,11 +81,11 @@ class Aside:
 
     def readmit(self, admitted: Callable[[IWaiter], None]) -> bool:
         """
-        Let go of one waiter of each holder that is not above its share any more, or is like all others because there is
-        no memory.  Some holders now, the others when this is called again.
+        Let go of one waiter of each holder that is not above its share any more, or that waits like all others because
+        there is no memory.  Each call looks at some of the holders.
 
         @param admitted: called with each.
-        @return: whether there are others.
+        @return: whether there are other holders to look at.
         """
         for _ in range(min(HOLDERS_PER_TURN, self._unexaminedHolders, len(self.holders))):
             self._unexaminedHolders -= 1

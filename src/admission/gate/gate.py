@@ -29,7 +29,7 @@ DEFAULT_ORDER = "holders"
 
 class Gate:
     """
-    Stands between the connections of a server and its memory pool.
+    Stands between the connections of a server and its memory pool: what they wait for, they wait for here.
 
     Released memory is granted in a turn of the reactor of its own, since a release may happen in the middle of
     anything.
@@ -37,8 +37,8 @@ class Gate:
     @ivar pool: the L{IMemoryPool}.
     @ivar memory: the connections that wait for memory for a request.
     @ivar turns: the requests that are worked on, and those that wait for that.
-    @ivar answers: those that wait for room for an answer.
-    @ivar bodies: those that have memory and have not come.
+    @ivar answers: the answers that wait for room.
+    @ivar bodies: the bodies that have memory and have not come.
     @ivar readers: the connections whose peers do not take their responses.
     @ivar pressure: whether memory is short.
     @ivar ledger: where the memory is.
@@ -87,7 +87,7 @@ class Gate:
     @property
     def hasToServe(self) -> bool:
         """
-        Whether those that wait are looked at in the next turn of the reactor.
+        Whether waiters are looked at in the next turn of the reactor.
         """
         return self._serving is not None
 
@@ -138,13 +138,13 @@ class Gate:
         self.pressure.begin()
 
     def _answerAwaited(self) -> None:
-        # What it holds keeps nobody waiting from now on, and small frames may have the reserve.
+        # What the waiting request holds keeps no answer waiting from now on, and small frames may have the reserve.
         self._serveIn(0)
         self._memoryAwaited()
 
     def _readersLookedAt(self) -> None:
         if self._isAwaited():
-            # Nobody is called in this thread for a release in another.
+            # A release in another thread does not call the gate, which therefore looks by itself.
             self._serveIn(0)
         self.bodies.expect()
         self.readers.expect()
@@ -166,7 +166,7 @@ class Gate:
                 break
         else:
             self._serveIn(0)
-        # One in a turn, since it takes time to make one.
+        # One answer in a turn, since it takes time to make one.
         if self.answers.grant():
             self._serveIn(0)
         if self.pressure.isOn and not self._isAwaited() and not self.pool.isOutOfMemory():
@@ -180,8 +180,8 @@ class Gate:
 
     def _isClaimed(self) -> bool:
         """
-        Whether there is no memory, and would be if what is claimed for what has not come, and what those hold that wait
-        for room, were free.
+        Whether there is no memory, and would be if it were not claimed for bodies that have not come, or held by
+        answers that wait for room.
         """
         availableBytes = self.pool.availableBytes
         return availableBytes <= 0 and (self.answers.waiting > 0 or self.bodies.claimMoreThan(-availableBytes))

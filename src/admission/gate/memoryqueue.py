@@ -23,8 +23,8 @@ class MemoryQueue:
     """
     The connections that wait for memory for a request.
 
-    One that finds the pool empty joins them, and so does every one that comes while others wait, or newcomers would
-    overtake them.  A holder that has more than its share waits L{aside <Aside>}.
+    A connection that finds the pool empty joins them, and so does every one that comes while others wait, or newcomers
+    would overtake them.  Connections of a holder that has more than its share wait L{aside <Aside>}.
     """
 
     _log: ClassVar[Logger] = Logger()
@@ -39,10 +39,10 @@ class MemoryQueue:
         self._reserve = reserve
         self._waits = waits
         self._aside = Aside(pool)
-        # The same as in the order: nearly always nobody, and each request looks.
+        # The same waiters as in the order.  Nearly always there are none, and each request looks.
         self._waiters: set[IWaiter] = set()
-        # Those that the reserve may serve, and what they want, by holder, of which the first was looked at longest ago:
-        # for small frames, and for others.
+        # The waiters that the reserve may serve, and what they want, by holder, for small frames and for others.  The
+        # holder that was looked at longest ago is the first.
         self._reservable: tuple[_ByHolder, _ByHolder] = (OrderedDict(), OrderedDict())
         self._holders: dict[IWaiter, str] = {}
 
@@ -63,20 +63,20 @@ class MemoryQueue:
     @property
     def smallestWantedBytes(self) -> int | None:
         """
-        The least that a connection waits for that is not aside, if there is one.
+        The smallest amount that a connection waits for, of those that are not aside; L{None} if there is none.
         """
         return min((waiter.wantedBytes for waiter in self._waiters), default=None)
 
     def tryAllocate(self, waiter: IWaiter, sizeBytes: int) -> ILease | None:
         """
-        Memory for a request of C{waiter}.
+        Ask for memory for a request of C{waiter}.
 
         @return: a lease; or L{None}, and then C{waiter} gets it through
             C{leaseGranted} in a later turn, unless L{forget} comes first.
         @raise ValueError: if C{sizeBytes} is more than the pool hands out.
         """
         aside = self._aside
-        # Every request comes here: one call less.
+        # Every request comes here, so it saves a call.
         if not self._waiters and waiter.holder not in aside.holders:
             lease = self._pool.tryAllocate(sizeBytes, waiter.holder)
             if lease is not None:
@@ -107,13 +107,13 @@ class MemoryQueue:
 
     def memoryReleased(self) -> bool:
         """
-        @return: whether those aside have to be looked at.
+        @return: whether waiters that are aside have to be looked at.
         """
         return self._aside.memoryReleased()
 
     def readmit(self) -> bool:
         """
-        Have those join again whose holders are not above their share any more.
+        Have waiters join again whose holders are not above their share any more.
 
         @return: whether others have to be looked at in another turn of the reactor.
         """
@@ -123,7 +123,7 @@ class MemoryQueue:
         """
         Give the next connection its memory, or set it aside.
 
-        @return: whether one waits and could be helped.
+        @return: whether a connection waited and was given memory or set aside.
         """
         return self._grantFromPool() or self._grantFromReserve()
 
@@ -159,13 +159,14 @@ class MemoryQueue:
             self._leave(waiter)
             self._aside.add(waiter, isFirst=True)
             return True
-        # Those who come from aside have not said so.
+        # A waiter that comes from aside has not said that it waits.
         self._waits()
         return False
 
     def _grantFromReserve(self) -> bool:
         """
-        A connection that came while some memory was free waits behind others, and these may have claimed all since.
+        Serve a waiter from the reserve: it may have come while some memory was free, and those before it have claimed
+        all of that since.
         """
         for holders in self._reservable:
             for _ in range(min(HOLDERS_PER_TURN, len(holders))):

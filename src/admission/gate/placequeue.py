@@ -22,9 +22,9 @@ POOL_SHARE = 4
 TARGET_SECONDS = 0.05
 INTERVAL_SECONDS = 0.1
 """
-When the oldest of a holder has waited longer than the target for an interval, the newest go first, until none waits so
-long: of a queue that does not get shorter those at its head are answered too late for anybody.  That tells a burst from
-overload as CoDel does, whose interval this is (Nichols and Jacobson, Controlling Queue Delay, 2012).
+When the oldest request of a holder has waited longer than the target for an interval, the newest go first, until none
+waits that long: in a queue that does not get shorter, requests at the head are answered too late for anybody.  That
+tells a burst from overload as CoDel does, whose interval this is (Nichols and Jacobson, Controlling Queue Delay, 2012).
 """
 
 ASKED_PER_TURN = 64
@@ -111,8 +111,9 @@ class AwaitedPlace(DelayedOperation):
 
 class PlaceQueue:
     """
-    The requests that wait for a place.  Between holders the order decides.  Of those of one holder it is the oldest, or
-    while they wait for too long the newest.  A full queue has room for a holder that has less in it than another.
+    The requests that wait for a place.  The order chooses the holder whose request is next.  That is the holder's
+    oldest one, or the newest while they wait for too long.  A full queue has room for a holder that has less in it than
+    another.
     """
 
     _log: ClassVar[Logger] = Logger()
@@ -120,7 +121,7 @@ class PlaceQueue:
     def __init__(self, pool: IMemoryPool, clock: IReactorTime, purgatory: IPurgatory, order: IWaitOrder) -> None:
         """
         @param purgatory: where they are until their time is up.
-        @param order: of holders; nobody else's.
+        @param order: the order of holders; an object of its own.
         """
         self._pool = pool
         self._clock = clock
@@ -135,7 +136,7 @@ class PlaceQueue:
 
     def hasRoom(self, places: Places, holder: str, sizeBytes: int) -> bool:
         """
-        Whether a request of C{holder} may wait, that holds C{sizeBytes} meanwhile.
+        Whether a request of C{holder} that holds C{sizeBytes} meanwhile may wait.
         """
         if self._heldBytes + sizeBytes > self._pool.sizeBytes // POOL_SHARE:
             return False
@@ -143,7 +144,7 @@ class PlaceQueue:
 
     def add(self, awaited: AwaitedPlace, places: Places) -> None:
         """
-        Let a request wait for which there is room.
+        Let a request wait; there has to be room for it.
         """
         if self.waiting >= places.maxWaiting:
             holder = max(self._byHolder, key=lambda each: len(self._byHolder[each]))
@@ -178,7 +179,7 @@ class PlaceQueue:
 
     def dismiss(self) -> None:
         """
-        Let none of those wait any more that do.
+        Have all waiting requests wait no longer.
         """
         for awaited in [each for waiting in self._byHolder.values() for each in waiting]:
             awaited.expire()
@@ -194,7 +195,7 @@ class PlaceQueue:
     def _serve(self) -> None:
         self._serving = None
         now = self._clock.seconds()
-        # Of holders for which there is no place.
+        # The waiters of holders for which there is no place.
         refused: list[AwaitedPlace] = []
         try:
             for _ in range(ASKED_PER_TURN):

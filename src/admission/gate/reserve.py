@@ -13,22 +13,22 @@ from zope.interface import classImplements
 from ..interfaces import FRAMES, ILease, IMemoryPool, IWaiter
 
 RESERVED_SHARE = 4
-"""Which part of the pool the reserve is, beyond the pool."""
+"""The size of the reserve, as a fraction of the pool's, which it comes on top of."""
 
 MAX_RESERVED_BYTES = 32 << 20
-"""However large the pool is, since all of the reserve may be in memory beside all of the pool."""
+"""The largest reserve, however large the pool is: all of it may be in memory beside all of the pool."""
 
 LARGEST_SHARE = 16
-"""Which part of the pool a frame may have of the reserve."""
+"""The largest frame that may have the reserve, as a fraction of the pool."""
 
 SMALL_FRAME_BYTES = 64 << 10
 """Half of the reserve is for frames up to this size."""
 
 _HOLDER_SHARE = 64
-"""Which part of the reserve one holder may come to with a small frame, or else the size of one."""
+"""The fraction of the reserve that one holder may have in small frames; at least the size of one."""
 
 _FEW_SMALL_FRAMES = 4
-"""A reserve of no more than so many is no reserve: a pool of up to 1 MiB is exact."""
+"""A reserve of no more than that many small frames is not used: a pool of up to 1 MiB is exact."""
 
 
 class _ReservedLease:
@@ -55,11 +55,11 @@ classImplements(_ReservedLease, ILease)
 
 class Reserve:
     """
-    A part of the pool's size, beyond the pool.  Small frames have it whatever holds the pool; larger ones only while
-    the pool is claimed for what has not come.
+    Memory beyond the pool, in proportion to its size.  Small frames have it whatever holds the pool; larger ones have
+    it only while the pool is claimed for bodies that have not come.
 
-    Of a waiter whose answers nothing bounds, a small frame may lead to any number of bytes.  Such go one at a time, and
-    not while the pool is far overdrawn.
+    Where nothing bounds the answers of a waiter, a small frame may lead to any number of bytes.  Such frames go one at
+    a time, and not while the pool is far overdrawn.
 
     @ivar freeBytes: how much of it is left.
     """
@@ -72,7 +72,7 @@ class Reserve:
         isFarOverdrawn: Callable[[], bool],
     ) -> None:
         """
-        @param isClaimed: whether there is no memory only because it is claimed for what has not come.
+        @param isClaimed: whether there is no memory only because it is claimed for bodies that have not come.
         @param isStalling: whether a holder does not read its answers; it waits for the pool.
         @param isFarOverdrawn: whether there is little room for more answers.
         """

@@ -13,7 +13,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from ..interfaces import IMemoryPool
 
 BODY_GRACE_SECONDS = 2.0
-"""A body that brought no fair part for so long gives way while others wait for memory."""
+"""A body of which no fair part has come for that long gives way while others wait for memory."""
 
 
 class PartialBody(Protocol):
@@ -23,7 +23,8 @@ class PartialBody(Protocol):
 
     def idleSeconds(self, now: float) -> float:
         """
-        For how long no fair part of it has come, such as a sixteenth; not counting the time in which it is not read.
+        For how long no fair part of it, such as a sixteenth, has come.  The time in which it is not read does not
+        count.
         """
 
     def missingBytes(self) -> int:
@@ -39,7 +40,8 @@ class PartialBody(Protocol):
 
 class SlowBodies:
     """
-    A length that is announced is a claim: a body that comes too slowly gives way to those that wait for memory.
+    Bodies that have memory and come too slowly.  They give way to connections that wait for memory: the announced
+    length is only a claim.
     """
 
     def __init__(self, pool: IMemoryPool, clock: IReactorTime, isAwaited: Callable[[], bool]) -> None:
@@ -74,7 +76,7 @@ class SlowBodies:
 
     def claimMoreThan(self, sizeBytes: int) -> bool:
         """
-        Whether more memory than that is claimed for what has not come.
+        Whether more than C{sizeBytes} of memory is claimed for what has not come.
         """
         for body in self._bodies:
             if sizeBytes < 0:
@@ -99,7 +101,7 @@ class SlowBodies:
 
     def _makeWay(self) -> None:
         """
-        Have those give way that bring nothing for longest, as many as it needs.
+        Have the bodies give way of which nothing has come for longest, as many as it takes.
         """
         self._timer = None
         if self._isAwaited():

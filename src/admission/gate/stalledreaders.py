@@ -18,8 +18,8 @@ STALL_GRACE_SECONDS = 1.0
 
 OVERDRAWN_GRACE_SECONDS = 0.1
 """
-The same while the pool is overdrawn by half of what it may be, and what makes its holder one that does not read its
-answers.
+The same while the pool is overdrawn by half of what it may be.  After that time a holder also counts as one that does
+not read its answers.
 """
 
 _LOOK_AGAIN_SECONDS = OVERDRAWN_GRACE_SECONDS / 10
@@ -32,7 +32,7 @@ that overdraws it further, those whose answers nothing bounds write nothing more
 """
 
 STALLER_SECONDS = 60.0
-"""For how long a holder is last while memory is short, since one of its connections was cut off."""
+"""For how long a holder is served last while memory is short, after one of its connections was cut off."""
 
 _MAX_STALLERS = 10_000
 
@@ -55,7 +55,7 @@ class StalledReader(Protocol):
 
     def largestWriteBytes(self) -> int:
         """
-        How many of these were at most written at once.
+        The size of the largest write among these.
         """
 
     def stalledSeconds(self) -> float:
@@ -71,7 +71,7 @@ class StalledReader(Protocol):
 
 class StalledReaders:
     """
-    Cuts off those that hold most, while memory is short.
+    Cuts off the stalled readers that hold most, while memory is short.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class StalledReaders:
     ) -> None:
         """
         @param isAwaited: whether anybody waits for memory.
-        @param looked: called when they were looked at, and those that had to were cut off.
+        @param looked: called after each look, when those that had to go were cut off.
         """
         self._pool = pool
         self._clock = clock
@@ -118,13 +118,13 @@ class StalledReaders:
 
     def grew(self, reader: StalledReader) -> None:
         """
-        More was written for C{reader}, and there is no memory.  If the pool is overdrawn too far, those that hold most
-        are cut off at once, perhaps C{reader}.
+        More was written for C{reader}, and there is no memory.  If the pool is overdrawn too far, the readers that hold
+        most are cut off at once, C{reader} perhaps among them.
         """
         excessBytes = -self._pool.availableBytes - reader.largestWriteBytes()
         self._farBytes = self._maxOverdraftBytes + min(reader.largestWriteBytes(), self._maxOverdraftBytes // 8)
         if excessBytes > self._maxOverdraftBytes:
-            # More than it must be, or every write would look at all of them.
+            # More is cut off than has to be, or every write would look at all readers.
             self._cutOff(self._heaviestLast(self._readers), excessBytes - self._maxOverdraftBytes // 2)
             self._looked()
         else:
@@ -133,14 +133,14 @@ class StalledReaders:
     @property
     def isFarOverdrawn(self) -> bool:
         """
-        Whether the pool is overdrawn by as much as it may be, and the last write if that was small: nobody is cut off
-        for it at once, and so nobody is to wait for that.
+        Whether the pool is overdrawn by as much as it may be, and by the last write as well if that was small: nobody
+        is cut off at once for such a write, so nobody is to wait for it.
         """
         return -self._pool.availableBytes > self._farBytes
 
     def isStalling(self, holder: str) -> bool:
         """
-        Whether C{holder} does not read its answers: a peer of its takes nothing, or was cut off not long ago.
+        Whether C{holder} does not read its answers: one of its peers takes nothing, or was cut off not long ago.
         """
         readers = self._byHolder.get(holder)
         if readers and next(iter(readers)).stalledSeconds() >= OVERDRAWN_GRACE_SECONDS:
@@ -154,7 +154,7 @@ class StalledReaders:
         """
         isShort = self._isAwaited() or (len(self._readers) > 1 and self._pool.isOutOfMemory())
         if isShort and self._timer is None:
-            # When the next may have to go, so that nobody waits for two graces.
+            # As soon as the next one may have to go, so that nobody waits for two grace periods.
             graces = (OVERDRAWN_GRACE_SECONDS - next(iter(each)).stalledSeconds() for each in self._byHolder.values())
             nextSeconds = min((seconds for seconds in graces if seconds > 0), default=OVERDRAWN_GRACE_SECONDS)
             self._timer = self._clock.callLater(max(nextSeconds, _LOOK_AGAIN_SECONDS), self._relieve)
@@ -186,7 +186,7 @@ class StalledReaders:
 
     def _heaviestLast(self, readers: Iterable[StalledReader]) -> list[StalledReader]:
         """
-        By what they hold, those of the holder that has most in all last.
+        The readers sorted by what they hold; those of the holder that has most in all come last.
         """
         holds: Counter[str] = Counter()
         for reader, holder in self._readers.items():
@@ -200,7 +200,7 @@ class StalledReaders:
             heaviest = readers.pop()
             holder = self._forget(heaviest)
             if holder is None:
-                # It is gone, or takes its responses again, because of one that was cut off before it.
+                # Cutting off another has ended it, or has made it take its responses again.
                 continue
             missingBytes -= heaviest.unsentBytes()
             self._stallers.pop(holder, None)

@@ -16,8 +16,8 @@ from ..interfaces import IWaiter, IWaitOrder
 @implementer(IWaitOrder)
 class StallersLast:
     """
-    Another order, without those whose holders do not read their answers: as they came, they are served when there is
-    nobody else.
+    Another order, from which waiters are left out whose holders do not read their answers.  These are served when there
+    is nobody else, as they came.
     """
 
     def __init__(self, order: IWaitOrder, isStalling: Callable[[str], bool]) -> None:

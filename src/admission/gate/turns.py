@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.test_gate -*-
 """
-How many requests are worked on, and whose is next.
+How many requests are worked on, and which one is next.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ TURN_SECONDS = 0.005
 """For how long requests are begun in one turn of the reactor; the others wait for the next."""
 
 RETRY_SECONDS = 1.0
-"""When an order of waiters is asked again that has failed."""
+"""How long to wait before an order of waiters that has failed is asked again."""
 
 _UNTIMED_REQUESTS = 8
-"""In most turns there are fewer, which are not worth a timer."""
+"""How many requests of a turn need no timer: most turns have fewer."""
 
 
 class Turns:
@@ -50,10 +50,11 @@ class Turns:
         self._clock = clock
         self._order = order
         self._grantLater = grantLater
-        # The same as in the order, and since when: nearly always nobody, and each request looks.
+        # The same waiters as in the order, and since when they wait.  Nearly always there are none, and each request
+        # looks.
         self._waiters: dict[IWaiter, float] = {}
         self.waitedSeconds = 0.0
-        # The requests of this turn of the reactor, and when it has had enough of them.
+        # How many requests this turn of the reactor has begun, and when it begins no more.
         self._begunRequests = 0
         self._endsSeconds = 0.0
         self._over: IDelayedCall | None = None
@@ -127,7 +128,7 @@ class Turns:
         except FAILURES:
             raiseInterrupt()
             self._log.failure("the order of waiters failed; it is asked again later")
-            # There may be no request that is going to be over.
+            # There may be no other request whose end would call this again.
             self._grantLater(RETRY_SECONDS)
             return False
         self.waitedSeconds = self._clock.seconds() - self._waiters.pop(waiter)

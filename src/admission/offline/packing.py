@@ -176,7 +176,7 @@ def _inCheckouts(files: Mapping[str, Path]) -> Iterator[Package]:
 
 def _roots(modules: Collection[str]) -> list[str]:
     """
-    Those of modules that are in no other of them.
+    The modules that are in no other of C{modules}.
     """
     return sorted(each for each in modules if not any(each.startswith(f"{other}.") for other in modules))
 

@@ -231,7 +231,7 @@ class SyntheticConnection:
     @property
     def identities(self) -> tuple[int, ...]:
         """
-        Those of its request.
+        The identities that its request carries.
         """
         return (self._draft.producerId,) if self._draft.isProduce else ()
 

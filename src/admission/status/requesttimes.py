@@ -20,7 +20,7 @@ WINDOW_SECONDS = 300.0
 QUANTILES = (0.5, 0.99)
 
 MAX_KINDS = 100
-"""Those that come after as many others count together."""
+"""How many kinds are counted on their own; kinds that come after as many others count together."""
 
 OTHERS = "others"
 

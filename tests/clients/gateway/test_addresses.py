@@ -71,7 +71,7 @@ class EveryVersionTests(GatewayTestCase):
             self.assertEqual(told, [], f"version {version} of API {apiKey}: {answer}")
 
     def versions(self, apiKey: int, oldest: int) -> Iterator[int]:
-        """Those that are offered and that we can write."""
+        """The versions that are offered and that we can write."""
         first, last = self.offered.get(apiKey, (0, -1))
         return iter(range(max(first, oldest), last + 1))
 

@@ -116,7 +116,7 @@ def prepared(name: str, packages: Sequence[str]) -> Path:
 
 
 def version(name: str, server: Server) -> str:
-    """That of the first of its packages."""
+    """The version of the first of a server's packages."""
     first = (server.packages or ["twisted"])[0].partition("[")[0]
     program = f"import importlib.metadata; print(importlib.metadata.version({first!r}))"
     command = [prepared(name, server.packages) / "python", "-c", program]

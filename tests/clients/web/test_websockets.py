@@ -35,7 +35,7 @@ class Echo(WebSocketServerProtocol):  # type: ignore[misc]
 
 
 class OwnEcho:
-    """That of twisted.web."""
+    """An echo with the websockets of twisted.web."""
 
     transport: Any
 

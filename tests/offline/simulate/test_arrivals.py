@@ -216,10 +216,9 @@ class ArrivalsTests(OffersTestCase):
 
     def test_begun(self) -> None:
         """
-        A candidate that follows requests is asked when the work on them began:
-        their service, and the time that they were parked before they were
-        decided, but not what came afterwards, and not before they arrived.
-        Those that were refused were asked about when that was decided.
+        A candidate that follows requests is asked when the work on them began: their service, and the time that they
+        were parked before they were decided, but not what came afterwards, and not before they arrived.  For refused
+        requests, the candidate is asked when that was decided.
         """
         served = {"mono_us": 1000, "decided_mono_us": 9000, "service_us": 400}
         refused = {"is_counted": None, "policy": "client-bytes"}

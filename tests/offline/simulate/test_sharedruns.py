@@ -49,7 +49,7 @@ class SharedRunsTests(SynchronousTestCase):
         return [(" ".join(run.bootId for run in each.runs), each.counted, each.isComplete) for each in groups]
 
     def test_atOneTime(self) -> None:
-        """Those that did so at one time, whatever their own clocks say, and directly or through others."""
+        """Runs shared limits if they did so at one time, whatever their own clocks say, directly or through others."""
         first = run("a", 0, 100, (0, -1), (1, 2))
         second = run("b", 3, 160, (3, -2), (4, 2), beganBefore=5)
         third = run("c", 110, 300, (111, 2))
@@ -57,7 +57,7 @@ class SharedRunsTests(SynchronousTestCase):
         self.assertEqual(self.found(third, first), [("a", 2, False), ("c", 2, False)])
 
     def test_others(self) -> None:
-        """Those that shared no limits, or with nobody, are of no group."""
+        """Runs that shared no limits, or with nobody, are of no group."""
         lost = run("b", 0, 100, (0, -2))
         self.assertEqual(self.found(run("a", 0, 100), lost, run("c", 0, 100, (0, 1))), [])
 

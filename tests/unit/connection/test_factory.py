@@ -472,7 +472,7 @@ class UnusedTests(SynchronousTestCase):
         self.assertEqual(self.server.clock.getDelayedCalls(), [])
 
     def test_waiting(self) -> None:
-        """Those that wait for an answer are not unused."""
+        """Connections that wait for an answer are not unused."""
         self.server.behave = lambda protocol, request: None
         transports = self.used(16, "192.0.2.2")
         self.pass_(2 * UNUSED_SECONDS)

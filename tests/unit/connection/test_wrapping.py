@@ -569,7 +569,7 @@ class FactoryTests(SynchronousTestCase):
         self.assertFalse(factory.control.isLimiting)
 
     def test_order(self) -> None:
-        """Those who wait for memory are served in the order that was asked for."""
+        """Connections that wait for memory are served in the order that was asked for."""
         order, pool = RandomRounds(Random(1)), ScriptedPool()
         for given in (order, "rounds"):
             server = wrapped(self, pool=pool, order=given)

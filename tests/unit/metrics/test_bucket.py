@@ -102,9 +102,8 @@ class TokenBucketTests(SynchronousTestCase):
 
     def test_microsecondBack(self) -> None:
         """
-        Those who round the time may be a microsecond behind those who do not:
-        that moves a balance by what comes in a microsecond, and for no longer
-        than that.
+        Callers that round the time may be a microsecond behind those that do not: that moves a balance by what comes in
+        a microsecond, and for no longer than that.
         """
         rate = 1e6
         for amount in (0.0, 400.0, 5e6):

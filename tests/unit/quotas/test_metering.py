@@ -647,8 +647,8 @@ class WindowTests(SynchronousTestCase):
 
     def test_microsecondBack(self) -> None:
         """
-        Those who round the time may be a microsecond behind those who do not:
-        for the windows that is the same moment, also at a first record.
+        Callers that round the time may be a microsecond behind those that do not: for the windows that is the same
+        moment, also at a first record.
         """
         meter = self.build(1000.0)
         for now in (100.0, 100.5, 250.0):

@@ -53,7 +53,7 @@ class ExtendedByTests(SynchronousTestCase):
         self.assertIn("requests would have api_key twice", str(warned[0].message))
 
     def test_withoutEntryPoints(self) -> None:
-        """Those of Kafka's driver are there wherever the code is, be that in a zip."""
+        """The columns of Kafka's driver are there wherever the code is, be that in a zip."""
         names = {column.name for column in extendedBy(schema.REQUESTS, OURS)[0].columns}
         self.assertTrue({"api_key", "producer_ids", "group_id"} <= names)
 

@@ -1,6 +1,7 @@
 # -*- test-case-name: tests.clients.gateway.test_round_trips -*-
 """
-What a gateway keeps, and what it is told of its cluster and of others like it: on its own, or in a process of several.
+What a gateway keeps, and what it is told of its cluster and of other gateways, whether it is one process or one of
+several.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ class Discovered(Protocol):
     """
     What is known of the cluster as a whole.
 
-    @ivar reachedSeconds: when one of its servers has answered last; L{None} if none has.
-    @ivar lastError: why the one that was asked last has not; L{None} if it has.
+    @ivar reachedSeconds: when a server of the cluster last answered; L{None} if none has.
+    @ivar lastError: why the server that was asked last has not answered; L{None} if it has.
     """
 
     @property
@@ -51,7 +52,7 @@ class Discovered(Protocol):
 
 class KnownNodes(Protocol):
     """
-    What learns which nodes there are; L{Nodes<admission.kafka.gateway.nodes.Nodes>} do.
+    Learns which nodes there are, as L{Nodes<admission.kafka.gateway.nodes.Nodes>} do.
     """
 
     @property
@@ -64,8 +65,8 @@ class Backing(Protocol):
     """
     Everything that a gateway has besides its clients and its connections to nodes.
 
-    @ivar known: where producers are noted that were let through; L{None} before there is a store.
-    @ivar gateways: how many enforced limits together when that was remembered last.
+    @ivar known: keeps the producers that were let through; L{None} before there is a store.
+    @ivar gateways: how many gateways enforced limits together when L{remember} was last called.
     @ivar ownTopics: see L{Gateway<admission.kafka.gateway.gateway.Gateway>}; known once there is an exchange.
     """
 
@@ -80,33 +81,33 @@ class Backing(Protocol):
 
     def openStore(self, started: AsyncExitStack) -> LimitStore:
         """
-        Have the limits that were set at run time, and producers that were let through.
+        Open the store of the limits that were set at run time, and of the producers that were let through.
 
-        @param started: closes them.
+        @param started: closes it.
         @raise CannotStart: if that is not possible.
         """
 
     def discover(self, nodes: KnownNodes, started: AsyncExitStack) -> Discovered:
         """
-        Have C{nodes} learn which the cluster has, from now on.
+        Have C{nodes} learn from now on which nodes the cluster has.
 
         @param started: ends that.
         """
 
     def makeExchange(self) -> IUsageExchange | None:
         """
-        What tells others what clients take; L{None} if nobody is told.
+        The exchange that tells others what clients take; L{None} if nobody is told.
         """
 
     def remember(self, gateways: int) -> None:
         """
-        So many enforce limits together.
+        Remember that so many gateways enforce limits together.
         """
 
 
 class GatewayStore:
     """
-    The limits of a gateway are in a log, and the producers that it knows are in a file.
+    Keeps the limits of a gateway in a log, and the producers that it knows in a file.
     """
 
     def __init__(self, store: TableStore, known: KnownProducers) -> None:
@@ -116,7 +117,7 @@ class GatewayStore:
 
     def producers(self) -> Iterator[tuple[str, int]]:
         """
-        Each user's, the most recent last.
+        The producers of each user, the most recent last.
         """
         return iter(self._known)
 
@@ -125,8 +126,8 @@ class OwnBacking:
     """
     The L{Backing} of a gateway that is one process: a directory, and questions to the cluster.
 
-    @ivar discovery: what asks the cluster; exists once it is to.
-    @ivar producers: those that are known; exist once there is a store.
+    @ivar discovery: asks the cluster; exists once L{discover} was called.
+    @ivar producers: the known producers; exist once there is a store.
     """
 
     discovery: Discovery

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.clients.gateway.test_processes -*-
 """
-What a process of a gateway of several begins with, which is its parent's to run.
+The main program of one of several processes of a gateway; their parent runs it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 
 
 def main() -> int:
-    # The parent passes on what a terminal tells them both, and reloads; all else is imported after that.
+    # The parent passes on reloads and what a terminal tells both, so signals are ignored before all else is imported.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, lambda *_: None)
     from .childprocess import serve

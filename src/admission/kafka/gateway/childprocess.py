@@ -59,7 +59,7 @@ class ChildService(GatewayService):
 
     def _untilKept(self, _: object) -> Deferred[None]:
         """
-        What was said last is lost if the process ends before the parent has it.
+        Wait until the parent has what was said last, which would be lost if the process ended before.
         """
         kept: Deferred[None] = Deferred()
         self._parent.whenFlushed(lambda error: kept.callback(None))
@@ -68,9 +68,9 @@ class ChildService(GatewayService):
 
 class ChildProcess:
     """
-    What the parent says, and what is done about it.
+    Does what the parent says.
 
-    @ivar exitCode: what the process is to end with.
+    @ivar exitCode: the exit code that the process is to end with.
     """
 
     log = Logger()
@@ -212,7 +212,7 @@ def serve(arguments: Sequence[str]) -> int:
     options = GatewayOptions()
     try:
         options.parseOptions(given)
-        # Before it goes where the parent is: files are named as they were on the command line.
+        # Before it changes to the parent's directory, since files are named as they were on the command line.
         child = ChildProcess(reactor, int(process), options)
     except UsageError as error:
         Logger().critical("{reason}", reason=str(error))

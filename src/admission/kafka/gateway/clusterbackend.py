@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.unit.kafka.gateway.test_clusterbackend -*-
 """
-Has a node of the cluster answer the requests of a session: they are passed on once they are admitted, and the responses
-that come back have the gateway's addresses in place of the nodes'.
+Has a node of the cluster answer the requests of a session.  Requests are passed on once they are admitted, and
+responses come back with the gateway's addresses in place of the nodes'.
 """
 
 from __future__ import annotations
@@ -69,18 +69,18 @@ COLLECTED_BYTES: Final = 64 << 10
 
 LARGEST_COLLECTED_BYTES: Final = 1 << 20
 """
-What has to be collected to be understood may have so much: the coordinators of 20,000 groups, or 10,000 nodes.  It is
-looked through in one turn.
+The largest response that is collected because only the whole can be understood: the coordinators of 20,000 groups, or
+10,000 nodes.  It is looked through in one turn.
 """
 
 HEAD_BYTES: Final = 1 << 10
 """
-So much of a large response is waited for before anything is passed on: what is changed in it comes early.  If that is
-not enough, twice as much is waited for, and so on.
+How much of a large response has to come before anything is passed on: what is changed in it comes early.  If that is
+not enough, twice as much has to come, and so on.
 """
 
 GROUP_SESSION_SECONDS: Final = 45.0
-"""The session timeout of members whose coordinator sets it (KIP-848), if that has its default."""
+"""The session timeout of members whose coordinator sets it (KIP-848), if the coordinator has its default."""
 
 _NEVER_REFUSED: Final = frozenset(
     ("ApiVersions", "SaslHandshake", "SaslAuthenticate", "LeaveGroup", "AddPartitionsToTxn", "EndTxn")
@@ -97,7 +97,10 @@ _CHANGING_TOPICS: Final = frozenset(
         "ElectLeaders",
     )
 )
-"""What could keep gateways from telling each other what clients take, where it is about their topics."""
+"""
+Requests that, if they are about the gateways' own topics, could keep gateways from telling each other what clients
+take.
+"""
 
 _LIMITS: Final = frozenset((DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS))
 _ANSWERED_ALONE: Final = frozenset(
@@ -107,8 +110,8 @@ _ANSWERED_ALONE: Final = frozenset(
     )
 )
 """
-What a node answers without waiting for a client, another node or the controller, which may be frozen itself.  In groups
-and transactions even a Heartbeat may wait until what was written before it is replicated.
+Requests that a node answers without waiting for a client, for another node or for the controller, which may be frozen
+itself.  In groups and transactions even a Heartbeat may wait until what was written before it is replicated.
 """
 
 _FETCHES: Final = frozenset((FETCH, SHARE_FETCH))
@@ -132,7 +135,7 @@ class ClusterBackend(Backend):
     """
     Passes the requests of one client to one node.
 
-    Responses come in the order of requests.  One that the gateway gives itself waits for those before it.
+    Responses leave in the order of requests.  An answer of the gateway's own waits for the responses before it.
 
     @ivar nodeId: the node that the client's port is for; L{None} at the port to begin with.
     @ivar ports: which ports there are beside it.
@@ -156,7 +159,7 @@ class ClusterBackend(Backend):
     @property
     def node(self) -> Node:
         """
-        Where its requests go.
+        The node that its requests go to.
         """
         if self._nodeLink is not None:
             return self._nodeLink.node
@@ -170,7 +173,8 @@ class ClusterBackend(Backend):
         api = relayed(header.apiKey, header.apiVersion)
         if api is None:
             if header.apiKey == API_VERSIONS:
-                # The one request whose version may be too new: the answer says which is understood (KIP-511).
+                # This is the only request whose version may be too new: the answer says which versions are understood
+                # (KIP-511).
                 self._answerHere(request)
                 self._answer(request, encodeResponse(API_VERSIONS, header.apiVersion, _OWN_VERSIONS))
                 return
@@ -234,7 +238,7 @@ class ClusterBackend(Backend):
         if self.gateway.control.wants.usage:
             decision = session.admitProduce(request, produced)
         else:
-            # The first limit that is set makes none of them new.
+            # They are noted even without a limit, so that the first limit that is set does not make them new.
             decision, request.identities = ADMITTED, producerIds(produced)
         if not decision.admitted:
             results = refuseAll(produced, ErrorCode.throttling_quota_exceeded, decision.message)
@@ -246,7 +250,7 @@ class ClusterBackend(Backend):
             else:
                 session.reject(request, _WITHOUT_ACKS + decision.message)
             return
-        # Only the replicas' acknowledgements are waited for.
+        # The node waits for nothing but the acknowledgements of replicas.
         waitSeconds = 0.0 if produced.acks == 1 else max(produced.timeoutMs, 0) / 1000
         # A slice that survives would keep the buffer from being reused.
         del produced
@@ -255,7 +259,7 @@ class ClusterBackend(Backend):
         delaySeconds = 0.0
         if request.view is not None:
             now = session.factory.clock.seconds()
-            # The response does not exist yet, and what has been sent cannot be taken back.
+            # There is no response yet to charge for, and the request that was sent cannot be taken back.
             delaySeconds = request.delaySeconds = session.charge(request, session.driver.usageOf(request, 0, now), now)
             request.throttledUntilSeconds = now + delaySeconds
         self._relay(request, waitSeconds, delaySeconds)
@@ -281,7 +285,7 @@ class ClusterBackend(Backend):
         session = self.session
         header = request.header
         if any(each.header.apiKey in _LOGINS for each in session.unanswered):
-            # Or the answer to one would be taken for that to another.
+            # Otherwise the answer to one message would be taken for the answer to another.
             session.reject(request, "it went on with its login before it was answered")
             return False
         body = buffer[header.bodyOffset :]
@@ -350,7 +354,7 @@ class ClusterBackend(Backend):
         session.request = None
         now = request.released = session.driver.park(request)
         if session.isLost:
-            # Policies may do that when they are told that it waits.
+            # Policies may have closed it when they were told that the request waits.
             lease.release()
             session.setAside(request)
             session.finish()
@@ -443,7 +447,7 @@ class ClusterBackend(Backend):
 
     def chargeCollected(self, request: KafkaRequest, sizeBytes: int) -> None:
         """
-        So much of a response is kept until more of it comes.
+        Charge for C{sizeBytes} of a response that are kept until more of it comes.
         """
         request.releaseDecoded()
         request.decoded = self.session.factory.gate.pool.charge(UNANSWERED_BYTES + sizeBytes, RESPONSES)
@@ -479,7 +483,7 @@ class ClusterBackend(Backend):
 
     def addressOf(self, nodeId: int, host: str, port: int) -> tuple[str, int]:
         """
-        Where clients reach a node.
+        The address at which clients reach a node.
         """
         self.gateway.nodes.learn(nodeId, host, port)
         return self.ports.addressOf(nodeId, self.session.transport.getHost().host)
@@ -521,7 +525,7 @@ class ClusterBackend(Backend):
 
     def _answerOwn(self) -> None:
         """
-        Send the answers that waited for those before them.
+        Send the gateway's own answers that have waited for responses before them.
         """
         while (request := next(iter(self.session.unanswered), None)) is not None and request.parts is not None:
             self.session.send(request.parts)
@@ -529,7 +533,7 @@ class ClusterBackend(Backend):
 
     def sendingBlocked(self, isBlocked: bool) -> None:
         """
-        Also take no more from the node meanwhile.
+        Pause the client as usual, and take no more from the node meanwhile.
         """
         link = self._nodeLink
         if link is not None:
@@ -542,7 +546,7 @@ class ClusterBackend(Backend):
 
     def linkLost(self, reason: str) -> None:
         """
-        Answer what can be, and close.
+        Answer the requests that can be answered, and close.
         """
         session = self.session
         if session.unanswered:
@@ -651,7 +655,7 @@ class PassedResponse:
         if apiKey == METADATA:
             found = metadataHead(apiVersion, body, backend.addressOf)
             if found is None:
-                # As often as not the next piece would not be enough either, and all of it is looked through again.
+                # The next piece would often not be enough either, and each time everything is looked through again.
                 self._wantedBytes = min(2 * len(head), self._sizeBytes, LARGEST_COLLECTED_BYTES)
                 backend.chargeCollected(self._request, self._wantedBytes)
                 return

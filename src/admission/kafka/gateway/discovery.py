@@ -22,7 +22,9 @@ from .nodes import FoundNode
 LOGGED_SECONDS = 60.0
 
 MAX_NODES = 10_000
-"""How many nodes an answer may name, ten times what may have ports; decoded they take 4 MB and ten milliseconds."""
+"""
+How many nodes an answer may name: ten times as many as may have ports.  Decoded they take 4 MB and ten milliseconds.
+"""
 
 LARGEST_ANSWER_BYTES = 1 << 20
 """The largest answer to ApiVersions or Metadata: 10,000 nodes with names of eighty bytes."""
@@ -30,12 +32,12 @@ LARGEST_ANSWER_BYTES = 1 << 20
 
 class Discovery:
     """
-    Asks one server of the cluster after another, on a connection of its own, until one answers; and that one from then
-    on.  Nodes that clients learn of are learnt of as well, so it need not succeed.
+    Asks one server of the cluster after another, on a connection of its own, until one answers, and asks that one from
+    then on.  The gateway also learns of the nodes that answers to clients name, so this need not succeed.
 
-    @ivar reachedSeconds: when a server has last said which versions it speaks, at least; L{None} if none has.
-    @ivar lastError: why the last one has not answered; L{None} if it has.
-    @ivar onAsked: called when one has answered, or has not.
+    @ivar reachedSeconds: when a server has last told the versions that it speaks, if nothing more; L{None} if none has.
+    @ivar lastError: why the server that was asked last has not answered; L{None} if it has.
+    @ivar onAsked: called when a server has answered, or has failed to.
     """
 
     _log = Logger()
@@ -55,7 +57,7 @@ class Discovery:
         @param endpointFor: how to connect to one.
         @param refreshSeconds: how often to ask.
         @param found: called with all nodes that an answer names.
-        @param known: returns where nodes are that may be asked, too.
+        @param known: returns the addresses of nodes that may be asked, too.
         """
         self._upstream = upstream
         self._endpointFor = endpointFor
@@ -106,7 +108,7 @@ class Discovery:
             connection = self._connection = yield connectTo(
                 endpoint, self._clock, self._settings, f"{address.host}:{address.port}"
             )
-        # A cluster that wants a login answers no more than this without one.
+        # Without a login, a cluster that wants one answers no more than this.
         self.reachedSeconds = self._clock.seconds()
         answer = yield connection.request("Metadata", {"topics": []})
         self._found([FoundNode(broker.node_id, broker.host, broker.port) for broker in answer.brokers])

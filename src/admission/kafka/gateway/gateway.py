@@ -37,15 +37,15 @@ class Gateway(Server[GatewaySettings]):
     @ivar nodes: the nodes of the cluster.
     @ivar upstream: the servers to ask first.
     @ivar endpointFor: how to connect to a node.
-    @ivar known: the producers that were let through; L{None} if nobody wants to know.
+    @ivar known: keeps the producers that were let through; L{None} if nobody wants to know.
     @ivar sharing: tells other gateways what clients take; L{None} if nobody does.
     @ivar ownTopics: the topics by which gateways tell each other what clients take; closed to clients.
     @ivar linkBytes: what an open connection to a node is charged for.
-    @ivar superUsers: who may change limits.
+    @ivar superUsers: the rule of which clients may change limits.
     @ivar requiresLogin: whether clients have to log in at a node before anything else.
     @ivar mayHide: whether they may log in by mechanisms that do not show who they are.
     @ivar hasLimits: whether limits of clients are the gateway's own, and not the cluster's.
-    @ivar bootstrap: stands for whichever of C{upstream} answers.
+    @ivar bootstrap: stands for the one of C{upstream} that answers.
     """
 
     nodes: Nodes
@@ -78,7 +78,7 @@ class Gateway(Server[GatewaySettings]):
         """
         Connect a link to a node, once it is known where that is.
 
-        @param nodeId: L{None} for any of the servers to begin with.
+        @param nodeId: L{None} for any of the servers that the gateway was started with.
         @return: fires when it is connected or has been told why it is not; may be cancelled.
         """
         connecting = self._connectToAny(link) if nodeId is None else self._connectToNode(nodeId, link)
@@ -107,7 +107,7 @@ class Gateway(Server[GatewaySettings]):
                 return
             except Exception as error:
                 self._nextUpstream += 1
-                # Nobody waits any more once it was cancelled.
+                # Once it was cancelled, nobody waits any more.
                 if remaining == 1 or isinstance(error, CancelledError):
                     raise
 

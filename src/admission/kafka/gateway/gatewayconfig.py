@@ -20,10 +20,11 @@ class GatewayConfig(ServerConfig[GatewaySettings]):
 
     @ivar upstream: where the cluster is.
     @ivar nodeIds: the lowest and the highest id that its nodes may have.
-    @ivar credentials: for asking which nodes there are, if that takes a login.
+    @ivar credentials: the login for asking which nodes there are, if that takes one.
     @ivar share: how much of each limit it enforces.
-    @ivar exchange: the description of what it tells other gateways through what clients take; L{None} if it does not.
-    @ivar gateways: how many there are then, at least.
+    @ivar exchange: the description of the exchange by which it tells other gateways what clients take; L{None} if it
+        tells none.
+    @ivar gateways: how many gateways there are then, at least.
     @ivar requiresLogin: see L{Gateway}, also for the next two.
     """
 
@@ -44,7 +45,7 @@ class GatewayConfig(ServerConfig[GatewaySettings]):
 
 def configOf(options: GatewayOptions) -> GatewayConfig:
     """
-    That of a command line.
+    The configuration that the options of a command line describe.
     """
     return GatewayConfig.of(
         options,

@@ -85,7 +85,7 @@ class Upstream:
 
     def access(self, reactor: Any, connectSeconds: float, credentials: Credentials | None) -> ClusterAccess:
         """
-        The same for plug-ins, with what they have to log in with.
+        The way to the cluster for plug-ins, with the login that they need.
         """
         return ClusterAccess(self.endpoints(reactor, connectSeconds), self.addresses, credentials)
 
@@ -95,7 +95,7 @@ class GatewayListener(Listener):
     """
     One port of the gateway.
 
-    @ivar ports: which ports belong together with it.
+    @ivar ports: the ports that it belongs to: one to begin with, and one for each node.
     @ivar nodeId: the node that it leads to; L{None} for the port where clients begin.
     """
 
@@ -378,7 +378,7 @@ def _tlsServer(text: str, rest: str) -> tuple[str, str, str]:
 
 def _withNodes(listener: Listener, lowest: int, highest: int) -> list[GatewayListener]:
     """
-    A listener where clients begin, and one for each node.
+    Listeners at the port where clients begin, and at one port for each node.
     """
     match = _PORT.fullmatch(listener.description)
     if match is None or not int(match["port"]) > 0:

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.clients.gateway.test_processes -*-
 """
-A gateway of several processes: the parent opens the ports, keeps what is kept, and asks the cluster; the others serve.
+A gateway of several processes: the parent opens the ports, has the store, and asks the cluster; the others serve.
 """
 
 from __future__ import annotations
@@ -48,10 +48,12 @@ from .sharedsockets import ReservedPort, ReservingReactor
 from .usagerelay import UsageRelay
 
 RESTART_SECONDS: Final = (0.5, 30.0)
-"""How long a process that has died is waited with, at first and at most; each time it is twice as long."""
+"""
+How long to wait before a process that has died is begun again, at first and at most; the time doubles with each death.
+"""
 
 STEADY_SECONDS: Final = 60.0
-"""One that has served for so long has died of something else than the one before it."""
+"""A process that has served for this long has died of something else than the one before it."""
 
 ANSWER_SECONDS: Final = 5.0
 """How long the answer to a question about a process may take; a snapshot of memory takes longer."""
@@ -59,14 +61,16 @@ ANSWER_SECONDS: Final = 5.0
 MEMORY_SECONDS: Final = 25.0
 
 SILENT_SECONDS: Final = 12.0
-"""A process says that it is there every five seconds at least."""
+"""
+After so long without a word of a process the gateway is not healthy; each says something every five seconds at least.
+"""
 
 KILL_SECONDS: Final = 10.0
 """How much longer than C{close.grace.timeout} a process may take to end."""
 
 WAITING: Final = "waiting to be started again"
 
-# The sockets to it, and what it writes.
+# The descriptors of a process: the sockets to it, and what it writes.
 _DESCRIPTORS_OF_PROCESS: Final = 3
 
 _LONGEST_LINE: Final = 1 << 20
@@ -77,7 +81,7 @@ class OneProcess(ProcessProtocol):
     """
     A process that serves clients, from its start to its end.
 
-    @ivar number: which one, from 1.
+    @ivar number: its number, from 1.
     @ivar state: what it does, in words.
     """
 
@@ -126,7 +130,7 @@ class OneProcess(ProcessProtocol):
 
     def killLater(self) -> None:
         """
-        It has been told to end, or nothing can be told it any more: see that it does.
+        It has been told to end, or cannot be told anything any more: kill it if it does not end in time.
         """
         if self._killing is None and not self.ended.called:
             graceSeconds = self._parent.graceSeconds + KILL_SECONDS
@@ -209,7 +213,7 @@ class ToldNodes:
 
 class GatewayProcesses(Service):
     """
-    The parent: what has to be one for the whole gateway.
+    The parent process: it does what has to be done once for the whole gateway.
     """
 
     log = Logger()
@@ -220,7 +224,7 @@ class GatewayProcesses(Service):
     def __init__(self, reactor: Any, config: GatewayConfig, arguments: Sequence[str], directory: str) -> None:
         """
         @param arguments: the options of the command line, which each process reads, too.
-        @param directory: where they were given.
+        @param directory: the directory in which they were given.
         """
         self.reactor = reactor
         self.graceSeconds = config.settings.closeGraceTimeoutSeconds
@@ -239,7 +243,7 @@ class GatewayProcesses(Service):
         self._processes: dict[int, OneProcess] = {}
         self._restarts: dict[int, int] = {}
         self._failures: dict[int, int] = {}
-        # What processes have said last that keeps them from serving.
+        # The reasons that processes have last given for not serving.
         self._critical: dict[int, str] = {}
         self._waiting: dict[int, tuple[float, IDelayedCall]] = {}
         self._nodes = ToldNodes()
@@ -249,7 +253,7 @@ class GatewayProcesses(Service):
 
     def setServiceParent(self, parent: Any) -> None:
         """
-        Also tell the application that C{twistd} makes how to log.
+        Also tell the application, which C{twistd} makes, how to log.
         """
         observeLog(parent, self._config.makeLogObserver)
         super().setServiceParent(parent)  # type: ignore[no-untyped-call]
@@ -409,7 +413,7 @@ class GatewayProcesses(Service):
         number = process.number
         now = self.clock.seconds()
         if self._processes.get(number) is not process:
-            # It has taken the place of none.
+            # It is not, or no longer, the process of that number.
             return
         del self._processes[number]
         self.relay.leave(process.channel)
@@ -471,7 +475,7 @@ class GatewayProcesses(Service):
 
     def logLine(self, number: int, line: str) -> None:
         """
-        A process has written a line: an event of its log as JSON, or something that had no time for it.
+        A process has written a line: an event of its log as JSON, or text from before it had a log.
         """
         try:
             event = json.loads(line)
@@ -499,7 +503,7 @@ class GatewayProcesses(Service):
             else:
                 table.put(key.encode("latin-1"), value.encode("latin-1"))
         except LogRefusal:
-            # Said once it is to be on the disk.
+            # The process is told when it asks for a flush.
             pass
 
     def noted(self, process: OneProcess, principal: str, producerIds: Sequence[int]) -> None:
@@ -524,7 +528,7 @@ class GatewayProcesses(Service):
 
     @staticmethod
     def _tableOf(name: str, number: int) -> str:
-        # What policies know, each process counts for itself; the first goes on with what there was without others.
+        # Each process keeps what its own policies know; the first goes on with what a gateway of one process has kept.
         # Names of tables have letters only.
         if name != "policies" or number == 1:
             return name

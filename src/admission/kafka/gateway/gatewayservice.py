@@ -38,7 +38,7 @@ from .gatewaystatus import GatewayStatus
 from .nodes import Nodes
 
 Options = GatewayOptions
-"""As C{twistd} wants it called."""
+"""The name that C{twistd} looks for."""
 
 
 def makeService(options: GatewayOptions) -> IService:
@@ -70,7 +70,7 @@ class GatewayService(KafkaService):
 
     def __init__(self, reactor: Any, config: GatewayConfig, backing: Backing | None = None) -> None:
         """
-        @param backing: by default its own.
+        @param backing: that of a single process, unless given.
         """
         super().__init__(reactor, config)
         self._given = backing

@@ -22,7 +22,7 @@ from .nodes import Node
 
 MAX_NODES = 100
 UNREACHED_SECONDS = 30.0
-"""After so long without an answer of any node the gateway is not healthy."""
+"""The time without an answer of any node after which the gateway is not healthy."""
 
 UNANSWERED_SECONDS = 5.0
 """A node that owes an answer for so long makes the gateway not healthy."""

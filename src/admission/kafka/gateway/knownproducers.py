@@ -31,7 +31,7 @@ SAVED_SECONDS: Final = 60.0
 """How often what has changed is written to the disk."""
 
 PRODUCER_BYTES: Final = 130
-"""What one takes in memory, without its user's name (measured: 117 to 131)."""
+"""The memory that one producer takes, without its user's name (measured: 117 to 131)."""
 
 _MAGIC: Final = b"admission producers 1\n"
 _CHECKSUM_BYTES: Final = 4
@@ -58,7 +58,7 @@ class KnownProducers:
     Pairs of a user and a producer id, in a file of their own.
 
     The file is replaced as a whole, by a new one that is on the disk already: a gateway that is killed finds the last
-    whole one.  One that is damaged is reported and begun anew, since the loss costs users no more than a part of their
+    whole one.  A damaged file is reported and begun anew, since the loss costs users no more than a part of their
     limit.
     """
 
@@ -123,7 +123,7 @@ class KnownProducers:
 
     def __iter__(self) -> Iterator[tuple[str, int]]:
         """
-        Those that were used longest ago come first.
+        The pairs in the order of their last use, the oldest first.
         """
         return iter(list(self._known))
 
@@ -141,7 +141,7 @@ class KnownProducers:
         """
         Write them, if there are new ones.
         """
-        # Of two writes at a time both would spoil the unfinished file.
+        # Two writes at a time would both spoil the unfinished file.
         return self._saving.run(self._save)
 
     def _save(self) -> Deferred[Any]:

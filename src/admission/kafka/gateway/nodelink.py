@@ -1,6 +1,7 @@
 # -*- test-case-name: tests.unit.kafka.gateway.test_nodelink -*-
 """
-One connection to a node, on behalf of one client: the client's requests go up in their order, the responses come down.
+One connection to a node, on behalf of one client: the client's requests go to the node in their order, and the
+responses come back.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ MAX_SENT_AT_ONCE: Final = 64
 """How many requests the kernel is given in one call."""
 
 CLOSE_SECONDS: Final = 10.0
-"""How long requests may take to leave after their client has."""
+"""How long requests may still be on their way to the node after their client has left."""
 
 _LENGTH: Final = struct.Struct(">i")
 _HEAD: Final = struct.Struct(">ii")
@@ -56,14 +57,14 @@ class LinkUser(TypingProtocol):
         A response begins.
 
         @param sizeBytes: how many bytes follow the correlation id.
-        @return: given each part of these, and whether it is the last.
+        @return: called with each part of these bytes, and with whether it is the last one.
         @raise ResponseRefused: if there is no such request.
         """
 
     @property
     def isReading(self) -> bool:
         """
-        Whether it may send more in this turn, and calls L{NodeLink.pump} after that.
+        Whether it may send more requests in this turn, after which it calls L{NodeLink.pump}.
         """
 
     def linkLost(self, reason: str) -> None:
@@ -75,9 +76,9 @@ class LinkUser(TypingProtocol):
 @implementer(IPushProducer)
 class NodeLink(Protocol):
     """
-    What a session asks of a node.  Requests may be given to it before it is connected.
+    A session's connection to a node.  Requests may be given to it before it is connected.
 
-    @ivar node: which one.
+    @ivar node: the node.
     @ivar isLost: whether it has ended, or never began.
     """
 
@@ -87,7 +88,7 @@ class NodeLink(Protocol):
         self, user: LinkUser, node: Node, clock: IReactorTime, sendSeconds: float, charge: ILease | None = None
     ) -> None:
         """
-        @param charge: for what it costs to be open; released when it is over.
+        @param charge: the charge for the open connection; released when that is over.
         @param sendSeconds: how long the node may take nothing.
         """
         self.node = node
@@ -97,12 +98,12 @@ class NodeLink(Protocol):
         self._sendDeadline = Deadline(clock, self._sendingStopped)
         self._closeDeadline = Deadline(clock, self.abort)
         self._isConnected = self._isTaking = self.isLost = self._isClosing = self._isReadingPaused = False
-        # The requests that are to be sent, and how much of the first is; -4 before its length.
+        # The requests that are to be sent, and how many bytes of the first have been: -4 before its length.
         self._unsent: deque[tuple[ILease, bool]] = deque()
         self._sentBytes = -_LENGTH.size
         self._head = b""
         self._leftBytes = 0
-        # For each request that waits for a response, how long the node may take for that when it comes to it.
+        # For each request that waits for a response, how long the node may take for it from when it is its turn.
         self._waits: deque[float] = deque()
         self._throttledUntil = -inf
         self._mayBeMuted = False
@@ -114,8 +115,8 @@ class NodeLink(Protocol):
 
     def send(self, lease: ILease, isAwaited: bool = True, waitSeconds: float = inf) -> None:
         """
-        Send a request, which the node holds already, and release it when it has been handed over.  While its user reads
-        more of them, it is sent with these, by L{pump}.
+        Send a request that counts for the node already, and release it when it has been handed over.  While the user of
+        the link reads more requests, it is sent with these, by L{pump}.
 
         @param isAwaited: whether its client waits for an answer; if not, it is sent even if the client has gone.
         @param waitSeconds: how long the node may take to answer although nothing is wrong with it; infinite if nobody
@@ -138,11 +139,11 @@ class NodeLink(Protocol):
 
     def pump(self) -> None:
         """
-        Hand over to the transport what it takes.
+        Hand over to the transport as much as it takes.
         """
         while self._unsent and self._isTaking and not self.isLost:
             handle = self._directHandle()
-            # What it releases may have its user send the rest, or end it.
+            # Releasing a request may have the user send more, or end the link.
             if handle is not None and (self._sendDirectly(handle) or not self._unsent or self.isLost):
                 continue
             lease, _ = self._unsent[0]
@@ -162,7 +163,7 @@ class NodeLink(Protocol):
 
     def _directHandle(self) -> Any:
         """
-        The socket, where nothing is between it and us that has to go first.
+        The socket; L{None} if anything between it and us has to go first.
         """
         transport = self.transport
         return transport.getHandle() if isinstance(transport, tcp.Connection) and isDirect(transport) else None
@@ -202,7 +203,7 @@ class NodeLink(Protocol):
             lease, _ = self._unsent.popleft()
             sentBytes -= _LENGTH.size + lease.sizeBytes
             handedOver.append(lease)
-        # Before any is released: that may have its user send more.
+        # Before any request is released, since that may have the user send more.
         self._sentBytes = sentBytes
         for lease in handedOver:
             self._handedOver(lease)
@@ -220,7 +221,7 @@ class NodeLink(Protocol):
 
     def pauseReading(self) -> None:
         """
-        Take no more of the responses: the client does not.
+        Take no more of the responses, since the client takes none.
         """
         if not self._isReadingPaused:
             self._isReadingPaused = True
@@ -243,8 +244,8 @@ class NodeLink(Protocol):
 
     def _expect(self) -> None:
         """
-        Note from when on the node owes an answer.  It answers the requests of one connection one after the other, so a
-        request has its time from when the one before it is answered.
+        Note from when on the node owes an answer.  It answers the requests of one connection one after the other, so
+        the time of a request begins when the one before it is answered.
         """
         isOwing = (
             self._waits and self._isConnected and not (self._isReadingPaused or self._isClosing or self._mayBeMuted)
@@ -331,13 +332,13 @@ class NodeLink(Protocol):
 
     def failed(self, reason: str) -> None:
         """
-        It could not be connected; no effect if it is needed no more.
+        The link could not be connected; no effect if it is needed no more.
         """
         if self.isLost:
             return
         self.node.failed(reason, self._clock.seconds())
         wasClosing = self._isClosing
-        # Before what it holds is released, since that lets waiting clients go on, and they may send more.
+        # Before its memory is released, since that lets waiting clients go on, and they may send more.
         self._over()
         self._discard()
         if not wasClosing:

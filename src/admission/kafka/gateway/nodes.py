@@ -52,26 +52,26 @@ class Node:
     """
     One node of the cluster, or the place where clients find the first one.
 
-    Requests on their way to it hold memory, from their first byte, and there is a share of the pool that they may hold
+    Requests on their way to it hold memory, from their first byte, and may hold no more than a share of the pool
     together: so a node that takes nothing stops only its own clients.
 
     @ivar nodeId: its number; L{None} for the servers that the gateway was started with.
     @ivar shareBytes: how much memory requests on their way to it may hold.
-    @ivar order: in which order requests go on that wait for that.
+    @ivar order: the order in which requests go on that wait for that.
     @ivar address: where it is; L{None} while that is not known.
-    @ivar sinceSeconds: since when it is known to be there.
+    @ivar sinceSeconds: since when it is known to be at that address.
     @ivar movedSeconds: when it was last logged that it has another address.
     @ivar linkCount: how many links to it are open or being opened.
     @ivar unanswered: how many requests it has not answered.
-    @ivar heldBytes: how much memory is meant for it.
+    @ivar heldBytes: how much memory requests on their way to it hold.
     @ivar tookSeconds: when it has last taken anything.
     @ivar stalledLinks: the links of which it takes nothing, each with the time since then.
-    @ivar owingLinks: the links on which it has an answer to give, each with the time from which on that is late; it may
-        be later than now.
+    @ivar owingLinks: the links on which it owes an answer, each with the time from which on the answer is late; that
+        may be later than now.
     @ivar heardSeconds: when anything has last come from it.
     @ivar lastError: what went wrong last, in words.
     @ivar lastErrorSeconds: when that was.
-    @ivar throttles: who wanted its clients to wait.
+    @ivar throttles: how often its clients were told to wait.
     """
 
     _log: ClassVar[Logger] = Logger()
@@ -93,12 +93,12 @@ class Node:
     lastErrorSeconds: float = 0.0
     throttles: Throttles = field(factory=Throttles)
     _waiters: dict[IShareWaiter, None] = field(init=False, factory=dict)
-    # Since when it owed an answer when its link ended, and when that was.
+    # Since when it had owed an answer when the link ended, and when the link ended.
     _givenUp: tuple[float, float] = field(init=False, default=(float("inf"), float("-inf")))
 
     def hasRoom(self, sizeBytes: int) -> bool:
         """
-        Whether so many bytes more may wait for it; something always may if nothing else does.
+        Whether C{sizeBytes} more may wait for it.  Any number may if nothing else does.
         """
         return not self.heldBytes or self.heldBytes + sizeBytes <= self.shareBytes
 
@@ -115,16 +115,16 @@ class Node:
 
     def hold(self, sizeBytes: int) -> None:
         """
-        So many bytes more are meant for it.
+        C{sizeBytes} more wait for it.
         """
         self.heldBytes += sizeBytes
 
     def release(self, sizeBytes: int) -> None:
         """
-        So many bytes no longer wait for it.
+        C{sizeBytes} no longer wait for it.
         """
         self.heldBytes -= sizeBytes
-        # A waiter may be told while another is being told.
+        # This may be called again while a waiter is being told.
         while self._waiters:
             waiter = self._next()
             if not self.hasRoom(waiter.wantedBytes):
@@ -142,8 +142,8 @@ class Node:
 
     def tookNothing(self, seconds: float, now: float) -> None:
         """
-        One of its links is given up after so long.  If it has taken nothing by the others either, lately, nobody waits
-        for it any longer.
+        One of its links is given up, of which it has taken nothing for C{seconds}.  If it has lately taken nothing of
+        the others either, nobody waits for it any longer.
         """
         if now - self.tookSeconds < seconds / 2:
             return
@@ -153,8 +153,8 @@ class Node:
 
     def gaveUp(self, link: Any, now: float) -> None:
         """
-        A link ends, whatever is owed on it.  Clients of a frozen node do so again and again, and it is no less frozen
-        for that.
+        A link ends, and what is owed on it is remembered: clients of a frozen node hang up again and again, and it is
+        no less frozen for that.
         """
         since = self.owingLinks.pop(link, now)
         if since < now:
@@ -164,7 +164,7 @@ class Node:
 
     def unansweredSeconds(self, now: float) -> float:
         """
-        How long it has owed the answer that it has owed longest.
+        For how long it has owed the answer that it has owed longest.
         """
         since = min(self.owingLinks.values(), default=now)
         if self._isGivenUp(now):
@@ -197,7 +197,8 @@ class NodePorts:
     @ivar port: the first one, where clients begin.
     @ivar lowest: the lowest node id that has a port.
     @ivar highest: the highest one.
-    @ivar advertised: under which address clients know the first port; L{None} for that which they have reached.
+    @ivar advertised: the address under which clients know the first port; L{None} for the address that they have
+        reached.
     """
 
     port: int
@@ -207,14 +208,14 @@ class NodePorts:
 
     def addressOf(self, nodeId: int, reachedHost: str) -> tuple[str, int]:
         """
-        Where clients reach a node; port 0 if nowhere.
+        The address at which clients reach a node; port 0 if there is none.
         """
         host, port = (reachedHost, self.port) if self.advertised is None else self.advertised
         return host, port + self.offsetOf(nodeId) if self.lowest <= nodeId <= self.highest else 0
 
     def offsetOf(self, nodeId: int) -> int:
         """
-        How far a node's port is from the first one.
+        The distance of a node's port from the first one.
         """
         return 1 + nodeId - self.lowest
 
@@ -235,7 +236,7 @@ class Nodes:
 
     @ivar byId: the nodes that are known or asked for.
     @ivar shareBytes: how much memory may wait for one of them.
-    @ivar makeOrder: makes an order for those that wait for it.
+    @ivar makeOrder: makes an order for the requests that wait for one of them.
     @ivar unreachable: the ids of nodes that have no port here.
     """
 
@@ -296,7 +297,7 @@ class Nodes:
         """
         for each in found:
             self.learn(*each)
-        # Those that have left the cluster trouble nobody.
+        # Nodes that have left the cluster are no trouble.
         self.unreachable.intersection_update(each.nodeId for each in found)
 
     def of(self, nodeId: int) -> Node:

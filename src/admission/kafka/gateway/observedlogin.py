@@ -50,7 +50,7 @@ class ObservedLogin:
         """
         The client has chosen a mechanism.
 
-        @raise LoginRefused: if that shows no name, and has to.
+        @raise LoginRefused: if the mechanism shows no name, and has to.
         """
         if mechanism not in _ROUNDS and not self._mayHide:
             raise LoginRefused(

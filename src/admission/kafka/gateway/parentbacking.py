@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.kafka.gateway.test_parentbacking -*-
 """
-What one of several processes of a gateway keeps and is told: by the parent, which has the directory.
+What one of several processes of a gateway keeps, and what it is told by the parent, which has the directory.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ nothing happens, and this one bounds what clients may take too much by a tenth o
 _PARENT_LOST: Final = "the parent of this process is gone, which keeps limits"
 
 TABLES: Final = ("quotas", "policies")
-"""What is kept, by the names of the tables: limits, for all; and what policies know, for each process."""
+"""The names of the tables that are kept: limits for all processes, and what policies know for each of them."""
 
 
 @frozen
@@ -42,8 +42,8 @@ class Begin:
 
     @ivar tables: the contents of L{TABLES}, by their names.
     @ivar listeners: the descriptions of the ports whose sockets it has, in their order.
-    @ivar gateways: how many enforced limits together when that was remembered last.
-    @ivar ownTopics: what is closed to clients.
+    @ivar gateways: how many gateways enforced limits together, as far as that was remembered.
+    @ivar ownTopics: the topics that are closed to clients.
     """
 
     tables: Mapping[str, Collection[tuple[bytes, bytes]]]
@@ -76,7 +76,7 @@ class Begin:
 @implementer(ITable)
 class CopiedTable:
     """
-    A table that the parent keeps; its contents are here as well.
+    A copy of a table that the parent keeps.
     """
 
     def __init__(self, rows: Collection[tuple[bytes, bytes]], changed: Callable[[bytes, bytes | None], object]) -> None:
@@ -85,7 +85,8 @@ class CopiedTable:
         """
         self._rows = dict(rows)
         self._changed = changed
-        # By key the value before the first write that is not on the disk, and which flush the last one belongs to.
+        # By key: the value before the first write that is not on the disk, and the flush that the last write belongs
+        # to.
         self._unkept: dict[bytes, tuple[bytes | None, int]] = {}
         self._flushNumber = 1
 
@@ -122,7 +123,7 @@ class CopiedTable:
 
     def revert(self) -> None:
         """
-        Nothing is kept that is not on the disk: a store that fails takes nothing more.
+        Forget what is not on the disk: a store that fails takes nothing more.
         """
         unkept, self._unkept = self._unkept, {}
         for key, (before, _) in unkept.items():
@@ -137,7 +138,7 @@ class CopiedTable:
 
 class ParentProducers:
     """
-    Producers that any of the processes has let through; the parent is told of those that are new here.
+    The producers that any of the processes has let through; the parent is told of the new ones.
     """
 
     def __init__(self, known: KnownProducers, channel: ProcessChannel) -> None:
@@ -158,7 +159,7 @@ class ParentProducers:
 
     def told(self, principal: str, producerIds: Iterable[int]) -> None:
         """
-        The parent knows some.
+        The parent has told of producers.
         """
         self._known.note(principal, producerIds)
 
@@ -177,7 +178,7 @@ class ToldDiscovery:
 @implementer(IUsageExchange)
 class ParentExchange:
     """
-    Messages go to the parent, which gives those of all processes to all, and knows whether other machines have them.
+    Sends messages to the parent, which passes those of all processes to all, and knows whether other machines get them.
     """
 
     intervalSeconds = INTERVAL_SECONDS
@@ -196,7 +197,7 @@ class ParentExchange:
         elif isKept:
             self._channel.send(Word.PUBLISH_KEPT, message)
         elif not self._channel.isBehind:
-            # What is late would be taken from the limits of a later time.
+            # Usage that arrives late would be taken from the limits of a later time.
             self._channel.send(Word.PUBLISH, message)
 
     def delivered(self, message: bytes, isOld: bool) -> None:
@@ -237,7 +238,7 @@ class ParentBacking:
 
     def received(self, word: Word, payload: bytes) -> None:
         """
-        The parent has said something that is for this.
+        The parent has sent a word that this object handles.
         """
         if word in (Word.DELIVER, Word.DELIVER_OLD):
             self._exchange.delivered(payload, word is Word.DELIVER_OLD)
@@ -253,7 +254,7 @@ class ParentBacking:
 
     def parentLost(self) -> None:
         """
-        Nothing more is kept.
+        The parent is gone, so nothing more can be kept.
         """
         for number in [*self._flushes]:
             self._flushed(number, _PARENT_LOST)
@@ -312,7 +313,7 @@ class ParentBacking:
 
 def encodedNodes(nodes: Mapping[int, Address], reachedAgoSeconds: float | None, lastError: str | None) -> Any:
     """
-    What L{Word.NODES} tells.
+    The payload of L{Word.NODES}.
     """
     return {
         "nodes": [(nodeId, *address) for nodeId, address in nodes.items()],

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.kafka.gateway.test_processchannel -*-
 """
-What the parent of a gateway's processes and each of them tell each other, over a pair of UNIX sockets.
+The channel between the parent of a gateway's processes and each of them, a pair of UNIX sockets.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 CHANNEL_DESCRIPTOR: Final = 3
-"""The end that a process finds; the sockets that listen are behind it."""
+"""The descriptor of a process's end; the listening sockets follow it."""
 
 MAX_FRAME_BYTES: Final = 64 << 20
 """The longest frame: all limits that are kept take less."""
 
 MAX_UNSENT_BYTES: Final = 64 << 20
-"""A peer that lets more than that wait is not one any more."""
+"""A peer that lets more than that wait is given up."""
 
 
 class Word(Enum):
     """
-    What a frame is about: its first byte.
+    The first byte of a frame, which says what it is about.
     """
 
     # From the parent.
@@ -37,11 +37,11 @@ class Word(Enum):
     DELIVER = b"d"
     """A message of a process or of another gateway, L{admission.shares.usagemessages}."""
     DELIVER_OLD = b"o"
-    """Likewise, of before the parent began."""
+    """Likewise, from before the parent began."""
     TROUBLE = b"t"
     """JSON: why such messages do not come from other machines, or null."""
     NODES = b"n"
-    """JSON: the nodes of the cluster, how many seconds ago it said so, and why not since."""
+    """JSON: the nodes of the cluster, how many seconds ago it last told them, and why it has not since."""
     FLUSHED = b"f"
     """JSON: the number of a flush, and the error or null."""
     ASK = b"q"
@@ -61,13 +61,13 @@ class Word(Enum):
     PUBLISH_KEPT = b"k"
     """Likewise, that is to be kept."""
     PUBLISH_KEYED = b"l"
-    """Its key, a zero byte, and a message of which the last is to be kept."""
+    """A key, a zero byte, and a message; the last one of each key is to be kept."""
     PUT = b"p"
     """JSON: the name of a table, a key, and a value or null."""
     FLUSH = b"w"
     """JSON: a number; to be told once all that was put before is on the disk."""
     REMEMBER = b"r"
-    """JSON: how many enforce limits together."""
+    """JSON: how many gateways enforce limits together."""
     ANSWER = b"a"
     """JSON: the number of a question, the HTTP status, and the page."""
 
@@ -101,7 +101,8 @@ class ProcessChannel(Int32StringReceiver):
 
     def send(self, word: Word, payload: bytes = b"") -> None:
         """
-        Send a frame.  One that no longer can be sent is dropped, and a peer that has let very much wait is given up.
+        Send a frame.  It is dropped if nothing can be sent any more, and a peer that has let very much wait is given
+        up.
         """
         if not self.isOpen:
             return

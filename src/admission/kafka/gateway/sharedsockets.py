@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.unit.kafka.gateway.test_sharedsockets -*-
 """
-Ports that one process opens and others listen on: the kernel gives each connection to one of them, and those that wait
-in its queue are lost to none as long as the first has the socket.
+Ports that one process opens and others listen on.  The kernel gives each connection to one of them, and connections
+that wait in its queue are not lost as long as the first process has the socket.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _family(interface: str) -> socket.AddressFamily:
 
 
 def _address6(interface: str, port: int) -> Any:
-    # With the number of the network that its name may say.
+    # With the number of the interface that the address may name.
     flags = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
     return socket.getaddrinfo(interface, port, socket.AF_INET6, socket.SOCK_STREAM, flags=flags)[0][4]
 
@@ -43,7 +43,7 @@ class ReservedPort:
         pass
 
     def stopListening(self) -> Deferred[None]:
-        # Not shut down: those that accept connections from it go on.
+        # The socket is not shut down: processes that accept connections from it go on.
         self.socket.close()
         return succeed(None)
 
@@ -54,7 +54,7 @@ class ReservedPort:
 
 class ReservingReactor:
     """
-    The reactor for endpoints, but for the ports that they open: these accept nothing here.
+    A reactor for endpoints: the ports that they open with it accept nothing in this process.
     """
 
     def __init__(self, reactor: Any) -> None:
@@ -84,7 +84,7 @@ class ReservingReactor:
 
 class AdoptingReactor:
     """
-    The reactor for endpoints, but for the ports that they open: these are sockets that the process was given, one after
+    A reactor for endpoints: the ports that they open with it are the sockets that the process was given, one after
     another.
     """
 
@@ -103,7 +103,7 @@ class AdoptingReactor:
         try:
             adopted: IListeningPort = self._reactor.adoptStreamPort(descriptor, _family(interface), factory)
         finally:
-            # The port has one of its own, and the socket is open as long as anybody has one.
+            # The port has a descriptor of its own, and the socket stays open as long as anybody has one.
             os.close(descriptor)
         return adopted
 

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.kafka.gateway.test_parentbacking -*-
 """
-What the processes of a gateway tell each other, as the parent passes it on.
+What the processes of a gateway tell each other; the parent passes it on.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ TROUBLE_SECONDS: Final = 1.0
 
 class UsageRelay:
     """
-    Gives each message to all processes, by way of what other machines hear it by, if there is that: then all have one
-    order.
+    Gives each message to all processes.  If there is an exchange with other machines, messages go through that, so that
+    all processes get them in one order.
     """
 
     def __init__(self, known: KnownProducers, exchange: IUsageExchange | None, clock: IReactorTime) -> None:
         """
-        @param known: where producers are noted that a process has let through.
+        @param known: keeps the producers that a process has let through.
         @param exchange: leads to other machines.
         """
         self._known = known
@@ -71,20 +71,20 @@ class UsageRelay:
             self._deliver(message, False)
         else:
             if isKept:
-                # Also if nobody hears it.
+                # They are noted even if nobody hears the message.
                 self._note(message)
             self._exchange.publish(message, isKept, key)
 
     def _deliver(self, message: bytes, isOld: bool) -> None:
         isNeeded = self._note(message)
         for channel in self._channels:
-            # What is late would be taken from the limits of a later time.
+            # Usage that arrives late would be taken from the limits of a later time.
             if isNeeded or not channel.isBehind:
                 channel.send(Word.DELIVER_OLD if isOld else Word.DELIVER, message)
 
     def _note(self, message: bytes) -> bool:
         """
-        @return: whether this is more than an amount that was taken.
+        @return: whether the message says more than that an amount was taken.
         """
         try:
             understood = UsageMessage.of(message)

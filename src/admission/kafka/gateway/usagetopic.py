@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.clients.gateway.test_shared_limits -*-
 """
-What gateways of one cluster tell each other, through topics of that cluster.
+What gateways of one cluster tell each other through topics of that cluster.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ INTERVAL: Final = "100ms"
 KEPT: Final = "25h"
 
 USAGE_SECONDS: Final = 600.0
-"""How long the topic of usage keeps it; nobody reads what is older than the moment when it began."""
+"""How long the topic of usage keeps messages; no gateway reads messages from before it began."""
 
 MAX_UNANSWERED: Final = 8
-"""How many messages may be on their way to the cluster; what comes then is dropped."""
+"""How many messages may be on their way to the cluster; further ones are dropped."""
 
 ANSWER_SECONDS: Final = 2.0
 """A node that does not answer for so long is given up."""
@@ -59,7 +59,7 @@ class ClusterAccess:
 
     @ivar endpointFor: how to connect to a node.
     @ivar addresses: the servers to ask first.
-    @ivar credentials: to log in with, if the cluster wants that.
+    @ivar credentials: the login, if the cluster wants one.
     """
 
     endpointFor: EndpointMaker
@@ -91,7 +91,7 @@ class UsageTopic:
     ) -> None:
         """
         @param wallSeconds: seconds since the epoch, for the records.
-        @param name: how the names of the topics begin.
+        @param name: the beginning of the names of the topics.
         @param keptSeconds: how long the second topic keeps what it has.
         """
         self.intervalSeconds = intervalSeconds
@@ -210,11 +210,11 @@ class UsageTopic:
         self, place: TopicPartition, position: int | None, oldEnd: int, deliver: Callable[[bytes, bool], object]
     ) -> None:
         """
-        Read one topic for ever, and begin again whenever that fails.  Each has a consumer of its own: where nothing
-        comes, the other would wait for as long as a broker does.
+        Read one topic for ever, and begin again whenever that fails.  Each topic has a consumer of its own: with one
+        for both, the other topic would wait for as long as a broker waits where nothing comes.
 
         @param position: where to begin; L{None} for the end.
-        @param oldEnd: what is before that was there before this gateway began.
+        @param oldEnd: messages before this offset were there before the gateway began.
         """
         failures = 0
         while True:
@@ -239,9 +239,9 @@ class UsageTopic:
 
     async def _prepared(self) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
         """
-        Have the topics.
+        Make sure that the topics exist.
 
-        @return: where those begin and end that keep something.
+        @return: the beginnings and the ends of the topics that keep messages.
         """
         keeping = [TopicPartition(topic, _THE_ONLY_PARTITION) for topic in (self._limits, self._kept)]
         failures = 0

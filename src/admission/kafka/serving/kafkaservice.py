@@ -124,7 +124,7 @@ class ServerConfig(Generic[S]):
     @classmethod
     def of(cls, options: ServerOptions, **further: Any) -> Self:
         """
-        That of a command line.
+        The configuration that the options of a command line describe.
 
         @param further: what a subclass adds.
         """

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.kafka.storage.test_tablestore -*-
 """
-Those that wait for the disk to have what was committed.
+The callers that wait for the disk to have what was committed.
 """
 
 from __future__ import annotations

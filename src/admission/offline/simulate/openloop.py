@@ -35,8 +35,8 @@ def replayOpenLoop(
 
     @param batches: of L{admission.offline.simulate.arrivals.ARRIVALS}, grouped by C{OPEN_GROUP} and sorted by
         C{OPEN_ORDER} within.  Rows without a key, and rows that the candidate is not asked about, may be anywhere.
-        Those of runs that are replayed together are as L{onCalendar
-        <admission.offline.simulate.together.onCalendar>} makes them.
+        Rows of runs that are replayed together are as L{onCalendar <admission.offline.simulate.together.onCalendar>}
+        makes them.
     @param shared: the trials that the rows of each trial are for.
     @return: of L{admission.offline.simulate.decisions.DECISIONS}.
     @raise OutOfOrder: if the rows are not sorted this way.

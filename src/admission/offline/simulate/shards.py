@@ -72,7 +72,7 @@ class SharedReplay:
     @property
     def key(self) -> TrialKey:
         """
-        That of all its arrivals.
+        The key of all its arrivals.
         """
         return self.leaders[0].key
 

@@ -828,8 +828,8 @@ class ShareTests(RelayTestCase):
 
     def test_stalled(self) -> None:
         """
-        Those who wait go on when stuck links are given up, if the node takes anything at all; otherwise they are closed
-        as well.
+        Clients that wait go on when stuck links are given up, if the node takes anything at all; otherwise they are
+        closed as well.
         """
         for takesOthers in (True, False):
             other = self.connect(1)

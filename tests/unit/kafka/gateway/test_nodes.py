@@ -227,7 +227,7 @@ class NodesTests(SynchronousTestCase):
         self.assertEqual(node.address, Address("a", 9092))
 
     def test_whenKnown(self) -> None:
-        """Those who wait for a node are told when it is known, but for those who do not wait any more."""
+        """Waiters for a node are told when it is known, except for those that wait no more."""
         first, second = self.nodes.whenKnown(1), self.nodes.whenKnown(1)
         first.cancel()
         self.failureResultOf(first, CancelledError)

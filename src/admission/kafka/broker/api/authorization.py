@@ -2,10 +2,9 @@
 """
 What clients may do (DescribeAcls), and the answers to requests that only super users may make.
 
-Everything in such a request is refused with Kafka's error code for it.  The
-first part of the answer has the reason as well, and the others have not: an
-answer must not grow with the length of the reason for each part.  The answers
-about groups have no room for a reason at all.
+Everything in such a request is refused with Kafka's error code for it.  Only the first part of the answer has the
+reason as well, so that the answer does not grow by the reason's length with each part.  The answers about groups have
+no room for a reason at all.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ _PROPERTIES: Final = {listed.name: listed for listed in PROPERTIES.values()}
 
 class ConfigValue(NamedTuple):
     """
-    @ivar name: under which name it was given.
-    @ivar source: where, as the number that the protocol has for it.
+    @ivar name: the name under which it was given.
+    @ivar source: where it was given, as the protocol's number for that.
     """
 
     name: str
@@ -34,7 +34,7 @@ class ConfigValue(NamedTuple):
 
 def brokerValues(settings: Settings, listed: Property) -> list[ConfigValue]:
     """
-    The value of a property, the one in force first, and what would be in force without it, and so on.
+    The values of a property: the one in force, then the one that would be in force without it, and so on.
     """
     name = listed.name
     inForce = settings.asProperties()[name]

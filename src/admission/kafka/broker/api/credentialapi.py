@@ -58,7 +58,7 @@ def describeUserScramCredentials(broker: Broker, request: KafkaRequest) -> Mappi
 
 def alterUserScramCredentials(broker: Broker, request: KafkaRequest) -> Answer | Waiting:
     """
-    AlterUserScramCredentials: change the file.  A user of which something is refused stays as it is.
+    AlterUserScramCredentials: change the file.  If one change of a user is refused, the user stays unchanged.
     """
     changes: dict[str, list[Any]] = {}
     for each in (*request.entity.deletions, *request.entity.upsertions):

@@ -45,13 +45,13 @@ _CHARGED_BYTES = SMALL_ANSWER_BYTES
 """How much may be read before it is charged."""
 
 _PARTITION_BYTES = 256
-"""What a partition takes in a response that is made, without records."""
+"""The memory that a partition without records takes in a response."""
 
 _MANY_PARTITIONS = 100
-"""From here on a Fetch that waits takes memory that is worth having."""
+"""From this number of partitions on, the memory of a Fetch that waits is worth freeing."""
 
 _BACK_OFF_SECONDS = 0.5
-"""How long a client waits at most that may not wait for records because memory is short."""
+"""How long a client is told to wait, at most, if memory is too short to let it wait for records."""
 
 _LATEST = -1
 _EARLIEST = -2
@@ -59,7 +59,7 @@ _MAX_TIMESTAMP = -3
 _EARLIEST_LOCAL = -4
 _LATEST_TIERED = -5
 _FIRST_VERSIONS = {_LATEST: 1, _EARLIEST: 1, _MAX_TIMESTAMP: 7, _EARLIEST_LOCAL: 8, _LATEST_TIERED: 9}
-"""From which version on a negative time has a meaning, which is not that of a time."""
+"""The versions from which on negative times have a meaning of their own."""
 _NO_VERSION = 1 << 15
 
 
@@ -105,7 +105,7 @@ class PartitionsFetch:
 
     def countAll(self) -> Steps[None]:
         """
-        See what there is, until that is enough.
+        Count the available records of one partition after another, until there are enough.
         """
         for partition, wanted in self.wanted.items():
             if self._isEnough:
@@ -142,21 +142,21 @@ class PartitionsFetch:
                 return
             wanted.behindBytes = partition.sizeBytes - availableBytes
             wanted.countedFrom = partition.logStartOffset
-        # What was behind the offset stays so: no file is read again, however many wait.
+        # The number of bytes before the offset stays the same, so no file is read again, however many clients wait.
         partitionBytes = max(min(partition.sizeBytes - wanted.behindBytes, wanted.maxBytes), 0)
         self._availableBytes += partitionBytes - wanted.countedBytes
         wanted.countedBytes = partitionBytes
 
     def over(self, result: Any) -> Any:
         """
-        It waits no more.
+        The wait is over.
         """
         self.broker.waitingFetches.pop(self.giveUp, None)
         return result
 
     def giveUp(self) -> None:
         """
-        Wait no more, and read nothing; no effect if it does not wait.
+        Wait no longer, and read nothing; no effect on a request that does not wait.
         """
         self._isGivenUp = True
         self.broker.purgatory.checkAndComplete(self)
@@ -175,10 +175,9 @@ class PartitionsFetch:
 
     def read(self, budgetBytes: int | None) -> Steps[Body]:
         """
-        The response, with as many records as the request, the memory and the
-        client's quota allow.  The first batch is whole however large it is;
-        otherwise a consumer could be stuck before it for ever.  While memory is short, one response that is not small
-        is read after another.
+        The response, with as many records as the request, the memory and the client's quota allow.  The first batch is
+        whole however large it is; otherwise a consumer could be stuck before it for ever.  While memory is short,
+        responses that are not small are read one after another.
 
         @param budgetBytes: the result of L{_budgetOf}; not zero.
         """
@@ -214,7 +213,7 @@ class PartitionsFetch:
 
     def _expect(self) -> Steps[int]:
         """
-        How large the response may be, or part of that if it is not small.
+        How large the response may become; counting ends once it is not small.
         """
         expectedBytes = _PARTITION_BYTES * sum(len(each) for _, _, each in self.topics)
         for partition, wanted in self.wanted.items():
@@ -288,8 +287,8 @@ def _empty(request: KafkaRequest) -> Body:
 
 def _memoryIsShort(request: KafkaRequest, waitSeconds: float) -> Body:
     """
-    The answer to a client that would wait for records, and may not.  It waits before it asks again instead: or those
-    that find no memory would ask without end.
+    The answer to a client that has to wait for records, and cannot because memory is short.  It tells the client to
+    wait before it asks again: otherwise clients that find no memory would ask again at once, for ever.
     """
     return evolve(_empty(request), backOffSeconds=min(waitSeconds, _BACK_OFF_SECONDS))
 
@@ -404,8 +403,8 @@ def _lookUp(broker: Broker, topic: Any, wanted: dict[Partition, Wanted]) -> Step
 
 def epochError(broker: Broker, asked: Any) -> int:
     """
-    The error for a client that knows another leader epoch.  One that knows an older one has to see first whether the
-    records that it has read are still there.
+    The error for a client that knows another leader epoch.  A client that knows an older one has to find out first
+    whether the records that it has read are still there.
     """
     known = getattr(asked, "current_leader_epoch", -1)
     if known < 0 or known == broker.log.leaderEpoch:

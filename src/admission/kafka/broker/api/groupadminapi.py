@@ -40,7 +40,7 @@ def describeGroups(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
             return _missing(request, groupId)
         return {**_described(group), **operations}
 
-    # Each once: the answers are larger than the questions.
+    # Each is answered once, since answers are larger than questions.
     return {"groups": Rows(list(dict.fromkeys(request.entity.groups)), described)}
 
 

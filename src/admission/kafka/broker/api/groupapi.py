@@ -61,8 +61,8 @@ def joinGroup(broker: Broker, request: KafkaRequest) -> Steps[Waiting]:
 
 def _subscriptionIn(broker: Broker, request: KafkaRequest, metadata: list[bytes]) -> Steps[Subscription]:
     """
-    What a member reads; where that may be much, when there is memory for it, and of few members at a time: what is
-    decoded lies about in pieces that Python keeps for a while.
+    The topics that a member reads.  A long list is decoded when there is memory for it, and for few members at a time,
+    because Python keeps the memory of the decoded pieces for a while.
     """
     sizeBytes = sum(map(decodingBytes, metadata))
     if sizeBytes <= _LARGE_DECODING_BYTES:
@@ -114,7 +114,7 @@ def leaveGroup(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     entity = request.entity
     isOfSeveral = request.apiVersion >= _FIRST_LEAVE_OF_SEVERAL
     if isOfSeveral:
-        # Each once: the answer repeats the names.
+        # Each is answered once, since the answer repeats the names.
         leaving = list(dict.fromkeys((each.member_id, each.group_instance_id) for each in entity.members))
     else:
         leaving = [(entity.member_id, None)]

@@ -53,7 +53,7 @@ def metadata(broker: Broker, request: KafkaRequest) -> Steps[Answer | Waiting]:
     if wanted is None or (request.apiVersion == 0 and not wanted):
         topics = Rows(list(broker.log.topics.values()), partial(_described, broker, request))
     else:
-        # Each once, or a small request could ask for a huge response.
+        # Each is answered once, or a small request could ask for a huge response.
         asked = list(dict.fromkeys(_nameOrId(each) for each in wanted))
         errors: dict[str | None, dict[str, Any]] = {}
         if _mayCreate(broker, request):
@@ -69,7 +69,7 @@ def metadata(broker: Broker, request: KafkaRequest) -> Steps[Answer | Waiting]:
         "topics": topics,
         **_clusterOperations(broker, request),
     }
-    # Clients ask again at once after that error, and after others they may not.
+    # Clients ask again at once after this error; after others they might not.
     return onceFlushed(broker, request, created, response, ErrorCode.leader_not_available)
 
 
@@ -189,8 +189,8 @@ def _create(
 
 def _nameOrId(asked: Any) -> tuple[str | None, UUID | None]:
     """
-    What is asked for: a name or else an id, of which older versions know nothing.  Java's clients send an empty name
-    with an id.
+    The name or else the id that is asked for; older versions have no ids.  Java's clients send an empty name with an
+    id.
     """
     topicId = getattr(asked, "topic_id", None)
     if asked.name is None or (not asked.name and topicId is not None):

@@ -79,7 +79,7 @@ def offsetFetch(broker: Broker, request: KafkaRequest) -> Steps[Answer]:
     entity = request.entity
     if request.apiVersion < _FIRST_FETCH_OF_SEVERAL_GROUPS:
         return {"topics": (yield from _committed(broker, entity.group_id, entity.topics))}
-    # Each group once, like each partition: the answers are larger than the questions.
+    # Each group and each partition is answered once, since answers are larger than questions.
     wanted = {each.group_id: each.topics for each in entity.groups}
     groups = []
     for groupId, topics in wanted.items():
@@ -149,7 +149,7 @@ def _offsetsOf(broker: Broker, group: Group | None, topicName: str, indexes: Ite
 
 
 def _everything(group: Group) -> Steps[list[dict[str, Any]]]:
-    # Their offsets are looked up when they are written: so each takes eight bytes until then.
+    # The offsets are looked up when the answer is written, so that each partition takes eight bytes until then.
     found: dict[str, list[Partition]] = {}
     for partition in list(group.offsets):
         yield None

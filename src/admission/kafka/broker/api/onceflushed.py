@@ -21,10 +21,10 @@ from admission.operations import waitFor
 from ..broker import Answer, Broker, Work
 
 FLUSH_SECONDS: Final = 10.0
-"""For how long the answer to a request that does not say so waits for the disk."""
+"""How long an answer waits for the disk if its request sets no time."""
 
 NO_TRANSACTIONS: Final = ErrorCode.transactional_id_authorization_failed
-"""What ends a transaction at once: clients ask again after an invalid request until their time is up."""
+"""The error that ends a transaction at once; after an invalid request clients ask again until their time is up."""
 
 _OVERDUE: Final = "the change is made, and the disk has not confirmed it in time"
 
@@ -37,11 +37,13 @@ def onceFlushed(
     overdueError: ErrorCode = ErrorCode.request_timed_out,
 ) -> Answer | Deferred[Answer | Work]:
     """
-    A response that tells of changes, once the disk has them; or that it has not confirmed them in time, which is the
-    C{timeout_ms} of the request, or L{FLUSH_SECONDS} if it has none.  The changes hold all the same.
+    Answer with a response that tells of changes, once the disk has them.  If the disk has not confirmed them within the
+    C{timeout_ms} of the request, or L{FLUSH_SECONDS} if it has none, the response says so; the changes hold all the
+    same.
 
-    @param changed: its parts that tell of a change; if the disk does not get it, they tell of the error instead.
-    @param overdueError: what they tell of if it has not confirmed it in time.
+    @param changed: the parts of it that tell of a change; if the disk does not get the change, they tell of the error
+        instead.
+    @param overdueError: the error that they tell of if the disk has not confirmed the change in time.
     """
     if not changed:
         return response
@@ -71,5 +73,5 @@ def onceFlushed(
 
 def _patienceSeconds(request: KafkaRequest) -> float:
     asked: timedelta | None = getattr(request.entity, "timeout", None)
-    # librdkafka asks for no time at all unless it is told to, and takes it for granted then that all is well.
+    # librdkafka asks for no time at all by default, and then takes it for granted that all is well.
     return FLUSH_SECONDS if asked is None or asked <= timedelta(0) else asked.total_seconds()

@@ -31,12 +31,12 @@ ALL = -1
 _ACKS = (0, 1, ALL)
 
 MANY_PARTITIONS = 64
-"""A request to more of them is worked on in steps."""
+"""A request to more partitions than this is worked on in steps."""
 
 _PARTITIONS_AT_ONCE = 4
 
 _RECORDS_OF_A_BATCH = 20
-"""How many records take as long as all else that is checked of a batch."""
+"""The number of records whose check takes as long as all other checks of a batch."""
 
 _INT64_MAX = 2**63 - 1
 
@@ -66,9 +66,9 @@ def append(
     Produce: check the batches, and append those that can be appended in the step that returns, on behalf of
     C{principal}.  Acknowledge them only when the log has committed them.
 
-    To many partitions some are appended at a time, and committed, since the first batch of a partition needs a
-    directory and a file.  While there is memory, it waits until its client may have more files unflushed.  C{request}
-    is not changed by others meanwhile.
+    Batches to many partitions are appended and committed some at a time, since the first batch of a partition needs a
+    directory and a file.  While there is memory, the request waits until its client may have more files unflushed.
+    C{request} is not changed by others meanwhile.
 
     @param holder: the principal, or the address.
     @param isUrgent: whether the request will wait for the disk.
@@ -173,7 +173,7 @@ def _checkAll(
     broker: Broker, partitions: Sequence[ProducedPartition], goOver: GoOver
 ) -> Steps[list[_Checked | PartitionResult]]:
     """
-    What is to be appended, and the results of what is not.
+    The batches to append, and the results of the others.
     """
     checked: list[_Checked | PartitionResult] = []
     records = 0
@@ -239,7 +239,7 @@ def _check(broker: Broker, produced: ProducedPartition, goOver: GoOver) -> Steps
         appendTimeMs = int(broker.wallSeconds() * 1000)
         return _Checked(partition, records, stampBatch(records, appendTimeMs), appendTimeMs)
     if batch.maxTimestampMs != maxMs or batch.hasAppendTime:
-        # What is looked up by time goes by what the batch says.
+        # Lookups by time go by the timestamp in the header of the batch.
         batch = stampBatch(records, maxMs, isAppendTime=False)
     return _Checked(partition, records, batch, -1)
 
@@ -274,7 +274,7 @@ def _goOver(
             found = yield from goOver(walk, times, memoryBytes)
     except BatchRefused as refusal:
         if refusal.errorCode == ErrorCode.corrupt_message:
-            # The checksum was right, so that it would not be worth a retry.
+            # The checksum was right, so a retry would not help.
             raise BatchRefused(ErrorCode.invalid_record, refusal.reason) from None
         raise
     if found is not None:

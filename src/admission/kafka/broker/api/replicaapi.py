@@ -62,7 +62,7 @@ def describeLogDirs(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     if wanted is None:
         partitions = {topic.name: list(topic.partitions) for topic in broker.log.topics.values()}
     else:
-        # Each once; what is not there is not told, as in Kafka.
+        # Each is answered once; what is not there is left out, as in Kafka.
         for each in wanted:
             topic = broker.log.topics.get(each.topic)
             if topic is not None:

@@ -34,8 +34,8 @@ def offsetForTimestamp(
     """
     The first record that is not older than a time and has not been deleted.
 
-    Where the records of a batch contradict it, as they may in the directory of another broker, the answer is the batch:
-    its first offset and its largest timestamp.
+    If the records of a batch contradict its header, as they may in the directory of another broker, the header counts:
+    its first offset and its largest timestamp are returned.
 
     @param timestampMs: in milliseconds since 1970; not negative.
     @return: L{None} if all records are older.
@@ -64,7 +64,7 @@ def maxTimestampOffset(log: ILog, partition: Partition, goOver: GoOver) -> Steps
         return None
     largestMs = log.largestTimestampMs(partition)
     found = None if largestMs < 0 else (yield from offsetForTimestamp(log, partition, largestMs, goOver))
-    # It may have been deleted, with others of its segment still there.
+    # The record may have been deleted while others of its segment are still there.
     return TimestampedOffset(partition.logStartOffset, largestMs) if found is None else found
 
 

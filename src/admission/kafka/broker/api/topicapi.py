@@ -28,12 +28,12 @@ from .topicconfigs import TOPIC_CONFIGS, TopicConfig, checkConfigs
 _BROKER_DEFAULT = -1
 
 _TO_THE_END = -1
-"""In DeleteRecords."""
+"""The offset in DeleteRecords that stands for the end of a partition."""
 
 _DESCRIBED_AT_ONCE = 1_000
 """
-Topics.  The settings of one are more than a kilobyte of answer, and what is
-created has to be answered.
+For how many new topics an answer has the settings: those of one topic take more than a kilobyte, and what was created
+has to be answered.
 """
 
 
@@ -88,8 +88,7 @@ def partitionIn(topic: Topic, index: int) -> Partition:
 
 def createTopics(broker: Broker, request: KafkaRequest) -> Steps[Answer | Waiting]:
     """
-    CreateTopics: create topics, independently of each other.  Their settings
-    are told where it is few that are created.
+    CreateTopics: create topics, independently of each other.  The answer has their settings if few are created.
     """
     entity = request.entity
     duplicates = repeated(topic.name for topic in entity.topics)

@@ -50,7 +50,7 @@ class TopicConfig:
     @ivar check: raises L{ValueError} for a value that makes no sense, or
         would promise what this broker does not do.
     @ivar default: the value for topics without an override, where no property of the broker's has it.
-    @ivar property: the broker's property that has it.
+    @ivar property: the broker's property that has the default.
     """
 
     name: str
@@ -69,7 +69,7 @@ class TopicConfig:
 
 def _whole(minValue: int, maxValue: int) -> Callable[[str], object]:
     def check(value: str) -> None:
-        # Python accepts more forms of numbers than the clients that this is shown to.
+        # Python accepts more forms of numbers than the clients to which this is shown.
         if not _NUMBER.fullmatch(value):
             raise ValueError(f"{value!r} is not a whole number")
         if not minValue <= int(value) <= maxValue:

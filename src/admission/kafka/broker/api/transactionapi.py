@@ -25,7 +25,7 @@ def listTransactions(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]
 
 def describeProducers(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     """
-    DescribeProducers: which producers may have a transaction open in a partition, and so none.
+    DescribeProducers: the producers that may have a transaction open in a partition, of which there are none.
     """
     wanted: dict[str, dict[int, None]] = {}
     for each in request.entity.topics:

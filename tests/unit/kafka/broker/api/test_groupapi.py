@@ -341,7 +341,7 @@ class OffsetTests(GroupsApiTestCase):
         self.assertEqual(self.delete(0, groupId="nobody").error_code, ErrorCode.group_id_not_found)
 
     def test_deleteSubscribed(self) -> None:
-        """Those that a consumer reads are not; those that none of them reads are."""
+        """Offsets of a topic that a consumer reads are not deleted; those of a topic that none reads are."""
         others = self.topic("others")
         self.commit(8, {"partition_index": 0, "committed_offset": 1})
         self.commit(8, {"partition_index": 0, "committed_offset": 1}, topicName="others")

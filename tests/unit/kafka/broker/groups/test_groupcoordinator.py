@@ -734,7 +734,7 @@ class RetentionTests(OffsetsTestCase):
         self.rig.wait(600.0)
 
     def test_empty(self) -> None:
-        """Those of a group that was empty for a week go with it, from the log as well; a day earlier they do not."""
+        """Offsets of a group that was empty for a week go with it, from the log as well; a day earlier they stay."""
         (first,) = self.stable(self.consumer())
         first.commit(self.first, 5)
         first.leave()
@@ -816,7 +816,7 @@ class DeleteTests(OffsetsTestCase):
     """Offsets can be deleted."""
 
     def test_some(self) -> None:
-        """Those that are named go, once that would survive."""
+        """The offsets that are named go, and the answer waits until their removal would survive."""
         self.simple(self.first, 1)
         self.simple(self.second, 2)
         deleting = self.rig.groups.deleteOffsets(self.rig.group(), [self.first])

@@ -151,7 +151,7 @@ class ChangesTests(SynchronousTestCase):
         self.assertEqual((len(self.states), sorted(self.states.statesOf(1))), (3, [0, 2, 3]))
 
     def test_greedy(self) -> None:
-        """Those of a holder that has more than the mean go first, however lately they were used, and at a start."""
+        """Producers of a holder that has more than the mean go first, however lately used, and at a start as well."""
         states = ProducerStates(6)
         holders = {0: "a", 1: "b"}
         for producerId in range(20):

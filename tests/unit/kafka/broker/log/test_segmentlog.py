@@ -209,8 +209,8 @@ class OpenFilesTests(LogTestCase):
 
     def test_whenRoom(self) -> None:
         """
-        Those who would write to more than they may are told after a flush, which begins at once, one in each turn;
-        those who do not want it any more are not.
+        Holders that would write to more files than they may are told after a flush, which begins at once, one in each
+        turn; those that do not want it any more are not.
         """
         partitions = self.log.createTopic("events", 8, {}).partitions
         self.clock.advance(1.0)
