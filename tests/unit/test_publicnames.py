@@ -31,7 +31,7 @@ PACKAGES = (
     "admission_plugins",
 )
 MODULES = ("admission.clock", "admission.garbage", "admission.interfaces", "admission.operations", "admission.units")
-"""Those that publish all that they define."""
+"""The modules that publish all that they define."""
 
 _IMPORTS = re.compile(
     r"^[ >]*from ((?:admission|admission_plugins|pyspark_admission)(?:\.\w+)*) import (\([^)]*\)|[^\n(]+)$", re.M
