@@ -56,9 +56,9 @@ class OptionsForTests(Options):
 
 class Orders(LineOnlyReceiver):
     """
-    Takes orders from the process that has started this one.  An order is a list in JSON: a word, and the arguments of the
-    method for that word.  Each is answered with an object, C{result} or C{refused} in it; another
-    answer comes once the broker serves.
+    Takes orders from the process that has started this one.  An order is a list in JSON: a word, and the arguments of
+    the method for that word.  Each is answered with an object, C{result} or C{refused} in it; another answer comes once
+    the broker serves.
 
     When the other end is gone, the process is killed, and nothing is left of its directory.
     """
