@@ -302,14 +302,26 @@ class SharedBucket(Bucket):
         self._elsewherePart = elsewherePart(self._elsewherePart, amount, False, self.burst - self.tokens(now))
         return amount
 
+    def used(self, now: float) -> float:
+        """
+        The part of the burst that is used, times the limit, as of a bucket that is not shared.  The bucket has only
+        this server's part of the burst, and is empty when that is used.  What it owes then is compared with the whole
+        burst: in parts of its own, the same debt would look larger the more servers there are.
+        """
+        missing = self.burst - self.tokens(now)
+        owed = max(missing - self.burst, 0.0)
+        return (missing - owed + owed / self._algorithm.count) / self.burst * self.rate
+
     def usedElsewhere(self, now: float) -> float:
         """
-        Which part of L{used <Meter.used>} others have taken.  What flows into the bucket pays for them and for this
-        server alike, and last for what the others have not been told.
+        Which part of L{used} others have taken.  What flows into the bucket pays for them and for this server alike,
+        and last for what the others have not been told.
         """
-        told = max(self.burst - self.tokens(now) - self.untold, 0.0)
+        missing = self.burst - self.tokens(now)
         # What is negligible is not used.
-        return min(self._elsewherePart * told / self.burst * self.rate, self.used(now))
+        if missing <= self.untold:
+            return 0.0
+        return self._elsewherePart * (1.0 - self.untold / missing) * self.used(now)
 
     @property
     def fraction(self) -> float:

@@ -895,6 +895,18 @@ class SharedBucketTests(SynchronousTestCase):
         )
         self.assertEqual(self.algorithm.reads("byte-rate")["utilization"](self.meter, 0.0), 1.0)
 
+    def test_debt(self) -> None:
+        """A debt is as large a part of a limit however many servers share it, and all is used when it begins."""
+        used = []
+        for count in (1, 2, 4):
+            self.algorithm.count = count
+            meter = self.algorithm.build(limitOf(1000.0), 0.0)
+            meter.spend(meter.burst, 0.0)
+            atOnce = meter.used(0.0)
+            meter.spend(19_000, 0.0)
+            used.append((atOnce, meter.used(0.0)))
+        self.assertEqual(used, [(1000.0, 20_000.0)] * 3)
+
     @settings(deadline=None)
     @given(
         steps=st.lists(
