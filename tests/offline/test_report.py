@@ -29,6 +29,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from admission.offline.evaluation import EVALUATION
 from admission.offline.failures import ReportError
 from admission.offline.outputtables import OUTPUTS
+from admission.offline.report.answers import candidateRows
 from admission.offline.report.differences import AT_LEAST, Differences, differencesOf
 from admission.offline.report.elements import markup
 from admission.offline.report.explanation import MAX_REASONS, reasonsOf, remediesOf
@@ -566,6 +567,25 @@ class VerdictTests(SynchronousTestCase):
             "^Set wide if the server can take more: for the same requests, clients are throttled .* Otherwise keep",
         )
         self.assertIn("ran out of recorded requests, and may send more", standing.objections[0])
+
+    def test_refusedLess(self) -> None:
+        """
+        Clients that are refused less may send more, so a candidate that refuses fewer requests is for a server that can
+        take that, and is no forecast.
+        """
+        recording = decisionsOf(BASELINE, 0.5)
+        for row in recording[1:8:2]:
+            row["is_refused"] = True
+        verdict = self.verdict(recording + decisionsOf("wide", 0.1))
+        (standing,) = verdict.standings or ()
+        self.assertEqual(
+            standing.objections[-1],
+            "it serves 4 requests that were refused as recorded, and clients that are refused less may send more",
+        )
+        self.assertRegex(
+            verdict.advice, "^Set wide if the server can take more: for the same requests, .* refused instead"
+        )
+        self.assertEqual(list(candidateRows(verdict))[1][-1], "for the same requests")
 
     def test_losers(self) -> None:
         """The advice names who is worse off."""

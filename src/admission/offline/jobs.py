@@ -66,6 +66,7 @@ from .simulate.tally import (
     labelled,
     outcomes,
     pipeliningShares,
+    refusingLess,
     timesOf,
     totalsOf,
 )
@@ -412,7 +413,8 @@ def _replayQuotas(work: Work, runs: Sequence[Run], question: Question) -> tuple[
         doubted = {label for label, found in against.items() if found or isTooMuch}
         doubted |= {each.candidate for each in fidelities if isTooMuch or not each.isTrusted}
         doubted.update(sharing if not all(each.isComplete for each in shared) else ())
-        totals = labelled(totalsOf(replayed), trials, doubted)
+        totals = totalsOf(replayed)
+        totals = labelled(totals, trials, doubted.union(refusingLess(totals)))
         work.write("replay_summary", totals.summary)
         work.write("replay_client", totals.clients)
         work.write("replay_delay_hist", totals.histogram)

@@ -17,9 +17,9 @@ from admission.offline.simulate.candidates import resolveCandidate
 from admission.offline.simulate.live import EVERYTHING, LivePolicy
 from admission.offline.simulate.runs import LimitChange
 from admission.offline.simulate.shards import planReplays
-from admission.offline.simulate.tally import Totals, labelled
+from admission.offline.simulate.tally import Totals, labelled, refusingLess
 from admission.offline.simulate.totals import addUp, countTimes, mergeTimes
-from admission.offline.simulate.trials import Trial, TrialKey, planTrials
+from admission.offline.simulate.trials import BASELINE, RECORDED, Trial, TrialKey, planTrials
 from tests.kit.replaymodel import Client, Recording, Step, clientsIn, closedLoop, openLoop, population, serve
 from tests.kit.replaypolicies import AtMost, Following, candidate, install
 
@@ -186,6 +186,14 @@ class LifecycleTests(SynchronousTestCase):
             sorted([trial.candidate.label for [trial] in each.trials] for each in plan.replays),
             [["at-most:2", "at-most:3"], ["per-second:5"]],
         )
+
+    def test_refusingLess(self) -> None:
+        """Of candidates those are found that refuse fewer requests than were refused as recorded."""
+        rows = [(BASELINE, 3), ("more", 4), ("same", 3), ("less", 2), (f"{RECORDED}policy", 0)]
+        summary = pa.Table.from_pylist(
+            [{"candidate": each, "mode": "closed", "refused": count} for each, count in rows]
+        )
+        self.assertEqual(refusingLess(Totals(summary, summary, summary)), ["less"])
 
     def test_labelled(self) -> None:
         """Results say which of them are approximate."""

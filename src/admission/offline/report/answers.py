@@ -128,8 +128,8 @@ def candidateRows(verdict: Verdict) -> Iterator[Sequence[str]]:
     if recorded is not None:
         yield _candidateRow(recorded, recorded, NOTHING)
     for each in verdict.standings or ():
-        forecast = "for the same requests" if each.ranOut and each.hasEstimate else "no"
-        if each.isForecast:
+        forecast = "for the same requests" if each.isForSameRequests and each.hasEstimate else "no"
+        if each.isForecast and not each.isForSameRequests:
             forecast = "approximate" if each.total["is_approximate"] else "yes"
         if each.isUntrusted:
             forecast = "untrusted"

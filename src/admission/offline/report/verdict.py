@@ -3,9 +3,9 @@
 The verdict on the replays: whether they can be trusted, and what to set.
 
 A candidate does as well as what was in force if there is an estimate of it, if it protects the server no less,
-admitting no more in the busiest minute and leaving no client that may send more, if it refuses no more requests, and if
-it starves no client that was served.  The best of these is the one under which clients are throttled for the shortest
-total time.
+admitting no more in the busiest minute and leaving no client that may send more, if it refuses no more requests and no
+fewer, and if it starves no client that was served.  The best of these is the one under which clients are throttled for
+the shortest total time.
 """
 
 from __future__ import annotations
@@ -85,6 +85,7 @@ class Standing:
     @ivar objections: why it does not do as well as what was in force.
     @ivar isUntrusted: whether what is said of it is known to be wrong.
     @ivar lacksServers: whether servers that would enforce its limits, too, are not in the recording.
+    @ivar served: how many of the requests that were refused as recorded are not.
     """
 
     label: str
@@ -94,6 +95,7 @@ class Standing:
     objections: Sequence[str] = ()
     isUntrusted: bool = False
     lacksServers: bool = False
+    served: int = 0
 
     @property
     def title(self) -> str:
@@ -122,6 +124,13 @@ class Standing:
         Whether clients that matter ran out of recorded requests.
         """
         return float(self.total["ran_out_share"]) > MAX_EXHAUSTED_SHARE
+
+    @property
+    def isForSameRequests(self) -> bool:
+        """
+        Whether clients may send more than was recorded, so that its numbers are for the recorded requests only.
+        """
+        return self.ranOut or self.served > 0
 
     @property
     def refused(self) -> int:
@@ -193,6 +202,7 @@ def reach(results: Results, times: Times) -> Verdict:
                 each,
                 isUntrusted=gate.trust is Trust.REFUTED or each.label in gate.untrusted,
                 lacksServers=each.label in lacking,
+                served=max(0, recorded.refused - each.refused) if recorded is not None else 0,
             ),
             recorded,
             busiestTime,
@@ -316,6 +326,11 @@ def _judged(standing: Standing, recorded: Standing | None, busiestTime: str) -> 
             f"clients with {share(standing.total['ran_out_share'])} of the bytes or of the time throttled ran out of "
             "recorded requests, and may send more"
         )
+    if standing.served:
+        objections.append(
+            f"it serves {plural(standing.served, 'request')} that were refused as recorded, and clients that are "
+            "refused less may send more"
+        )
     if recorded is not None and standing.refused > recorded.refused:
         objections.append(
             f"it refuses {plural(standing.refused, 'request')}, and {count(recorded.refused)} were refused as recorded"
@@ -368,7 +383,7 @@ def _advice(verdict: Verdict, descriptions: Mapping[Any, str], results: Results)
         if differences is not None:
             changes.append(differences.losersInWords())
         effects = f"{', '.join(changes[:-1])}, and {changes[-1]}" if len(changes) > 1 else changes[0]
-        return f"{'for the same requests, ' if standing.ranOut else ''}{effects}."
+        return f"{'for the same requests, ' if standing.isForSameRequests else ''}{effects}."
 
     def isLess(standing: Standing) -> bool:
         least = recorded.throttleSeconds * (1 - SLACK_SHARE)

@@ -21,7 +21,7 @@ from .identity import DECIDED, FIDELITIES, FIDELITY, VERDICTS, Fidelity, countMa
 from .ordered import Batches
 from .sparkreplay import Scale, collected, replay, sparkSchema, verdicts
 from .totals import DELAY_BOUNDS_US, MINUTE_US, PLACE, TIMES, addUp, binsOf, countTimes, mergeTimes
-from .trials import RECORDED, Trial, TrialKey
+from .trials import BASELINE, RECORDED, Trial, TrialKey
 
 JUDGED = pa.schema([DECISIONS.field(name) for name in (*VERDICTS.names[:4], "mode", "delay_us", "is_refused")])
 """The columns kept of a decision of a policy in force, for comparison with the recording."""
@@ -149,6 +149,17 @@ def approximate(trials: Mapping[TrialKey, Trial]) -> list[str]:
     <admission.offline.simulate.live.LivePolicy>}.
     """
     return sorted({trial.candidate.label for trial in trials.values() if trial.isFollowing})
+
+
+def refusingLess(totals: Totals) -> list[str]:
+    """
+    The labels of candidates that refuse fewer requests than were refused as recorded.  Clients that are refused less
+    may send more, on connections that nobody has recorded.
+    """
+    rows = totals.summary.select(["candidate", "mode", "refused"]).to_pylist()
+    refused = {each["candidate"]: each["refused"] for each in rows if each["mode"] == CLOSED}
+    recorded = refused.get(BASELINE, 0)
+    return [label for label, each in refused.items() if each < recorded and not label.startswith(RECORDED)]
 
 
 def labelled(totals: Totals, trials: Mapping[TrialKey, Trial], doubted: Collection[str] = ()) -> Totals:
