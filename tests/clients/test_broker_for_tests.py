@@ -88,6 +88,12 @@ class OverloadTests(SynchronousTestCase):
         for limits, words in (({"records_a_day": 1.0}, "records_a_day"), ({}, "say which limits")):
             with self.assertRaisesRegex(ValueError, words), self.broker.throttled("reports", **limits):
                 self.fail("it was accepted")
+        anything: Any = "10k"
+        with (
+            self.assertRaisesRegex(TypeError, "producer_byte_rate='10k'"),
+            self.broker.throttled(producer_byte_rate=anything),
+        ):
+            self.fail("it was accepted")
 
     def test_fullPool(self) -> None:
         """While the pool is full, a request waits however small it is, and then it is served."""
@@ -104,7 +110,8 @@ class OverloadTests(SynchronousTestCase):
         pid = self.broker.process.pid
         with self.broker.down():
             self.assertFalse(self.broker.isRunning())
-            self.assertRaises(ServerFailed, self.broker.sensors)
+            with self.assertRaisesRegex(ServerFailed, "^the broker is down: start it first$"):
+                self.broker.sensors()
             sent = producer.send(self.topic, b"second")
         self.assertNotEqual(self.broker.process.pid, pid)
         self.assertEqual(sent.get(PATIENCE_SECONDS).offset, 1)

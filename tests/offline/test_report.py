@@ -520,7 +520,8 @@ class VerdictTests(SynchronousTestCase):
         self.assertEqual(
             verdict.advice,
             f"Set {FITTING}: clients are throttled for {throttled} in all instead of {recorded}, and nobody is worse "
-            "off.",
+            f"off. Nothing can be said of {GENEROUS}: more than 5 % of the connections ran out of recorded requests. "
+            "Record under a limit that throttles less to learn more.",
         )
 
     def test_keep(self) -> None:

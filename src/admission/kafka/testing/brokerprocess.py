@@ -91,10 +91,14 @@ class BrokerProcess(AnsweringProcess):
         @param user: a name that clients log in by.
         @param limits: by their names in Kafka, such as C{producer_byte_rate} and C{consumer_byte_rate} in bytes a
             second, or C{request_percentage}.
+        @raise TypeError: if one is no number.
         @raise ValueError: if the broker refuses them.
         """
         if not limits:
             raise ValueError("say which limits, such as producer_byte_rate=20_000")
+        for name, limit in limits.items():
+            if not isinstance(limit, int | float):
+                raise TypeError(f"{name}={limit!r}: write a number, such as 20_000")
         self._order("limit", clientId, user, limits)
         try:
             yield
@@ -137,6 +141,8 @@ class BrokerProcess(AnsweringProcess):
         return sensors
 
     def _order(self, *words: Any) -> Any:
+        if self.isDown:
+            raise self.failure("the broker is down: start it first")
         answer = self._asked(json.dumps(words))
         if "refused" in answer:
             raise ValueError(answer["refused"])

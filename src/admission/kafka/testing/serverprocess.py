@@ -36,6 +36,8 @@ class ServerProcess:
 
     For one thread at a time.
 
+    @ivar isDown: whether it was ended by L{stop} or L{kill}, and not started again.
+
     @cvar failure: what is raised where it does not do as it should, made of a text.
     @cvar workingDirectory: where it runs; L{None} for that of this process.
     """
@@ -55,6 +57,7 @@ class ServerProcess:
         self._reader: threading.Thread | None = None
         # What the log is read from, until that ends.
         self._reading: IO[str] | None = None
+        self.isDown = False
         atexit.register(self.remove)
 
     @property
@@ -78,6 +81,7 @@ class ServerProcess:
         if self.isRunning():
             raise RuntimeError(f"{self._name} runs already")
         begin = self.mark()
+        self.isDown = False
         self._process = self._spawn(self._command())
         self._reading = self._logOf(self._process)
         self._reader = threading.Thread(target=self._read, args=(self._reading,), daemon=True)
@@ -199,6 +203,7 @@ class ServerProcess:
 
     def _end(self, number: signal.Signals) -> int:
         process = self.process
+        self.isDown = True
         process.send_signal(number)
         try:
             status = process.wait(PATIENCE_SECONDS)

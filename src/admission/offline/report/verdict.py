@@ -414,4 +414,10 @@ def _advice(verdict: Verdict, descriptions: Mapping[Any, str], results: Results)
     if best is None or not isLess(best):
         keep = "keep what is set: no candidate throttles clients less and is sure to let no more through."
         words.append(f"Otherwise {keep}" if words else keep.capitalize())
+    unknown = [shown(each.label) for each in standings if not each.hasEstimate]
+    if unknown:
+        words.append(
+            f"Nothing can be said of {enumerated(unknown)}: more than {share(MAX_EXHAUSTED_SHARE)} of the connections "
+            "ran out of recorded requests. Record under a limit that throttles less to learn more."
+        )
     return doubt + " ".join(words)
