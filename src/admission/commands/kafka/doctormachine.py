@@ -169,7 +169,7 @@ def checkPort(description: str, reason: str | None, isPrivileged: bool, firstFre
     @param holder: the server that runs, which may listen there; empty if none is known.
     """
     if reason is not None and holder and "in use" in reason:
-        return Finding(Level.OK, f"{reason}; {holder}")
+        return Finding(Level.OK, f"in use: {holder}")
     if reason is not None:
         remedy = "see what --listen takes in twistd admission --help"
         if "in use" in reason:
