@@ -271,7 +271,17 @@ class ConfluentConsumer(_Confluent):
             raise Trouble(str(refused))
 
     def seek(self, partition: int, offset: int) -> None:
-        self._consumer.seek(self._place(partition, offset))
+        from confluent_kafka import KafkaError, KafkaException
+
+        end = time.monotonic() + _PATIENCE_SECONDS
+        while True:
+            try:
+                return self._consumer.seek(self._place(partition, offset))
+            except KafkaException as error:
+                # It has the partition, and does not know yet which offset was committed.
+                if error.args[0].code() != KafkaError._STATE or time.monotonic() > end:
+                    raise
+            time.sleep(0.01)
 
     def close(self) -> None:
         self._consumer.close()
