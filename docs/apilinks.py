@@ -70,6 +70,9 @@ def placeOf(name: str) -> tuple[str, str]:
         isException = isinstance(value, type) and issubclass(value, BaseException)
         page = "exceptions" if isException else "functions" if callable(value) else "constants"
         return "python", f"{page}.html#{name}"
+    if first == "pyspark":
+        # It need not be installed.
+        return first, f"pyspark.sql/api/{name}.html"
     module, members = _resolved(name)
     if first == "twisted":
         # A page for each module and class, on which functions and methods are.
@@ -77,8 +80,6 @@ def placeOf(name: str) -> tuple[str, str]:
             owner, _, member = name.rpartition(".")
             return first, f"{owner}.html#{member}"
         return first, f"{name}.html"
-    if first == "pyspark":
-        return first, f"pyspark.sql/api/{name}.html"
     if first == "OpenSSL":
         return first, f"ssl.html#{name}"
     return "python", f"{module}.html" + (f"#{name}" if members else "")

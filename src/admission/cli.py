@@ -67,13 +67,13 @@ COMMANDS_BY_HEADING = {
         ),
         Command(
             "top",
-            "Watch a broker in the terminal.",
+            "Watch a server in the terminal.",
             "admission.commands.topcommand.TopOptions",
             "admission.commands.topcommand.run",
         ),
         Command(
             "memory",
-            "Tell where the memory of a broker is.",
+            "Tell where the memory of a server is.",
             "admission.commands.memorycommand.MemoryOptions",
             "admission.commands.memorycommand.run",
         ),

@@ -31,7 +31,7 @@ def openBrowser(width: int = 1280, height: int = 900) -> Iterator[Any]:
     """
     browser, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if browser is None or driver is None:
-        raise SkipTest("chromium and chromedriver are not installed; .ci/install-browser installs them")
+        raise SkipTest("chromium and chromedriver are not installed; .ci/install-tools installs them")
     from selenium import webdriver
 
     options = webdriver.ChromeOptions()

@@ -45,6 +45,7 @@ from admission.offline.outputtables import OUTPUTS
 from admission.offline.population import Population
 from admission.offline.recording import Recording
 from admission.offline.running import Progress, lastWords, runJob
+from admission.offline.simulate.trials import BASELINE
 from admission.offline.survey import DROPPED, countDropped, cutRuns, limitsFromTheStart
 from admission.offline.syntheticserver import BEGIN_SECONDS, BROKER_ID, SyntheticServer, recordSynthetic
 from admission.recording import RequestEvent
@@ -338,6 +339,19 @@ class EvaluateTests(SynchronousTestCase):
             self.assertTrue(facts["isTrusted"], facts["trust"])
             forecasts = {row["candidate"]: row["is_forecast"] for row in answer.totals.summary.to_pylist()}
             self.assertEqual((forecasts["shared"], forecasts["alone"]), (isComplete, True))
+
+    def test_refusedLess(self) -> None:
+        """A candidate that refuses fewer requests than were refused is no forecast; one that refuses as many may be."""
+        server = SyntheticServer(Population(clients=3, connections=1, seconds=20.0, requests=300), ["requests:rate=2"])
+        kept, directory = Kept(), self.mktemp()
+        server.run(kept)
+        writeRecording(directory, kept.events, server.origin)
+        work = Work.begin(sharedSession(), Selection(directory), self.mktemp(), lambda line: None)
+        candidates = resolveCandidates(["same=requests:rate=2", "wide=requests:rate=1M"])
+        summary = replay(work, Question(candidates, [], [CLOSED])).totals.summary.to_pylist()
+        found = {row["candidate"]: (row["refused"], row["is_forecast"]) for row in summary}
+        self.assertGreater(found[BASELINE][0], 0)
+        self.assertEqual((found["same"], found["wide"]), ((found[BASELINE][0], True), (0, False)))
 
     def test_recordingThatGrows(self) -> None:
         """

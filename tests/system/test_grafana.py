@@ -443,7 +443,7 @@ class AlertsTests(ExpressionsTestCase):
         """Prometheus understands the rules, and they fire when the tests of them say so."""
         promtool = os.environ.get("PROMTOOL") or shutil.which("promtool") or shutil.which(ROOT / "build" / "promtool")
         if promtool is None:
-            raise SkipTest("there is no promtool: .ci/install-promtool gets one, or PROMTOOL names one")
+            raise SkipTest("there is no promtool: .ci/install-tools gets one, or PROMTOOL names one")
         for words in (["check", "rules", "alerts.yml"], ["test", "rules", "alerts_test.yml"]):
             result = subprocess.run(
                 [promtool, *words], cwd=DIRECTORY, capture_output=True, text=True, timeout=PATIENCE_SECONDS

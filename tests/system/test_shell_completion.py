@@ -57,7 +57,7 @@ class ShellTests(SynchronousTestCase):
         @param starting: commands that come first.
         """
         if shutil.which(shell) is None:
-            raise SkipTest(f"{shell} is not installed; .ci/install-browser installs zsh")
+            raise SkipTest(f"{shell} is not installed; .ci/install-tools installs it")
         here = Path(self.mktemp()).absolute()
         for directory in ("bin", "work/office"):
             here.joinpath(directory).mkdir(parents=True)

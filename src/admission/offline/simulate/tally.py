@@ -166,7 +166,8 @@ def labelled(totals: Totals, trials: Mapping[TrialKey, Trial], doubted: Collecti
     """
     The same totals with a column C{is_approximate}, see L{approximate}.
 
-    @param doubted: the labels of candidates that are no forecast, since answers about them cannot be trusted.
+    @param doubted: the labels of candidates that are no forecast, for other reasons than clients that ran out: answers
+        about them cannot be trusted, or clients may send more, see L{refusingLess}.
     """
     labels, others = (pa.array(sorted(each), pa.string()) for each in (approximate(trials), doubted))
 
