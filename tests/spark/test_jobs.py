@@ -45,6 +45,7 @@ from admission.offline.outputtables import OUTPUTS
 from admission.offline.population import Population
 from admission.offline.recording import Recording
 from admission.offline.running import Progress, lastWords, runJob
+from admission.offline.simulate.totals import MAX_EXHAUSTED_SHARE
 from admission.offline.simulate.trials import BASELINE
 from admission.offline.survey import DROPPED, countDropped, cutRuns, limitsFromTheStart
 from admission.offline.syntheticserver import BEGIN_SECONDS, BROKER_ID, SyntheticServer, recordSynthetic
@@ -341,14 +342,24 @@ class EvaluateTests(SynchronousTestCase):
             self.assertEqual((forecasts["shared"], forecasts["alone"]), (isComplete, True))
 
     def test_refusedLess(self) -> None:
-        """A candidate that refuses fewer requests than were refused is no forecast; one that refuses as many may be."""
-        server = SyntheticServer(Population(clients=3, connections=1, seconds=20.0, requests=300), ["requests:rate=2"])
+        """
+        A candidate that refuses fewer requests than were refused is no forecast, though few connections run out; one
+        that refuses as many may be.
+        """
+        population = Population(clients=40, connections=1, seconds=20.0, requests=1000)
+        server = SyntheticServer(population, ["requests:rate=12"])
         kept, directory = Kept(), self.mktemp()
         server.run(kept)
-        writeRecording(directory, kept.events, server.origin)
+        # As those of a site, each of whose requests may have a connection of its own.
+        events = [
+            evolve(each, connectionId=number) if isinstance(each, RequestEvent) else each
+            for number, each in enumerate(kept.events, 1000)
+        ]
+        writeRecording(directory, events, server.origin)
         work = Work.begin(sharedSession(), Selection(directory), self.mktemp(), lambda line: None)
-        candidates = resolveCandidates(["same=requests:rate=2", "wide=requests:rate=1M"])
+        candidates = resolveCandidates(["same=requests:rate=12", "wide=requests:rate=1M"])
         summary = replay(work, Question(candidates, [], [CLOSED])).totals.summary.to_pylist()
+        self.assertLess(max(row["exhausted_share"] for row in summary), MAX_EXHAUSTED_SHARE)
         found = {row["candidate"]: (row["refused"], row["is_forecast"]) for row in summary}
         self.assertGreater(found[BASELINE][0], 0)
         self.assertEqual((found["same"], found["wide"]), ((found[BASELINE][0], True), (0, False)))
