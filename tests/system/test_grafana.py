@@ -156,7 +156,9 @@ def readUntil(read: Callable[[], str], missing: Callable[[Live], Collection[str]
     deadline = time.monotonic() + PATIENCE_SECONDS
     live = Live({}, ())
     while True:
-        live = together(live, told(read()))
+        with contextlib.suppress(HTTPError):
+            # Not while a process of it that has just begun does not answer yet.
+            live = together(live, told(read()))
         if not missing(live):
             return live
         assert time.monotonic() < deadline, missing(live)

@@ -94,7 +94,12 @@ class SeveralProcesses(GatewayProcess):
         """End one of the processes, and wait until another serves in its place."""
         pid = self.pids[number]
         os.kill(pid, how)
-        until(lambda: pid not in self.pids and len(self.pids) == PROCESSES and not self.reasons)
+        try:
+            until(lambda: pid not in self.pids and len(self.pids) == PROCESSES and not self.reasons)
+        except AssertionError as error:
+            raise AssertionError(
+                f"{self.pids}, of which {pid} was ended: {self.reasons}\n{self.log()[-8000:]}"
+            ) from error
 
     def _waitUntilServing(self, begin: int) -> None:
         super()._waitUntilServing(begin)
