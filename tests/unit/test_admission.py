@@ -21,6 +21,7 @@ from admission.connection.unitofwork import WorkRefused
 from admission.interfaces import DEFAULT, QuotaEntity, traitsOf
 from admission.recording.events import CLOSED, OPENED, ConnectionEvent, LimitEvent, RequestEvent
 from admission.request import ServerRequest
+from admission.status.clients import RECENTLY_SECONDS
 from admission.testing.faketransport import FakeTransport
 from tests.kit.admitted import framed
 from tests.kit.keptevents import Kept
@@ -252,6 +253,37 @@ class AdmissionTests(SynchronousTestCase):
 
 class HealthTests(StatusTestCase):
     """What the page says of an L{Admission}."""
+
+    def test_refused(self) -> None:
+        """
+        A client of which requests are refused is shown with the policy and how many, and for a while after; one that is
+        refused for what others do is not.
+        """
+        reactor: Any = MemoryReactorClock()
+        reactor.getThreadPool = lambda: None
+        admission = Admission(
+            pool="bounded:1MiB",
+            quota=["requests:rate=1", "concurrency:total=1"],
+            reactor=reactor,
+            clock=self.clock,
+        )
+        self.site = admission.statusSite()
+        with admission.work("get", clientId="alice", peer="192.0.2.1"):
+            self.assertRaises(WorkRefused, admission.work("get", clientId="bob").__enter__)
+        for _ in range(3):
+            self.assertRaises(WorkRefused, admission.work("get", clientId="alice", peer="192.0.2.1").__enter__)
+        throttled = self.get("/status.json").document["throttled"]
+        (client,) = throttled["clients"]
+        self.assertEqual((throttled["count"], throttled["throttledCount"]), (1, 0))
+        names = ("clientId", "ip", "connections", "delaySeconds", "refused", "policy", "limitName", "limit")
+        self.assertEqual(
+            [client[name] for name in names], ["alice", "192.0.2.1", 0, 0.0, 3, "requests", "request_rate", 1.0]
+        )
+        explained = self.get("/explain?clientId=alice").document
+        self.assertEqual([each["refused"] for each in explained["clients"]], [3])
+        self.assertIn("admission_clients_throttled 0.0", self.get("/metrics").body.splitlines())
+        self.clock.advance(RECENTLY_SECONDS)
+        self.assertEqual(self.get("/status.json").document["throttled"]["clients"], [])
 
     def test_trouble(self) -> None:
         """A page that is served all the same says that nothing is recorded."""

@@ -88,6 +88,9 @@ def _described(explained: Mapping[str, Any]) -> str:
         verdict = f"is throttled{by}, for {_delay(explained)}"
     elif worst is not None and worst["delaySeconds"] > 0:
         verdict = f"is throttled by {worst['policy']} ({worst['limitName']}) with its next request, for {_delay(worst)}"
+    elif explained["clients"] and explained["clients"][0]["refused"]:
+        (client,) = explained["clients"]
+        verdict = f"had {roundedAmount(client['refused'])} of its requests refused lately by {client['policy']}"
     if not limits:
         return f"{whose} {printable(verdict)}\nno limit holds for it\n"
     sharing = explained.get("sharing")
@@ -145,10 +148,11 @@ def _several(explained: Mapping[str, Any], share: float) -> str:
             ),
             *_usedOf(each),
             roundedSeconds(each["delaySeconds"]) if each["delaySeconds"] else "no",
+            roundedAmount(each["refused"]) if each["refused"] else "no",
         )
         for each in clients
     ]
-    title = ("Client", "User", "Connections", *limitTitle, "Used", "Of it", "Throttled")
+    title = ("Client", "User", "Connections", *limitTitle, "Used", "Of it", "Throttled", "Refused")
     which = "the slowest first" if len(clients) == count else f"the {len(clients)} slowest are"
     return f"{count} clients match; {which}:\n\n{table([title, *rows])}"
 

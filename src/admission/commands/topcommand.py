@@ -172,7 +172,7 @@ def _linesOf(now: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iterat
         part = "" if share == 1.0 else f"; this gateway enforces {formatShare(share)} of each limit"
         yield f"clients over a quota now or in the last ten seconds: {throttled['count']}{part}"
         yield from _tableOf(
-            ("Client", "Limit", "Used", "Of it", "Throttled"),
+            ("Client", "Limit", "Used", "Of it", "Throttled", "Refused"),
             [
                 (
                     _name(each),
@@ -180,6 +180,7 @@ def _linesOf(now: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iterat
                     "?" if each["used"] is None else roundedAmount(each["used"]),
                     "?" if each["usedFraction"] is None else f"{each['usedFraction']:.0%}",
                     roundedSeconds(each["delaySeconds"]) if each["delaySeconds"] else "no",
+                    roundedAmount(each["refused"]) if each["refused"] else "no",
                 )
                 for each in throttled["clients"]
             ],

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.connection.test_debts -*-
 """
-For how long clients were told to wait.
+For how long clients were told to wait, and whose requests were refused.
 """
 
 from __future__ import annotations
@@ -34,6 +34,27 @@ class Debt:
     policy: str | None = None
 
 
+REFUSING_SECONDS = 10.0
+"""Requests that are refused with less time between them are counted together."""
+
+
+@define(eq=False)
+class Refusals:
+    """
+    Requests of a client that were refused one soon after the other, on whatever connections.
+
+    @ivar count: how many.
+    @ivar lastSeconds: when the last one was.
+    @ivar ip: at which address.
+    @ivar policy: the name of the policy that refused it.
+    """
+
+    count: int
+    lastSeconds: float
+    ip: str
+    policy: str
+
+
 class Throttled(Protocol):
     """
     The connection of a client that waits.
@@ -47,15 +68,18 @@ class Throttled(Protocol):
 
 class Debts:
     """
-    The clients that were told to wait, by principal and client id: the last L{MAX_DEBTS} of them.
+    The clients that were told to wait, by principal and client id, and likewise those of which requests were refused:
+    the last L{MAX_DEBTS} of each.
 
     @ivar throttled: those that wait on open connections.
+    @ivar refusals: those of which requests were refused, the latest last.
     """
 
     def __init__(self) -> None:
         self.throttled: set[Throttled] = set()
         # In the order in which clients were told, the latest last.
         self._debts: dict[tuple[str, str], Debt] = {}
+        self.refusals: dict[tuple[str, str], Refusals] = {}
 
     def owes(
         self,
@@ -78,6 +102,19 @@ class Debts:
         debts[principal, clientId] = Debt(untilSeconds, heldUntilSeconds, ip, policy)
         if len(debts) > MAX_DEBTS:
             del debts[next(iter(debts))]
+
+    def refused(self, principal: str, clientId: str, ip: str, now: float, policy: str) -> None:
+        """
+        A request of a client was refused, for what that client did.
+
+        @param policy: the name of the policy that refused it.
+        """
+        refusals = self.refusals
+        before = refusals.pop((principal, clientId), None)
+        count = 1 if before is None or now - before.lastSeconds >= REFUSING_SECONDS else before.count + 1
+        refusals[principal, clientId] = Refusals(count, now, ip, policy)
+        if len(refusals) > MAX_DEBTS:
+            del refusals[next(iter(refusals))]
 
     def heldSeconds(self, principal: str, clientId: str, now: float) -> float:
         """

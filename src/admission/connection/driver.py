@@ -226,6 +226,9 @@ class RequestDriver:
         if decision.places is not None:
             # Neither admitted nor refused: nothing is charged if it goes no further.
             request.view = None
+        elif not (decision.admitted or decision.isForAll):
+            view = request.view
+            self._debts.refused(view.principal, view.clientId, view.peer, now, decision.policy)
         # A refusal, even one that became a delay, is no debt: it does not end when limits change.
         self._lastAdmitted = request.view if decision.admitted and not decision.delays else None
         return decision

@@ -138,7 +138,7 @@ class StatusDocument:
         """
         server, registry = self.server, self.sensors
         registry.addGauge("MemoryPoolSize", lambda now: server.gate.pool.sizeBytes)
-        registry.addGauge("ClientsThrottled", lambda now: int(self.fields["throttled"]["count"]))
+        registry.addGauge("ClientsThrottled", lambda now: int(self.fields["throttled"]["throttledCount"]))
         registry.addCounter("RequestBytesRead", lambda now: server.requestBytes)
         registry.addCounter("ResponseBytesSent", lambda now: server.responseBytes)
         registry.addGauge("ConnectionsAllowed", lambda now: server.limits.maxConnections)

@@ -138,8 +138,9 @@ def _mergedClients(parts: Sequence[Mapping[str, Any]], countName: str) -> Fields
     clients: dict[tuple[str, str], Fields] = {}
     listed = [row for part in parts for row in part["clients"]]
     for row in sorted(listed, key=_wait, reverse=True):
-        client = clients.setdefault((row["user"], row["clientId"]), {**row, "connections": 0})
+        client = clients.setdefault((row["user"], row["clientId"]), {**row, "connections": 0, "refused": 0})
         client["connections"] += row["connections"]
+        client["refused"] += row["refused"]
     count = sum(part[countName] for part in parts) - len(listed) + len(clients)
     return {countName: count, "clients": list(clients.values())[:MAX_CLIENTS]}
 

@@ -40,6 +40,7 @@ class ExplainTests(CommandTestCase):
             "ip": "192.0.2.1",
             "connections": 1,
             "delaySeconds": 0.0,
+            "refused": 0,
             **{name: self.limit()[name] for name in ("policy", "limitName", "limit", "used", "usedFraction", "entity")},
             **values,
         }
@@ -128,6 +129,15 @@ class ExplainTests(CommandTestCase):
         self.assertEqual((lines[0], len(lines)), (unknown, 4))
         self.assertEqual(self.explain("-c reports", clients=[]).splitlines(), [unknown, "no limit holds for it"])
         self.assertNotIn("not known", self.explain("-c reports", self.limit(used=1.0), clients=[]))
+
+    def test_refused(self) -> None:
+        """A client that is refused is said to be, and by which policy; if it is throttled, too, that comes first."""
+        refused = self.client(refused=12, policy="requests", limitName="request_rate")
+        self.assertIn(
+            "user 'alice' had 12 of its requests refused lately by requests", self.explain("-c reports", clients=[refused])
+        )
+        self.assertIn("is throttled", self.explain("-c reports", clients=[{**refused, "delaySeconds": 5.0}]))
+        self.assertRegex(self.explain("-u alice", clients=[refused, self.client(clientId="b")]), r"no +12\n.* no +no\n")
 
     def test_noClientId(self) -> None:
         """A client that gives itself no name is said to be one, rather than to have a name that cannot be seen."""
@@ -232,7 +242,7 @@ class ExplainTests(CommandTestCase):
         self.assertEqual(lines[0], "2 clients match; the slowest first:")
         self.assertEqual(lines[2].split()[:3], ["Client", "User", "Connections"])
         self.assertEqual(
-            lines[3].split(), ["loader", "alice", "0", "producer_byte_rate=1M", "1.235M", "123%", "4.2", "s"]
+            lines[3].split(), ["loader", "alice", "0", "producer_byte_rate=1M", "1.235M", "123%", "4.2", "s", "no"]
         )
         self.assertTrue(lines[4].startswith("(no client id)  (nobody)"), lines[4])
         self.assertIn("99 clients match; the 2 slowest are:", self.explain("--ip 192.0.2.1", clients=clients, count=99))

@@ -61,6 +61,7 @@ SEEN: dict[str, Any] = {
                 "ip": "192.0.2.1",
                 "connections": 1,
                 "delaySeconds": 90.0,
+                "refused": 1200,
                 "policy": "client-bytes",
                 "limitName": "producer_byte_rate",
                 "limit": 4_000_000.0,
@@ -201,7 +202,7 @@ class OnceTests(TopTestCase):
     def test_tables(self) -> None:
         """Names cannot command the terminal, and there are only so many rows."""
         output = self.run_("--status http://[::1]:9191/ --timeout 3s")
-        self.assertRegex(output, r"(?m)^  reports\\x1b\[2J alice +producer_byte_rate=4M +5M +125% +90 s$")
+        self.assertRegex(output, r"(?m)^  reports\\x1b\[2J alice +producer_byte_rate=4M +5M +125% +90 s +1200$")
         self.assertRegex(output, r"(?m)^  readers +Stable +2 +12\.35k$")
         self.assertRegex(output, r"(?m)^  192\.0\.2\.1:50001  \(no client id\) ANONYMOUS  8 KiB  quota 500 ms$")
         self.assertIn("\n  and 4 more\n", output)
@@ -250,12 +251,12 @@ class OnceTests(TopTestCase):
         self.seen["purgatory"]["waitPercentile99Seconds"] = None
         self.seen["process"]["maxDescriptors"] = -1
         output = self.run_()
-        self.assertRegex(output, r"(?m)alice +none any more +\? +\? +90 s$")
+        self.assertRegex(output, r"(?m)alice +none any more +\? +\? +90 s +1200$")
         self.assertRegex(output, r"(?m)readers +Stable +2 +\?$")
         self.assertIn("30 files\n", output)
         self.seen["throttled"]["clients"][0]["policy"] = "client-bytes"
         self.answers = [self.seen]
-        self.assertRegex(self.run_(), r"(?m)alice +client-bytes +\? +\? +90 s$")
+        self.assertRegex(self.run_(), r"(?m)alice +client-bytes +\? +\? +90 s +1200$")
 
     def test_once(self) -> None:
         """At a terminal it is written once if that is wanted."""

@@ -35,6 +35,20 @@ class DebtsTests(SynchronousTestCase):
         users = [user for (user, _), _ in self.debts.items()]
         self.assertEqual((len(users), users[0], users[-2:]), (MAX_DEBTS, "user-1", ["first", "last"]))
 
+    def test_refusals(self) -> None:
+        """Refusals are counted together while they follow each other soon, and remembered of the last clients."""
+        for now, policy in ((1.0, "requests"), (10.0, "requests"), (19.0, "concurrency")):
+            self.debts.refused("alice", "app", "192.0.2.1", now, policy)
+        refusals = self.debts.refusals["alice", "app"]
+        self.assertEqual((refusals.count, refusals.lastSeconds, refusals.policy), (3, 19.0, "concurrency"))
+        self.debts.refused("alice", "app", "192.0.2.1", 29.0, "requests")
+        self.assertEqual(self.debts.refusals["alice", "app"].count, 1)
+        self.debts.refused("first", "app", "192.0.2.1", 30.0, "requests")
+        for number in range(MAX_DEBTS - 1):
+            self.debts.refused(f"user-{number}", "app", "192.0.2.1", 30.0, "requests")
+        self.assertEqual(len(self.debts.refusals), MAX_DEBTS)
+        self.assertEqual(next(iter(self.debts.refusals)), ("first", "app"))
+
     def test_forgiven(self) -> None:
         """When other limits hold, nobody owes anything."""
         self.debts.owes("alice", "app", "192.0.2.1", 10.0, isHeldBack=True)

@@ -31,6 +31,7 @@ def merged(*documents: dict[str, Any]) -> dict[str, Any]:
 def client(clientId: str, delaySeconds: float, usedFraction: float | None = 1.0, **fields: Any) -> dict[str, Any]:
     """A row of a client that is throttled."""
     row = {"user": "alice", "clientId": clientId, "ip": "192.0.2.1", "connections": 1, "delaySeconds": delaySeconds}
+    row["refused"] = 0
     limit = {"policy": "client-bytes", "limitName": "received_byte_rate", "limit": 10.0, "entity": ENTITY}
     return {**row, **limit, "used": usedFraction and 10 * usedFraction, "usedFraction": usedFraction, **fields}
 

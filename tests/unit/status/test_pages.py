@@ -209,6 +209,7 @@ class PagesTests(StatusTestCase):
                         "ip": "192.0.2.1",
                         "connections": 2,
                         "delaySeconds": 0.0,
+                        "refused": 0,
                         "policy": "client-bytes",
                         "limitName": "producer_byte_rate",
                         "limit": 1000.0,

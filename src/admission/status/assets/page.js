@@ -168,6 +168,7 @@ const clientRow = (client, share) => [
   minor(client.used === null ? "" : formatCount(client.used)),
   number(...(client.limitName === null ? [""] : shareOf(client.usedFraction))),
   number(client.delaySeconds ? formatSeconds(client.delaySeconds) : "no"),
+  number(client.refused ? formatCount(client.refused) : "no"),
 ];
 
 function list(now) {
@@ -333,6 +334,9 @@ function explained({ user, clientId, ip, connections, delaySeconds, clientCount,
     return `${whose}: its next request is throttled by ${worst.policy} (${worst.limitName}) for ${formatSeconds(worst.delaySeconds)}; ${open}.`;
   }
   if (!limits.length) return `${whose}: no limit holds for it, so no quota makes it slow; ${open}.`;
+  if (clients[0]?.refused) {
+    return `${whose}: ${formatCount(clients[0].refused)} of its requests were refused lately by ${clients[0].policy}; ${open}.`;
+  }
   return `${whose}: not throttled; ${open}. If it is slow all the same, see which connections are not read, and why.`;
 }
 

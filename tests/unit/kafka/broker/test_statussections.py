@@ -172,7 +172,7 @@ class DocumentTests(BrokerStatusTestCase):
             seen["pool"], {"sizeBytes": POOL_BYTES, "usedBytes": 0, "idleBytes": 0, "isShort": False, "waiting": 0}
         )
         self.assertEqual(set(seen["muted"].values()), {0})
-        self.assertEqual(seen["throttled"], {"count": 0, "clients": []})
+        self.assertEqual(seen["throttled"], {"count": 0, "throttledCount": 0, "clients": []})
         self.assertEqual(seen["connections"]["largest"], [])
         self.assertEqual(seen["groups"]["count"], 0)
         self.assertIs(seen["purgatory"]["waitMedianSeconds"], None)
@@ -251,7 +251,7 @@ class ClientsTests(BrokerStatusTestCase):
         self.assertGreater(row["delaySeconds"], 5.0)
         self.assertEqual(self.sensors["ClientsThrottled"], 1)
         self.clock.advance(row["delaySeconds"] + RECENTLY_SECONDS)
-        self.assertEqual(self.look()["throttled"], {"count": 0, "clients": []})
+        self.assertEqual(self.look()["throttled"], {"count": 0, "throttledCount": 0, "clients": []})
         client = self.connect()
         self.overdraw(client, 21.0)
         client.disconnect()
