@@ -6,6 +6,7 @@ or by what the jobs themselves are made of.
 from __future__ import annotations
 
 import json
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,9 +17,21 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from pyarrow import csv, parquet
 
 from admission.offline.simulate.decisions import CLOSED, DECISIONS, OPEN
+from admission.offline.simulate.fairness import STARVED
 from admission.offline.simulate.pool import CLIENTS, STEPS, TOTALS
+from admission.offline.simulate.tally import withStarved
 from admission.offline.simulate.totals import DELAY_BOUNDS_US, addUp, binsOf, countTimes, mergeTimes
 from admission.offline.simulate.trials import BASELINE
+
+FAIRNESS = pa.schema(
+    [
+        *((name, pa.string()) for name in ("candidate", "mode", "broker_id", "boot_id")),
+        ("begin", pa.timestamp("us", "UTC")),
+        *((name, pa.int64()) for name in ("clients", "demanded_bytes", "admitted_bytes", "throttle_us")),
+        ("jain_bytes", pa.float64()),
+    ]
+)
+"""The columns of C{replay_fairness}."""
 
 BEGIN = datetime(2024, 1, 1, 12, tzinfo=UTC)
 """When the recording begins: with a minute."""
@@ -117,7 +130,7 @@ def replayTables(decisions: Sequence[Row], stepSeconds: int = STEP_SECONDS) -> d
     """
     The tables of replays that follow from decisions, as the jobs have them.
 
-    @param stepSeconds: the length of the time of a row of C{replay_time}.
+    @param stepSeconds: the length of the time of a row of C{replay_time} and C{replay_fairness}.
     """
     batch = pa.RecordBatch.from_pylist(list(decisions), DECISIONS)
     times = mergeTimes(countTimes([batch], stepSeconds * 1_000_000))
@@ -132,12 +145,14 @@ def replayTables(decisions: Sequence[Row], stepSeconds: int = STEP_SECONDS) -> d
         for bound, n in zip(bounds, bins, strict=True)
         if n
     ]
-    totals = [addUp(times, by) for by in ((), ("principal", "client_id"))]
+    starved = pa.Table.from_pylist(starvedRows(times.to_pylist()), STARVED)
+    totals = [withStarved(addUp(times, by), starved, by) for by in ((), ("principal", "client_id"))]
     summary, clients = (each.append_column("is_approximate", pa.array([False] * len(each))) for each in totals)
     return {
         "replay_summary": summary,
         "replay_client": clients,
         "replay_time": pa.Table.from_batches([times]).drop_columns(["delay_bins"]),
+        "replay_fairness": pa.Table.from_pylist(fairnessRows(times.to_pylist()), FAIRNESS),
         "replay_delay_hist": pa.Table.from_pylist(
             counts,
             pa.schema(
@@ -145,6 +160,38 @@ def replayTables(decisions: Sequence[Row], stepSeconds: int = STEP_SECONDS) -> d
             ),
         ),
     }
+
+
+def fairnessRows(times: Iterable[Row]) -> list[Row]:
+    """What L{fairnessOf} makes of C{times}."""
+    steps: defaultdict[tuple[Any, ...], defaultdict[tuple[str | None, ...], Counter[str]]]
+    steps = defaultdict(lambda: defaultdict(Counter))
+    for row in times:
+        client = steps[tuple(row[name] for name in FAIRNESS.names[:5])][row["principal"], row["client_id"]]
+        client.update({name: row[name] for name in ("demanded_bytes", "admitted_bytes", "throttle_us")})
+    rows = []
+    for place, clients in steps.items():
+        admitted = [
+            each["admitted_bytes"] for who, each in clients.items() if who != (None, None) and each["demanded_bytes"]
+        ]
+        squares = sum(each**2 for each in admitted)
+        sums = [sum(each[name] for each in clients.values()) for name in FAIRNESS.names[6:9]]
+        jain = sum(admitted) ** 2 / len(admitted) / squares if squares else None
+        rows.append(dict(zip(FAIRNESS.names, (*place, len(admitted), *sums, jain), strict=True)))
+    return rows
+
+
+def starvedRows(times: Sequence[Row]) -> list[Row]:
+    """What L{starvedOf} makes of C{times}."""
+    first = min((row["begin"] for row in times), default=BEGIN)
+    minutes: Counter[tuple[Any, ...]] = Counter()
+    for row in times:
+        if row["principal"] is not None:
+            minute = (row["begin"] - first) // timedelta(minutes=1)
+            place = tuple(row[name] for name in (*STARVED.names[:4], "broker_id", "boot_id"))
+            minutes[*place, minute] += row["requests"] - row["refused"]
+    starved = Counter(place[:4] for place, served in minutes.items() if not served)
+    return [dict(zip(STARVED.names, (*place, count), strict=True)) for place, count in starved.items()]
 
 
 def fidelityRow(**values: Any) -> Row:
@@ -192,6 +239,7 @@ def recordedTables() -> dict[str, pa.Table]:
                 "jain_bytes": round(random.uniform(0.6, 0.9), 6),
                 "admitted_bytes": 1_600_000,
                 "starved": minute == 3,
+                "pool_waits": len(CLIENTS_THERE),
                 "pool_wait_p999_us": 8000.0,
                 "pool_wait_max_us": 9999,
             }

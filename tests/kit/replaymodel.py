@@ -5,12 +5,14 @@ and a replay from beginning to end as Spark would do it.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from math import inf
 from random import Random
 from typing import Any
 
+import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 from attrs import define, evolve, field, frozen
 from twisted.internet.task import Clock
@@ -33,12 +35,14 @@ from admission.offline.simulate.decisions import CLOSED, DECISIONS, OPEN
 from admission.offline.simulate.identity import VERDICT_COLUMNS
 from admission.offline.simulate.keys import (
     CLIENT_REQUESTS,
+    Alike,
     Connections,
     clientsOf,
     componentsIn,
     findComponents,
     findKeys,
 )
+from admission.offline.simulate.live import REQUESTER
 from admission.offline.simulate.openloop import replayOpenLoop
 from admission.offline.simulate.ordered import distinctRows, numbersOf
 from admission.offline.simulate.runs import GAPS, LIMIT_COLUMNS, Run, findGaps, withHistory
@@ -433,6 +437,21 @@ def clientsIn(
     return clientsOf(pa.table(columns, CLIENT_REQUESTS.names).to_batches(100), trials)
 
 
+def alikeIn(rows: Sequence[Mapping[str, Any]]) -> Mapping[tuple[str, ...], Alike]:
+    """Which connections the same clients sent requests of the same kinds on."""
+    senders = defaultdict(set)
+    for row in tableOf(rows).to_pylist():
+        sender = (*(row[name] or "" for name in REQUESTER), row["decided_mono_us"] is None)
+        senders[row["broker_id"], row["boot_id"], row["conn_id"]].add(sender)
+    firsts: dict[tuple[Any, ...], int] = {}
+    found: defaultdict[tuple[str, ...], list[tuple[int, int]]] = defaultdict(list)
+    for (*run, connection), known in sorted(senders.items()):
+        first = firsts.setdefault((*run, frozenset(known)), connection)
+        if first != connection:
+            found[tuple(run)].append((connection, first))
+    return {run: tuple(np.array(each) for each in zip(*pairs, strict=True)) for run, pairs in found.items()}
+
+
 def componentsOf(rows: Sequence[Mapping[str, Any]], trials: Mapping[TrialKey, Trial]) -> Mapping[TrialKey, Connections]:
     """Which connections are replayed together."""
     clients = clientsIn(rows, trials)
@@ -454,7 +473,7 @@ def addComponents(
         component = numbersOf(batch.column("conn_id")).copy()
         for index, trialKey in enumerate(found):
             isHere = rows == index
-            component[isHere] = componentsIn(components[trialKey], component[isHere])
+            component[isHere] = componentsIn(components[trialKey], component[isHere], component[isHere])
         yield batch.append_column("component", pa.array(component))
 
 
@@ -468,7 +487,18 @@ def plansFor(
     recording: Recording, trials: Mapping[TrialKey, Trial], modes: Sequence[str] = (CLOSED, OPEN), workers: int = 1
 ) -> list[ReplayPlan]:
     """The plan of each mode."""
-    return planReplays(trials, modes, clientsIn(recording.rows, trials), workers)
+    alike = alikeIn(recording.rows)
+    firsts = {
+        (*run, connection): first
+        for run, each in alike.items()
+        for connection, first in zip(*(array.tolist() for array in each), strict=True)
+    }
+    runs = ((row["broker_id"], row["boot_id"]) for row in recording.rows)
+    rows = [
+        {**row, "conn_id": firsts.get((*run, row["conn_id"]), row["conn_id"])}
+        for run, row in zip(runs, recording.rows, strict=True)
+    ]
+    return planReplays(trials, modes, clientsIn(rows, trials), workers, alike)
 
 
 def replayedBy(recording: Recording, plans: Sequence[ReplayPlan], maxRows: int = 500, partitions: int = 3) -> pa.Table:

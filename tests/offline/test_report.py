@@ -42,7 +42,6 @@ from admission.offline.report.lines import (
     delayLines,
     fairnessLines,
     poolLines,
-    starvedMinutes,
 )
 from admission.offline.report.plots import MAX_LINES, Plot, scaled
 from admission.offline.report.resultfiles import Results
@@ -783,7 +782,7 @@ class DifferenceTests(SynchronousTestCase):
         self.assertIn("ran out of recorded requests", differences.ranOut)
 
     def test_beforeLogin(self) -> None:
-        """Connections before their login are no client, whatever they call themselves, and starve nobody."""
+        """Connections before their login are no client, whatever they call themselves."""
         rows = [*decisionsOf(BASELINE, 0.0, minutes=1), *decisionsOf("tried", 0.0, minutes=1)]
         for row in rows[-4:] + rows[12:16]:
             row.update(principal="ANONYMOUS", client_id="app", kind="SaslAuthenticate", is_refused=True)
@@ -793,7 +792,6 @@ class DifferenceTests(SynchronousTestCase):
         differences = self.differences(rows)
         self.assertEqual([each.name for each in differences.changed], ["before login"])
         self.assertEqual(differences.inWords(), "no client gains, no client loses, and for 3 nothing changes.")
-        self.assertEqual(starvedMinutes(Times.of(resultsOf(self.mktemp(), rows))), {BASELINE: 0, "tried": 0})
 
 
 class LinesTests(SynchronousTestCase):
@@ -857,29 +855,11 @@ class LinesTests(SynchronousTestCase):
                 # Half a minute with more than all others lies across two of the clock's.
                 if 45_000_000 <= row["at_us"] < 90_000_000:
                     row["request_bytes"] *= 3
-                row["is_refused"] = row["principal"] == "bob" and row["at_us"] < 60_000_000
             times = evolve(Times.of(resultsOf(self.mktemp(), rows, 5)), stepSeconds=5)
             self.assertGreater(len(set(times.table["begin"].to_pylist())), 4)
-            found.append((busiestBytes(times), starvedMinutes(times)))
-        busy = [row for row in rows if 45_000_000 <= row["at_us"] < 105_000_000 and not row["is_refused"]]
-        self.assertEqual(found, [({"any": sum(row["request_bytes"] for row in busy)}, {"any": 1})] * 3)
-
-    def test_starvedMinutes(self) -> None:
-        """
-        In how many minutes a client gets nothing does not depend on what the clock said, nor on whether it is known
-        when the recording began.
-        """
-        for shift in (0.0, 2.5, -31.0, 45.0):
-            rows = decisionsOf("any", 0.0, minutes=4)
-            for row in rows:
-                row["wall_us"] += round(shift * 1e6)
-                # What else bob wants in the first minute of the recording, and in the second, is admitted.
-                isRefused = row["at_us"] < 5_000_000 or 60_000_000 <= row["at_us"] < 105_000_000
-                row["is_refused"] = row["principal"] == "bob" and isRefused
-            times = evolve(Times.of(resultsOf(self.mktemp(), rows, 5)), stepSeconds=5)
-            begin = BEGIN.timestamp() + shift
-            for covered in (None, (begin, begin + 240.0)):
-                self.assertEqual(starvedMinutes(evolve(times, covered=covered)), {"any": 0}, (shift, covered))
+            found.append(busiestBytes(times))
+        busy = [row for row in rows if 45_000_000 <= row["at_us"] < 105_000_000]
+        self.assertEqual(found, [{"any": sum(row["request_bytes"] for row in busy)}] * 3)
 
     def test_whole(self) -> None:
         """What is least or most of a line is that of whole steps, unless there are none."""
@@ -1377,9 +1357,9 @@ class ChangedPageTests(SynchronousTestCase):
     def test_synthetic(self) -> None:
         """Whatever is of a server that does not exist says so at the top."""
         self.assertNotIn("Synthetic data", textOf(pageIn(self.directory)))
-        clients = parquet.read_table(self.directory / "client_minute.parquet").to_pylist()
-        minutes = [{**row, "broker_id": "synthetic"} for row in clients]
-        writeTables(self.directory, {"client_minute": minutes})
+        fairness = parquet.read_table(self.directory / "fairness_minute.parquet").to_pylist()
+        minutes = [{**row, "broker_id": "synthetic"} for row in fairness]
+        writeTables(self.directory, {"fairness_minute": minutes})
         self.assertIn("Synthetic data", textOf(pageIn(self.directory)).partition("What to set")[0])
 
     def test_missing(self) -> None:

@@ -5,6 +5,7 @@ and L{admission.offline.simulate.sparkreplay}, in Spark.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -19,29 +20,33 @@ from admission.offline.failures import TraceError
 from admission.offline.simulate.candidates import resolveCandidate, resolveCandidates
 from admission.offline.simulate.decisions import CLOSED, DECISIONS, OPEN
 from admission.offline.simulate.disagreement import Disagreement, explain
+from admission.offline.simulate.fairness import STARVED, fairnessOf, starvedOf
 from admission.offline.simulate.pool import RESULTS, replayPools
 from admission.offline.simulate.pooltrace import POOL_COLUMNS
 from admission.offline.simulate.runs import LIMIT_COLUMNS
 from admission.offline.simulate.sparkreplay import (
     Scale,
     collected,
+    countByConnection,
     countClients,
     planPools,
     replay,
     replayPoolTrials,
 )
 from admission.offline.simulate.tally import (
+    addTimes,
     disagreements,
     fidelityTable,
     judgeReplays,
     outcomes,
     pipeliningShares,
-    timesOf,
+    timesIn,
     totalsOf,
 )
 from admission.offline.simulate.totals import TIMES, addUp, countTimes, mergeTimes
 from admission.offline.simulate.trials import Trial, TrialKey, planRecorded, planTrials
 from admission.offline.survey import completeRuns, findRuns
+from tests.kit.evaluated import FAIRNESS, Row, decisionsOf, fairnessRows, starvedRows
 from tests.kit.replaymodel import (
     REQUEST_COLUMNS,
     WALL_OFFSET_US,
@@ -49,6 +54,7 @@ from tests.kit.replaymodel import (
     Recording,
     Step,
     Steps,
+    alikeIn,
     closedLoop,
     openLoop,
     plansFor,
@@ -130,11 +136,14 @@ class ReplayTests(SynchronousTestCase):
         decisions = [core(throttled(), trials) for core in (closedLoop, openLoop)]
         counted = mergeTimes(countTimes(pa.concat_tables(decisions).to_batches()))
         totals = totalsOf(found)
-        self.assertEqual(totals.summary.to_pylist(), addUp(counted, ()).to_pylist())
-        self.assertEqual(totals.clients.to_pylist(), addUp(counted, ("principal", "client_id")).to_pylist())
+        for table, by in ((totals.summary, ()), (totals.clients, ("principal", "client_id"))):
+            self.assertEqual(table.drop_columns(["starved_minutes"]).to_pylist(), addUp(counted, by).to_pylist())
+            self.assertEqual(set(table["starved_minutes"].to_pylist()), {0})
         names = [name for name in TIMES.names if name != "delay_bins"]
         expected = pa.Table.from_batches([counted]).select(names)
-        self.assertEqual(rowsOf(timesOf(found).select(*names).toArrow().cast(expected.schema)), rowsOf(expected))
+        self.assertEqual(
+            rowsOf(addTimes(timesIn(found)).select(*names).toArrow().cast(expected.schema)), rowsOf(expected)
+        )
         histogram = totals.histogram.group_by(["candidate", "mode"]).aggregate([("n", "sum")])
         requests = {(row["candidate"], row["mode"]): row["requests"] for row in totals.summary.to_pylist()}
         self.assertEqual({(a, b): n for a, b, n in rowsOf(histogram)}, requests)
@@ -241,12 +250,48 @@ class ReplayTests(SynchronousTestCase):
         self.assertTrue(0.98 <= sizeBytes / 8_000_000 <= 1.02, sizeBytes)
 
     def test_tooManyConnections(self) -> None:
-        """More connections than the driver could remember are refused with the remedy."""
-        error = self.assertRaises(TraceError, countClients, framed(), True, 11)
-        self.assertIn("more than 11 connections and kinds of their requests", str(error))
-        error = self.assertRaises(TraceError, countClients, framed(), False, 3)
-        self.assertIn("more than 3 clients, with their addresses", str(error))
-        self.assertEqual(len(countClients(framed(), True, 12)), 12)
+        """More clients or connections than the driver could remember are refused with the remedy."""
+        for count in (countClients, countByConnection):
+            error = self.assertRaises(TraceError, count, framed(), 3)
+            self.assertIn("more than 3 clients, with their addresses", str(error))
+        self.assertEqual(len(countClients(framed(), 4)), 4)
+        error = self.assertRaises(TraceError, countByConnection, framed(), 4, 7)
+        self.assertIn("more than 7 connections", str(error))
+        clients, alike = countByConnection(framed(), 4, 8)
+        self.assertEqual((len(clients), sum(len(each) for each, _ in alike.values())), (4, 8))
+
+    def test_alike(self) -> None:
+        """
+        Connections on which the same clients sent the same kinds of requests are counted as the first of them, in
+        every run by itself; all others by themselves.
+        """
+        rows = [
+            {**row, "boot_id": boot, "kind": kind, "client_id": clientId}
+            for boot in ("a", "b")
+            for row in throttled().rows[:200]
+            for kind, clientId in (("Produce", row["client_id"]), ("Metadata", f"other {row['conn_id'] % 2}"))
+            if boot == "a" or row["conn_id"] % 4
+        ]
+        rows[0]["decided_mono_us"] = None
+        clients, alike = countByConnection(frameOf(rows))
+        expected = alikeIn(rows)
+        self.assertEqual(
+            {run: [each.tolist() for each in arrays] for run, arrays in alike.items()},
+            {run: [each.tolist() for each in arrays] for run, arrays in expected.items()},
+        )
+        self.assertEqual([len(each) > 0 for each, _ in expected.values()], [True, True])
+        firsts = {run: dict(zip(*(each.tolist() for each in arrays), strict=True)) for run, arrays in expected.items()}
+        counted = Counter(
+            (
+                *(row[name] for name in ("broker_id", "boot_id")),
+                firsts[row["broker_id"], row["boot_id"]].get(row["conn_id"], row["conn_id"]),
+                *(row[name] or "" for name in ("kind", "principal", "client_id", "peer")),
+                row["traits"],
+                row["decided_mono_us"] is not None,
+            )
+            for row in tableOf(rows).to_pylist()
+        )
+        self.assertEqual({tuple(row[:-1]): row[-1] for row in rowsOf(clients)}, counted)
 
     def test_pools(self) -> None:
         """
@@ -275,3 +320,68 @@ class ReplayTests(SynchronousTestCase):
         self.assertGreater(waits["bounded:60000B", "a"], waits["bounded:90000B", "a"])
         self.assertEqual(waits["recorded bounded", "a"], waits["bounded:60000B", "a"])
         self.assertNotIn(("recorded bounded", "b"), waits)
+
+
+class FairnessTests(SynchronousTestCase):
+    """How evenly clients are served, L{fairnessOf}, and whether each is, L{starvedOf}."""
+
+    def timesOf(self, rows: Sequence[Row], stepSeconds: int = 5) -> DataFrame:
+        """The outcomes of decisions by time, where each place has several rows."""
+        batches = [pa.RecordBatch.from_pylist(list(rows[part::3]), DECISIONS) for part in range(3)]
+        counted = [each for batch in batches for each in countTimes([batch], stepSeconds * SECOND)]
+        return sharedSession().createDataFrame(pa.Table.from_batches(counted)).repartition(3)
+
+    def starved(self, rows: Sequence[Row]) -> dict[tuple[str, str], int]:
+        """The minutes without service of each client, as the model has them, too."""
+        times = self.timesOf(rows)
+        found = collected(starvedOf(times), STARVED).to_pylist()
+        expected = starvedRows(times.toArrow().to_pylist())
+        self.assertEqual(sorted(found, key=repr), sorted(expected, key=repr))
+        return {(row["candidate"], row["principal"]): row["starved_minutes"] for row in found}
+
+    def test_model(self) -> None:
+        """What is admitted, and how evenly, of each candidate, mode and server."""
+        rows = [
+            row
+            for candidate in ("a", "b")
+            for mode in (CLOSED, OPEN)
+            for broker in ("1", "2")
+            for row in decisionsOf(candidate, 0.3, mode, minutes=2, broker=broker)
+        ]
+        for number, row in enumerate(rows):
+            row["is_refused"] = number % 7 == 0
+            if number % 11 == 0:
+                row.update(principal="ANONYMOUS", kind="SaslAuthenticate")
+            # Nobody is admitted anything in the beginning, and in the end nobody wants anything.
+            row["is_refused"] |= row["at_us"] < 5 * SECOND
+            row["request_bytes"] *= row["at_us"] < 100 * SECOND
+        for stepSeconds in (5, 60):
+            times = self.timesOf(rows, stepSeconds)
+            found = collected(fairnessOf(times), FAIRNESS).to_pylist()
+            expected = fairnessRows(times.toArrow().to_pylist())
+            for row in (*found, *expected):
+                row["jain_bytes"] = None if row["jain_bytes"] is None else round(row["jain_bytes"], 9)
+            self.assertEqual(sorted(found, key=repr), sorted(expected, key=repr))
+        self.assertEqual({row["clients"] for row in expected}, {0, 3, 4} if stepSeconds == 5 else {4})
+
+    def test_starved(self) -> None:
+        """A minute in which a client gets nothing counts, whatever the clock said when it began."""
+        for shiftUs in (0, -31 * SECOND, 17 * SECOND):
+            rows = decisionsOf("any", 0.0, minutes=4)
+            for row in rows:
+                row["wall_us"] += shiftUs
+                row["is_refused"] = row["principal"] == "bob" and row["at_us"] < 60 * SECOND
+            self.assertEqual(self.starved(rows), {("any", "bob"): 1})
+
+    def test_notStarved(self) -> None:
+        """A client that is admitted anything in a minute counts for nothing, and connections before a login neither."""
+        for shiftUs in (0, 2_500_000, -31 * SECOND, 45 * SECOND):
+            rows = decisionsOf("any", 0.0, minutes=4)
+            for row in rows:
+                row["wall_us"] += shiftUs
+                # What else bob wants in the first minute of the recording, and in the second, is admitted.
+                isRefused = row["at_us"] < 5 * SECOND or 60 * SECOND <= row["at_us"] < 105 * SECOND
+                row["is_refused"] = row["principal"] == "bob" and isRefused
+                if row["principal"] == "mallory":
+                    row.update(principal="ANONYMOUS", kind="SaslAuthenticate", is_refused=True)
+            self.assertEqual(self.starved(rows), {})

@@ -287,8 +287,8 @@ def fairnessMinutes(requests: DataFrame) -> DataFrame:
     """
     The fairness of each minute: C{clients} with any demand, C{demanded_bytes}, C{admitted_bytes}, Jain's index of the
     clients' admitted shares of their demand (C{jain_share}) and of their admitted bytes (C{jain_bytes}), C{starved}
-    clients (see L{clientDemand}), and the waits for memory of requests that arrived: C{pool_wait_p999_us},
-    C{pool_wait_max_us}.
+    clients (see L{clientDemand}), and the waits for memory of requests that arrived: C{pool_waits} (how many waited),
+    C{pool_wait_p999_us}, C{pool_wait_max_us}.
 
     Jain's index is 1 if all clients get the same, and 1/n if one of n gets everything; null if no client gets anything.
     A throttled client demands less while it waits: the requests that it did not send are not in its demand, only in its
@@ -312,7 +312,9 @@ def fairnessMinutes(requests: DataFrame) -> DataFrame:
         .withColumn("_waited", F.coalesce("pool_wait_us", F.lit(0)))
         .groupBy(*RUN, minuteOf("ts"))
         .agg(
-            F.expr("percentile(_waited, 0.999)").alias("pool_wait_p999_us"), F.max("_waited").alias("pool_wait_max_us")
+            F.count_if(F.col("_waited") > 0).alias("pool_waits"),
+            F.expr("percentile(_waited, 0.999)").alias("pool_wait_p999_us"),
+            F.max("_waited").alias("pool_wait_max_us"),
         )
     )
     return fairness.join(waits.hint("merge"), [*RUN, "minute"], "left")

@@ -53,12 +53,14 @@ from .simulate.candidates import Candidate
 from .simulate.decisions import CLOSED
 from .simulate.disagreement import explain, partsWithout
 from .simulate.estimates import Sampled, keysBeyond, requestsOf
+from .simulate.fairness import fairnessOf
 from .simulate.identity import Fidelity, doubts
 from .simulate.runs import Run
 from .simulate.sharedruns import findSharedRuns, largestDifferenceSeconds
 from .simulate.sparkreplay import PoolTotals, Scale, planPools, replayPoolTrials, requestersIn
 from .simulate.tally import (
     Totals,
+    addTimes,
     approximate,
     disagreements,
     fidelityTable,
@@ -67,7 +69,7 @@ from .simulate.tally import (
     outcomes,
     pipeliningShares,
     refusingLess,
-    timesOf,
+    timesIn,
     totalsOf,
 )
 from .simulate.totals import MINUTE_US
@@ -418,7 +420,8 @@ def _replayQuotas(work: Work, runs: Sequence[Run], question: Question) -> tuple[
         work.write("replay_summary", totals.summary)
         work.write("replay_client", totals.clients)
         work.write("replay_delay_hist", totals.histogram)
-        work.write("replay_time", timesOf(replayed))
+        work.write("replay_time", addTimes(timesIn(replayed)))
+        work.write("replay_fairness", fairnessOf(timesIn(replayed)))
         if sampled is not None:
             _tellEstimates(work, totals, sampled)
         isTrusted = all(each.isTrusted for each in fidelities) and not isTooMuch
@@ -539,8 +542,8 @@ def _isTrustedWithin(
 
 def stepUs(runs: Sequence[Run]) -> int:
     """
-    How long the times of C{replay_time}, C{replay_pool_time} and C{pool_time} are, in microseconds: five seconds for
-    recordings of up to twenty minutes, else a minute.
+    How long the times of C{replay_time}, C{replay_fairness}, C{replay_pool_time} and C{pool_time} are, in microseconds:
+    five seconds for recordings of up to twenty minutes, else a minute.
     """
     spanUs = max(run.endUs for run in runs) - min(run.beginUs for run in runs)
     return SHORT_STEP_US if spanUs <= MAX_SHORT_US else MINUTE_US

@@ -52,6 +52,7 @@ OUTPUTS: Sequence[OutputTable] = (
     OutputTable("replay_summary", REPLAY, "a candidate in a mode", "simulate.totals.TOTAL_COLUMNS"),
     OutputTable("replay_client", REPLAY, "the same for one client", "simulate.totals.TOTAL_COLUMNS"),
     OutputTable("replay_time", REPLAY, "the same for one client in a step of time", "simulate.totals.TIMES"),
+    OutputTable("replay_fairness", REPLAY, "a candidate in a run and step of time", "simulate.fairness.fairnessOf"),
     OutputTable("replay_delay_hist", REPLAY, "a length of time throttled, by a candidate", "simulate.tally.HISTOGRAM"),
     OutputTable("replay_fidelity", REPLAY, "a policy in force, replayed", "simulate.identity.FIDELITIES"),
     OutputTable("replay_pool", REPLAY, "a pool in a run of a server", "simulate.pool.TOTALS"),

@@ -16,7 +16,6 @@ from attrs import frozen
 from pyarrow import compute as pc
 
 from ..simulate.decisions import CLOSED
-from ..simulate.totals import TIMES
 from ..simulate.trials import BASELINE
 from .resultfiles import Results, grouped, only
 
@@ -28,20 +27,16 @@ SHORT_SECONDS = 180.0
 
 _STEPS_SECONDS = (5, 60, *(minutes * 60 for minutes in (2, 5, 10, 15, 30, 60, 120, 240, 720, 1440)))
 
-_RUN = ("broker_id", "boot_id")
-_CLIENT = ("principal", "client_id")
-
-_TIME_COLUMNS = (
-    "candidate",
-    "mode",
-    *_RUN,
-    *_CLIENT,
-    "begin",
-    "requests",
-    "refused",
-    "demanded_bytes",
-    "admitted_bytes",
-    "throttle_us",
+_TIMES = pa.schema(
+    [
+        ("candidate", pa.string()),
+        ("mode", pa.string()),
+        ("broker_id", pa.string()),
+        ("begin", pa.timestamp("us", "UTC")),
+        ("admitted_bytes", pa.int64()),
+        ("throttle_us", pa.int64()),
+        ("jain_bytes", pa.float64()),
+    ]
 )
 
 
@@ -170,9 +165,9 @@ class Timeline:
 @frozen(eq=False)
 class Times:
     """
-    The closed-loop replays and the recording, by time and client.
+    The closed-loop replays and the recording, by time and run of a server.
 
-    @ivar table: the rows; empty if there are none.
+    @ivar table: the rows of C{replay_fairness}; empty if there are none.
     @ivar stepSeconds: the length of the time of a row.
     @ivar covered: the first and the last second of the recording; L{None} if unknown.
     """
@@ -190,9 +185,8 @@ class Times:
 
     @classmethod
     def of(cls, results: Results) -> Times:
-        table = results.table("replay_time", _TIME_COLUMNS, ("candidate", "mode", *_RUN, *_CLIENT))
-        if table is None:
-            table = TIMES.empty_table().select(list(_TIME_COLUMNS))
+        table = results.table("replay_fairness", _TIMES.names)
+        table = _TIMES.empty_table() if table is None else table
         return cls(only(table, mode=CLOSED), results.says("stepSeconds", int) or 60, coveredBy(results))
 
 
@@ -225,7 +219,7 @@ def fairnessLines(labels: Sequence[str], times: Times) -> list[Line]:
 
     @param labels: the candidates to show, beside the recording.
     """
-    return _lines(labels, times, lambda timeline, table: timeline.values(jainTimes(table), "jain", np.fmin))
+    return _lines(labels, times, lambda timeline, table: timeline.values(table, "jain_bytes", np.fmin))
 
 
 def _lines(labels: Sequence[str], times: Times, valuesOf: Callable[[Timeline, pa.Table], Any]) -> list[Line]:
@@ -290,25 +284,6 @@ def delayLines(labels: Sequence[str], histogram: pa.Table | None) -> list[Line]:
     return lines
 
 
-def jainTimes(replays: pa.Table) -> pa.Table:
-    """
-    Jain's index of the bytes admitted to each client with any demand, by server and time, as
-    L{admission.offline.aggregate} computes it.
-
-    @return: C{begin} and C{jain}, null if no client was admitted anything.
-    """
-    place = (*_RUN, "begin")
-    clients = grouped(_ofClients(replays), (*place, *_CLIENT), ("demanded_bytes", "admitted_bytes"))
-    clients = clients.filter(pc.greater(clients["demanded_bytes"], 0))
-    admitted = clients["admitted_bytes"].cast(pa.float64())
-    clients = clients.append_column("squared", pc.multiply(admitted, admitted))
-    clients = clients.append_column("one", pa.array(np.ones(len(clients))))
-    times = grouped(clients, place, ("admitted_bytes", "squared", "one"))
-    total, squared, number = (_floats(times[name]) for name in ("admitted_bytes", "squared", "one"))
-    jain = np.divide(total * total, number * squared, out=np.zeros(len(times)), where=squared > 0)
-    return pa.table({"begin": times["begin"], "jain": pa.array(jain, mask=squared == 0)})
-
-
 def busiestBytes(times: Times, isOfAll: bool = False) -> dict[str, int]:
     """
     The bytes that the recording and each candidate admit in the busiest minute of any server, whenever it begins.  Of a
@@ -335,29 +310,6 @@ def busiestBytes(times: Times, isOfAll: bool = False) -> dict[str, int]:
         bytes_ = int(sums[-1] if times.isShort else (sums[window:] - sums[:-window]).max())
         most[label] = max(most.get(label, 0), bytes_)
     return most
-
-
-def starvedMinutes(times: Times) -> dict[str, int]:
-    """
-    The number of minutes, added up over clients, in which a client with a demand was admitted nothing.
-    """
-    seconds = _secondsOf(times.table)
-    # From the first step: what o'clock that was means nothing.
-    minutes = (seconds - (seconds.min() if len(seconds) else 0)) // 60
-    table = _ofClients(times.table.append_column("minute", pa.array(minutes)))
-    starved = {}
-    # One after another, since all of them together take several times the memory.
-    for label in sorted(table["candidate"].unique().to_pylist()):
-        clients = grouped(only(table, candidate=label), (*_RUN, "minute", *_CLIENT), ("requests", "refused"))
-        starved[label] = pc.sum(pc.equal(clients["requests"], clients["refused"])).as_py()
-    return starved
-
-
-def _ofClients(table: pa.Table) -> pa.Table:
-    """
-    The rows that are not of connections before a login.
-    """
-    return table.filter(table["principal"].is_valid())
 
 
 def _secondsOf(table: pa.Table) -> Any:

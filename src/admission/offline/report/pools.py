@@ -126,10 +126,10 @@ def _recordedPool(results: Results) -> Iterator[Sequence[str]]:
     rows = [row for row in minutes.to_pylist() if row["depleted_pct"] is not None and row["covered_s"]]
     coveredSeconds = sum(row["covered_s"] for row in rows)
     depleted = sum(row["depleted_pct"] * row["covered_s"] for row in rows) / 100 / coveredSeconds if rows else None
-    clients = results.table("client_minute", ["pool_waits", "pool_wait_max_us"])
+    waited = results.table("fairness_minute", ["pool_waits", "pool_wait_max_us"])
     longestUs, waits = None, None
-    if clients is not None and len(clients):
-        longestUs, waits = pc.max(clients["pool_wait_max_us"]).as_py(), pc.sum(clients["pool_waits"]).as_py()
+    if waited is not None and len(waited):
+        longestUs, waits = pc.max(waited["pool_wait_max_us"]).as_py(), pc.sum(waited["pool_waits"]).as_py()
     yield (
         BASELINE,
         size(pc.max(minutes["used_max"]).as_py()),

@@ -22,7 +22,7 @@ from .timecourse import delayPlot, fairnessPlot, fairnessSection, throttlePlot, 
 from .verdict import Verdict, reach
 from .words import count, plural, shown
 
-_WITH_BROKERS = ("replay_fidelity", "replay_time", "client_minute", "fairness_minute", "pool_minute", "replay_pool")
+_WITH_BROKERS = ("replay_fidelity", "replay_fairness", "fairness_minute", "pool_minute", "replay_pool")
 
 
 def pageOf(results: Results) -> str:
@@ -63,7 +63,7 @@ def isSynthetic(results: Results) -> bool:
     Whether any run is of a synthetic server.
     """
     for name in _WITH_BROKERS:
-        brokers = results.table(name, ["broker_id"], ["broker_id"])
+        brokers = results.table(name, ["broker_id"])
         if brokers is not None and BROKER_ID in brokers["broker_id"].unique().to_pylist():
             return True
     return results.says("isSynthetic", bool) is True

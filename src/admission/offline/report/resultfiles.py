@@ -93,11 +93,10 @@ class Results:
             csv = csvs[0].relative_to(self.directory).as_posix() if csvs else None
             yield ResultFile(name, rows, place.relative_to(self.directory).as_posix(), csv)
 
-    def table(self, name: str, columns: Sequence[str], names: Sequence[str] = ()) -> pa.Table | None:
+    def table(self, name: str, columns: Sequence[str]) -> pa.Table | None:
         """
-        Some columns of a table.
+        Some columns of a table, which is held in memory: of one without rows for each client and time.
 
-        @param names: those of them that have the same few texts in many rows, which are read as dictionaries.
         @return: L{None} if there is no such table.
         @raise ReportError: if it cannot be read, or lacks one of the columns.
         """
@@ -107,14 +106,14 @@ class Results:
         try:
             tables = []
             for path in paths:
-                with parquet.ParquetFile(path, page_checksum_verification=True, read_dictionary=list(names)) as file:
+                with parquet.ParquetFile(path, page_checksum_verification=True) as file:
                     missing = [column for column in columns if column not in file.schema_arrow.names]
                     if missing:
                         raise ReportError(
                             f"{path} has no column {missing[0]}; evaluate the recording again with this version"
                         )
                     tables.append(file.read(columns=list(columns)).select(list(columns)))
-            return pa.concat_tables(tables, promote_options="permissive").unify_dictionaries()
+            return pa.concat_tables(tables, promote_options="permissive")
         except (OSError, pa.ArrowException) as error:
             raise self._unreadable(name, error) from error
 
@@ -155,9 +154,7 @@ def only(table: pa.Table, **wanted: str) -> pa.Table:
     The rows in which columns have these values.
     """
     for name, value in wanted.items():
-        column = table[name]
-        texts = column if pa.types.is_dictionary(column.type) else column.cast(pa.string())
-        table = table.filter(pc.equal(texts, value))
+        table = table.filter(pc.equal(table[name].cast(pa.string()), value))
     return table
 
 
@@ -172,8 +169,4 @@ def grouped(table: pa.Table, by: Sequence[str], sums: Sequence[str], most: Seque
     """
     wanted = [*((name, "sum") for name in sums), *((name, "max") for name in most)]
     added = table.group_by(list(by)).aggregate(wanted).select([*by, *(f"{name}_{how}" for name, how in wanted)])
-    for place, each in enumerate(added.schema):
-        # Those cannot be sorted.
-        if pa.types.is_dictionary(each.type):
-            added = added.set_column(place, each.name, added.column(place).cast(each.type.value_type))
     return added.rename_columns([*by, *sums, *most]).sort_by([(name, "ascending") for name in by])

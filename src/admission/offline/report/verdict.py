@@ -22,7 +22,7 @@ from ..simulate.identity import FIDELITIES, MIN_MATCHING, Fidelity
 from ..simulate.totals import MAX_EXHAUSTED_SHARE, TOTAL_COLUMNS
 from ..simulate.trials import BASELINE, RECORDED
 from .differences import differencesOf
-from .lines import Times, busiestBytes, starvedMinutes
+from .lines import Times, busiestBytes
 from .resultfiles import Results, Row
 from .sharingwords import isAnyTogether, lackServers
 from .words import count, duration, enumerated, plural, share, shown, size
@@ -81,7 +81,6 @@ class Standing:
     @ivar total: its row of C{replay_summary}.
     @ivar busiestBytes: the bytes admitted in the busiest minute of a server or of all of them, or in all; see
         L{lines.busiestBytes}.
-    @ivar starvedMinutes: the minutes, added up over clients, in which a client got nothing.
     @ivar objections: why it does not do as well as what was in force.
     @ivar isUntrusted: whether what is said of it is known to be wrong.
     @ivar lacksServers: whether servers that would enforce its limits, too, are not in the recording.
@@ -91,7 +90,6 @@ class Standing:
     label: str
     total: Row
     busiestBytes: int | None = None
-    starvedMinutes: int | None = None
     objections: Sequence[str] = ()
     isUntrusted: bool = False
     lacksServers: bool = False
@@ -140,6 +138,13 @@ class Standing:
         return int(self.total["refused"])
 
     @property
+    def starvedMinutes(self) -> int:
+        """
+        The minutes, added up over clients, in which a client got nothing.
+        """
+        return int(self.total["starved_minutes"])
+
+    @property
     def throttleSeconds(self) -> float:
         """
         For how long clients would have been throttled, in total.
@@ -185,12 +190,12 @@ def reach(results: Results, times: Times) -> Verdict:
     Reach a verdict.
     """
     gate = passGate(results)
-    columns = ["candidate", "mode", *(name for name, _ in TOTAL_COLUMNS), "is_approximate"]
+    columns = ["candidate", "mode", *(name for name, _ in TOTAL_COLUMNS), "starved_minutes", "is_approximate"]
     totals = results.rows("replay_summary", columns, mode=CLOSED)
-    busiest, starved = busiestBytes(times, isAnyTogether(results)), starvedMinutes(times)
+    busiest = busiestBytes(times, isAnyTogether(results))
     busiestTime = "in all" if times.isShort else "in the busiest minute"
     found = {
-        row["candidate"]: Standing(row["candidate"], row, busiest.get(row["candidate"]), starved.get(row["candidate"]))
+        row["candidate"]: Standing(row["candidate"], row, busiest.get(row["candidate"]))
         for row in totals or ()
         if not row["candidate"].startswith(RECORDED)
     }
@@ -338,14 +343,14 @@ def _judged(standing: Standing, recorded: Standing | None, busiestTime: str) -> 
     if _starves(standing, recorded):
         assert recorded is not None
         objections.append(
-            f"clients that wanted something got nothing in {plural(standing.starvedMinutes or 0, 'minute')}, "
-            f"and in {count(recorded.starvedMinutes or 0)} as recorded"
+            f"clients that wanted something got nothing in {plural(standing.starvedMinutes, 'minute')}, "
+            f"and in {count(recorded.starvedMinutes)} as recorded"
         )
     return evolve(standing, objections=objections)
 
 
 def _starves(standing: Standing, recorded: Standing | None) -> bool:
-    return recorded is not None and (standing.starvedMinutes or 0) > (recorded.starvedMinutes or 0)
+    return recorded is not None and standing.starvedMinutes > recorded.starvedMinutes
 
 
 def _letsMoreThrough(standing: Standing, recorded: Standing) -> bool:

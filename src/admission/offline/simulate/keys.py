@@ -36,13 +36,20 @@ CLIENT_REQUESTS = pa.schema(
     ]
 )
 """
-Which client sent which requests, how many, and whether the policies were asked about them. Rows may repeat.
+Which client sent which requests, how many, and whether the policies were asked about them. Rows may repeat.  Of
+connections that are L{Alike} the first stands for all.
 """
 
 Connections = tuple[Any, Any]
 """
 Arrays: the numbers of connections in order, and the component of each.  A connection that is missing is a component of
 its own.
+"""
+
+Alike = tuple[Any, Any]
+"""
+Arrays: the numbers of connections in order, and for each of them the first one that the same clients sent requests of
+the same kinds on.  A connection that is missing is the first itself.
 """
 
 Key = str | None
@@ -117,7 +124,7 @@ class KeyFinder:
 @frozen
 class Client:
     """
-    The requests of one kind on one connection: their sender and number.
+    The requests of one kind on a connection and on those L{Alike}: their sender and number.
     """
 
     connectionId: int
@@ -154,7 +161,7 @@ def findKeys(trial: Trial, clients: Iterable[Client]) -> tuple[Keys, bytes]:
 def findComponents(clients: Iterable[Client], keys: Keys) -> Connections:
     """
     Put connections together that share keys at any time, directly or through others.  For the driver: this holds every
-    connection and every key in memory.
+    key in memory, and one of the connections that are L{Alike}.
 
     @param clients: of a trial, see L{clientsOf}.
     @param keys: of the same, see L{findKeys}.
@@ -170,12 +177,29 @@ def findComponents(clients: Iterable[Client], keys: Keys) -> Connections:
     return np.array(connections, np.int64), np.array(components, np.int64)
 
 
-def componentsIn(connections: Connections, connectionIds: Any) -> Any:
-    known, numbers = connections
+def firstsOf(alike: Alike | None, connectionIds: Any) -> Any:
+    """
+    For each connection the first of those that are alike.
+    """
+    return connectionIds if alike is None else _found(alike, connectionIds, connectionIds)
+
+
+def componentsIn(connections: Connections, firsts: Any, otherwise: Any) -> Any:
+    """
+    The components of connections.
+
+    @param firsts: see L{firstsOf}.
+    @param otherwise: the numbers of those without keys.
+    """
+    return _found(connections, firsts, otherwise)
+
+
+def _found(mapping: tuple[Any, Any], numbers: Any, otherwise: Any) -> Any:
+    known, values = mapping
     if not len(known):
-        return connectionIds
-    places = np.minimum(np.searchsorted(known, connectionIds), len(known) - 1)
-    return np.where(known[places] == connectionIds, numbers[places], connectionIds)
+        return otherwise
+    places = np.minimum(np.searchsorted(known, numbers), len(known) - 1)
+    return np.where(known[places] == numbers, values[places], otherwise)
 
 
 def _root(parents: dict[int | str, int | str], node: int | str) -> int | str:

@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from .arrivals import ARRIVALS, CLOSED_ORDER, OPEN_ORDER, makeArrivals
 from .closedloop import replayClosedLoop
 from .decisions import CLOSED, OPEN
-from .keys import Client, Connections, Keys, componentsIn, findComponents, findKeys
+from .keys import Alike, Client, Connections, Keys, componentsIn, findComponents, findKeys, firstsOf
 from .live import Requester
 from .openloop import replayOpenLoop
 from .ordered import Batches, codesOf, numbersOf
@@ -85,12 +85,14 @@ class ReplayPlan:
 
     @ivar mode: of L{admission.offline.simulate.decisions}.
     @ivar replays: by number.
-    @ivar components: closed loop, by L{SharedReplay.key}, its connections in order and their components.
+    @ivar components: closed loop, by L{SharedReplay.key}.
+    @ivar alike: closed loop, by broker and run.
     """
 
     mode: str
     replays: Sequence[SharedReplay]
     components: Mapping[TrialKey, Connections]
+    alike: Mapping[tuple[str, ...], Alike] = field(factory=dict)
 
     @property
     def order(self) -> Sequence[str]:
@@ -112,7 +114,11 @@ class ReplayPlan:
             replay, place = places[tuple(arrivals.column(name)[0].as_py() for name in _TRIAL)]
             batch = onCalendar(arrivals, replay.leaders, place)
             if self.mode == CLOSED:
-                keys = componentsIn(self.components[replay.key], numbersOf(batch.column("conn_id")))
+                run = replay.leaders[place].key[1:]
+                firsts = firstsOf(self.alike.get(run), numbersOf(arrivals.column("conn_id")))
+                if len(replay.leaders) > 1:
+                    firsts = sharedNumber(firsts, replay.leaders, place)
+                keys = componentsIn(self.components[replay.key], firsts, numbersOf(batch.column("conn_id")))
             else:
                 keys = shardKeys(batch)
             number = np.full(batch.num_rows, replay.number, np.int32)
@@ -157,19 +163,21 @@ def planReplays(
     modes: Collection[str],
     clients: Mapping[TrialKey, Sequence[Client]],
     workers: int = 1,
+    alike: Mapping[tuple[str, ...], Alike] | None = None,
 ) -> list[ReplayPlan]:
     """
-    Find which trials can share their arrivals.  For the driver: this holds every client, and every connection with
-    every key, in memory.
+    Find which trials can share their arrivals.  For the driver: this holds every client with every key in memory, and
+    the number of every connection.
 
     Where one shard is so large that some workers would be idle, each trial has its own arrivals.
 
     @param modes: one or two.
     @param clients: see L{admission.offline.simulate.keys.clientsOf}.
     @param workers: how many tasks may run at a time.
+    @param alike: by broker and run, the connections of which others stand for in C{clients}.
     @return: a plan for each mode.
     """
-    alike: dict[tuple[Any, ...], list[Together]] = {}
+    sharing: dict[tuple[Any, ...], list[Together]] = {}
     found: dict[TrialKey, tuple[Sequence[Client], Keys]] = {}
     for together in _together(trials.values()):
         keys, digests = zip(*(findKeys(trial, clients[trial.key]) for trial in together), strict=True)
@@ -177,10 +185,10 @@ def planReplays(
             (trial.key[1:], trial.view, trial.horizonSeconds, digest)
             for trial, digest in zip(together, digests, strict=True)
         )
-        if view not in alike:
+        if view not in sharing:
             found[together[0].key] = _merged(together, clients, keys)
-        alike.setdefault(view, []).append(together)
-    groups = list(alike.values())
+        sharing.setdefault(view, []).append(together)
+    groups = list(sharing.values())
     demand = sum(len(each) * sum(client.requests for client in found[each[0][0].key][0]) for each in groups)
     plans = []
     for mode in modes:
@@ -191,12 +199,12 @@ def planReplays(
             known = findComponents(ofGroup, keysOfGroup) if mode == CLOSED else None
             largest = _largest(ofGroup, keysOfGroup, known)
             isTooMuch = largest * len(each) * workers > demand
-            for sharing in [[one] for one in each] if isTooMuch else [each]:
-                replay = SharedReplay(len(replays), sharing)
+            for some in [[one] for one in each] if isTooMuch else [each]:
+                replay = SharedReplay(len(replays), some)
                 if known is not None:
                     components[replay.key] = known
                 replays.append(replay)
-        plans.append(ReplayPlan(mode, replays, components))
+        plans.append(ReplayPlan(mode, replays, components, alike or {} if mode == CLOSED else {}))
     return plans
 
 
@@ -259,7 +267,7 @@ def _fewCollections() -> Iterator[None]:
 
 def _largest(clients: Sequence[Client], keys: Keys, connections: Connections | None) -> int:
     """
-    The number of requests in the largest shard.
+    The number of requests in the largest shard of those with any keys.
 
     @param connections: if given, shards are components, not keys.
     """
@@ -268,7 +276,10 @@ def _largest(clients: Sequence[Client], keys: Keys, connections: Connections | N
         for client in clients:
             counts.update(dict.fromkeys(keys.get(client.requester, ()), client.requests))
     else:
-        found = componentsIn(connections, np.array([client.connectionId for client in clients], np.int64))
-        for component, client in zip(found.tolist(), clients, strict=True):
-            counts[component] += client.requests
+        firsts = np.array([client.connectionId for client in clients], np.int64)
+        for component, client in zip(
+            componentsIn(connections, firsts, np.full(len(clients), -1)), clients, strict=True
+        ):
+            counts[int(component)] += client.requests
+        counts.pop(-1, None)
     return max(counts.values(), default=0)

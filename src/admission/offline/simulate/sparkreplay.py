@@ -18,10 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import reduce
+from itertools import pairwise
 from math import ceil
 
+import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 from attrs import frozen
+from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
@@ -34,7 +37,7 @@ from .arrivals import columnsFor
 from .candidates import Candidate, resolveCandidate
 from .decisions import CLOSED, DECISIONS
 from .identity import VERDICT_COLUMNS, VERDICTS, findVerdicts
-from .keys import CLIENT_REQUESTS, clientsOf
+from .keys import CLIENT_REQUESTS, Alike, clientsOf
 from .live import REQUESTER, Requester, requesterOf
 from .ordered import Batches
 from .pool import CLIENTS, RESULTS, STEPS, TOTALS, defaultOrder, replayPools
@@ -44,7 +47,10 @@ from .totals import MINUTE_US
 from .trials import RECORDED, Trial, TrialKey
 
 MAX_CLIENTS = 2_000_000
-"""How many pairs of a connection and a kind of request the driver holds, in less than 1 GB."""
+"""How many clients, with their addresses and the kinds of their requests, the driver holds, in less than 1 GB."""
+
+MAX_CONNECTIONS = 20_000_000
+"""How many numbers of connections it holds, in 16 bytes each."""
 
 DECISIONS_OF_TASK = 100_000
 """About how many decisions a task makes, unless that makes more tasks than Spark's setting for shuffles."""
@@ -94,11 +100,12 @@ def replay(
     @param finish: applied to the decisions on the workers, so that less is passed on.
     @param schema: of its result.
     @return: of L{DECISIONS <admission.offline.simulate.decisions.DECISIONS>}, or the result of C{finish}.
-    @raise TraceError: if there are too many connections for the driver.
+    @raise TraceError: if there are too many clients or connections for the driver.
     """
     parts = []
-    clients = clientsOf(countClients(requests, CLOSED in modes).to_batches(), trials)
-    for plan in planReplays(trials, modes, clients, _workers(requests.sparkSession)):
+    counts, alike = countByConnection(requests) if CLOSED in modes else (countClients(requests), {})
+    clients = clientsOf(counts.to_batches(), trials)
+    for plan in planReplays(trials, modes, clients, _workers(requests.sparkSession), alike):
 
         def replayed(rows: Batches, plan: ReplayPlan = plan) -> Iterator[pa.RecordBatch]:
             return plan.replay(rows, finish)
@@ -109,30 +116,93 @@ def replay(
     return reduce(DataFrame.unionByName, parts)
 
 
-def countClients(requests: DataFrame, isByConnection: bool, most: int = MAX_CLIENTS) -> pa.Table:
+def countClients(requests: DataFrame, most: int = MAX_CLIENTS) -> pa.Table:
     """
-    Count requests by client, as L{CLIENT_REQUESTS <admission.offline.simulate.keys.CLIENT_REQUESTS>}.
+    Count requests by client, as L{CLIENT_REQUESTS <admission.offline.simulate.keys.CLIENT_REQUESTS>}; the number of all
+    connections is 0.
 
     @param requests: clean ones.
-    @param isByConnection: whether to tell connections apart; otherwise all of them are number 0.
     @param most: how many rows to accept.
     @raise TraceError: if there are more.
     """
+    names = CLIENT_REQUESTS.names[:-1]
+    told = _told(requests).withColumn("conn_id", F.lit(0))
+    return _notTooMany(told.groupBy(*names).agg(F.count(F.lit(1)).alias("requests")), most)
+
+
+def countByConnection(
+    requests: DataFrame, most: int = MAX_CLIENTS, mostConnections: int = MAX_CONNECTIONS
+) -> tuple[pa.Table, Mapping[tuple[str, ...], Alike]]:
+    """
+    Count requests by client and connection, where the first of connections that are alike stands for all.
+
+    @param requests: clean ones.
+    @param most: how many rows to accept.
+    @param mostConnections: how many connections.
+    @return: as L{CLIENT_REQUESTS <admission.offline.simulate.keys.CLIENT_REQUESTS>}; also the connections that are
+        alike, by broker and run.
+    @raise TraceError: if there are more.
+    """
+    names = CLIENT_REQUESTS.names[:-1]
+    senders = [name for name in names if name not in (*_GROUP, "conn_id")]
+    counted = _told(requests).groupBy(*names).agg(F.count(F.lit(1)).alias("requests"))
+    connections = counted.groupBy(*_GROUP, "conn_id").agg(
+        F.sha2(F.to_json(F.array_sort(F.collect_list(F.struct(*senders)))), 256).alias("senders"),
+        F.collect_list(F.struct(*senders, "requests")).alias("sent"),
+    )
+    firsts = connections.groupBy(*_GROUP, "senders").agg(F.min("conn_id").alias("first"))
+    known = connections.join(firsts, [*_GROUP, "senders"]).persist(StorageLevel.DISK_ONLY)
+    try:
+        sent = known.select(*_GROUP, F.col("first").alias("conn_id"), F.inline("sent"))
+        clients = _notTooMany(sent.groupBy(*names).agg(F.sum("requests").alias("requests")), most)
+        return clients, _alike(known.where("conn_id <> first"), clients, mostConnections)
+    finally:
+        known.unpersist()
+
+
+def _told(requests: DataFrame) -> DataFrame:
+    """
+    The columns of L{CLIENT_REQUESTS} but the last.
+    """
     columns = {
         **{name: F.ifnull(F.col(name), F.lit("")) for name in ("kind", "principal", "client_id", "peer")},
-        "conn_id": F.col("conn_id") if isByConnection else F.lit(0),
         "is_decided": F.col("decided_mono_us").isNotNull(),
     }
-    names = CLIENT_REQUESTS.names[:-1]
-    told = requests.select(*(columns.get(name, F.col(name)).alias(name) for name in names))
-    found = collected(told.groupBy(*names).agg(F.count(F.lit(1)).alias("requests")).limit(most + 1), CLIENT_REQUESTS)
+    return requests.select(*(columns.get(name, F.col(name)).alias(name) for name in CLIENT_REQUESTS.names[:-1]))
+
+
+def _notTooMany(clients: DataFrame, most: int) -> pa.Table:
+    found = collected(clients.limit(most + 1), CLIENT_REQUESTS)
     if len(found) > most:
-        what = "connections" if isByConnection else "clients, with their addresses"
         raise TraceError(
-            f"there are more than {most:,} {what} and kinds of their requests, too many for the driver; "
-            "take a shorter time or a sample of the clients"
+            f"there are more than {most:,} clients, with their addresses and the kinds of their requests, too many for "
+            "the driver; take a shorter time or a sample of the clients"
         )
     return found
+
+
+def _alike(connections: DataFrame, clients: pa.Table, most: int) -> Mapping[tuple[str, ...], Alike]:
+    """
+    @param connections: by broker and run, C{conn_id} and C{first}.
+    @param clients: with all brokers and runs.
+    """
+    runs = sorted(set(zip(*(clients[name].to_pylist() for name in _GROUP), strict=True)))
+    if not runs:
+        return {}
+    # The names of runs would take several times as much as the numbers of their connections.
+    number = F.array_position(F.array(*(F.lit("\n".join(run)) for run in runs)), F.concat_ws("\n", *_GROUP))
+    numbered = connections.select(number.cast("int").alias("run"), "conn_id", "first").limit(most + 1)
+    found = numbered.toArrow()
+    if len(found) > most:
+        raise TraceError(f"there are more than {most:,} connections, too many for the driver; take a shorter time")
+    numbers, connectionIds, firsts = (each.to_numpy() for each in found.columns)
+    order = np.lexsort((connectionIds, numbers))
+    bounds = np.searchsorted(numbers[order], np.arange(len(runs) + 1) + 1)
+    return {
+        run: (connectionIds[order[begin:end]], firsts[order[begin:end]])
+        for run, (begin, end) in zip(runs, pairwise(bounds.tolist()), strict=True)
+        if begin < end
+    }
 
 
 def requestersIn(requests: DataFrame) -> dict[tuple[str, ...], dict[Requester, int]]:
@@ -143,7 +213,7 @@ def requestersIn(requests: DataFrame) -> dict[tuple[str, ...], dict[Requester, i
     @raise TraceError: if there are too many for the driver.
     """
     found: dict[tuple[str, ...], dict[Requester, int]] = {}
-    for row in countClients(requests, isByConnection=False).to_pylist():
+    for row in countClients(requests).to_pylist():
         ofRun = found.setdefault((row["broker_id"], row["boot_id"]), {})
         requester = requesterOf([row[name] for name in REQUESTER])
         ofRun[requester] = ofRun.get(requester, 0) + row["requests"]

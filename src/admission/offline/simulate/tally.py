@@ -5,7 +5,8 @@ The results of replays in Spark: totals by client and time, and whether they can
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from pyspark.sql import DataFrame, Window, functions as F
 from .arrivals import COLUMNS, recordedDecisions
 from .decisions import CLOSED, DECISIONS
 from .disagreement import DISAGREEMENTS
+from .fairness import STARVED, starvedOf
 from .identity import DECIDED, FIDELITIES, FIDELITY, VERDICTS, Fidelity, countMatches, findDisagreements, judge
 from .ordered import Batches
 from .sparkreplay import Scale, collected, replay, sparkSchema, verdicts
@@ -52,7 +54,7 @@ class Totals:
     @ivar clients: likewise, by principal and client id as well.
     @ivar histogram: of L{HISTOGRAM}.
 
-    Once L{labelled}, the first two say C{is_approximate} at the end.
+    The first two also have C{starved_minutes}, see L{STARVED}, and once L{labelled} C{is_approximate}.
     """
 
     summary: pa.Table
@@ -112,13 +114,21 @@ def toOutcomes(decisions: Batches, stepUs: int = MINUTE_US) -> Iterator[pa.Recor
             yield _outcome("time", times)
 
 
-def timesOf(outcomes: DataFrame) -> DataFrame:
+def timesIn(outcomes: DataFrame) -> DataFrame:
     """
-    The outcomes of each client's requests by time: the columns of L{TIMES} without the histogram, each place once.
+    The outcomes of clients' requests by time, of L{TIMES}; several rows may be of the same place.
 
     @param outcomes: of L{OUTCOMES}.
     """
-    times = outcomes.where("time IS NOT NULL").select("time.*")
+    return outcomes.where("time IS NOT NULL").select("time.*")
+
+
+def addTimes(times: DataFrame) -> DataFrame:
+    """
+    The columns of L{TIMES} without the histogram, each place once.
+
+    @param times: see L{timesIn}.
+    """
     added = [name for name in TIMES.names if name not in (*PLACE, *_MOST, _FIRST, _BINS)]
     return times.groupBy(*PLACE).agg(
         *(F.sum(name).alias(name) for name in added),
@@ -136,11 +146,27 @@ def totalsOf(outcomes: DataFrame) -> Totals:
     kept = ("candidate", "mode", "principal", "client_id")
     blank = {field.name: F.lit("") for field in TIMES if field.name in PLACE and field.name not in kept}
     blank["begin"] = F.timestamp_micros(F.lit(0))
-    times = outcomes.where("time IS NOT NULL").select("time.*").withColumns(blank)
-    merged = times.repartition(*kept).mapInArrow(_merged, sparkSchema(TIMES))
-    table = collected(merged, TIMES)
-    batch = mergeTimes(table.to_batches())
-    return Totals(addUp(batch, ()), addUp(batch, kept[2:]), _histogram(batch))
+    times = timesIn(outcomes)
+    merged = times.withColumns(blank).repartition(*kept).mapInArrow(_merged, sparkSchema(TIMES))
+    batch = mergeTimes(collected(merged, TIMES).to_batches())
+    starved = collected(starvedOf(times), STARVED)
+    summary, clients = (withStarved(addUp(batch, by), starved, by) for by in ((), kept[2:]))
+    return Totals(summary, clients, _histogram(batch))
+
+
+def withStarved(totals: pa.Table, starved: pa.Table, by: Sequence[str]) -> pa.Table:
+    """
+    Totals with a column C{starved_minutes}.
+
+    @param totals: the result of L{addUp}, grouped by C{by}.
+    @param starved: of L{STARVED}.
+    """
+    names = ("candidate", "mode", *by)
+    minutes: Counter[tuple[str, ...]] = Counter()
+    for *place, count in zip(*(starved[name].to_pylist() for name in (*names, "starved_minutes")), strict=True):
+        minutes[tuple(place)] += count
+    places = zip(*(totals[name].to_pylist() for name in names), strict=True)
+    return totals.append_column("starved_minutes", pa.array([minutes[each] for each in places], pa.int64()))
 
 
 def approximate(trials: Mapping[TrialKey, Trial]) -> list[str]:
