@@ -345,6 +345,7 @@ class FairnessTests(SynchronousTestCase):
                 "jain_share": 0.6,
                 "jain_bytes": round(200**2 / (3 * 2 * 100**2), 9),
                 "starved": 1,
+                "pool_waits": 1,
                 "pool_wait_p999_us": 3988.0,
                 "pool_wait_max_us": 4000,
             },

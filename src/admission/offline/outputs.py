@@ -48,7 +48,7 @@ def writeResult(frame: DataFrame, directory: str | Path, name: str) -> None:
     @raise OutputError: if they cannot be written.
     """
     sorted = ordered(rounded(frame))
-    schema = to_arrow_schema(sorted.schema)
+    schema = to_arrow_schema(sorted.schema, timezone="UTC")
     _write((part.cast(schema) for part in _inParts(sorted)), schema, directory, name)
 
 
