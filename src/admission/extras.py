@@ -13,6 +13,7 @@ from typing import Final
 EXTRAS: Final = {
     "kafka": ("cramjam", "crc32c", "javaproperties", "kio", "lz4", "rbloom", "zstandard"),
     "spark": ("matplotlib", "numpy", "pandas", "pyarrow", "pyspark", "rbloom", "tqdm"),
+    "hdfs": ("hdfs_native",),
 }
 """The modules of each; of two extras with the same module the first is named."""
 

@@ -20,7 +20,7 @@ class ExtrasTests(SynchronousTestCase):
         settings.read(ROOT / "setup.cfg")
         for extra, modules in EXTRAS.items():
             lines = settings["options.extras_require"][extra].split("\n")
-            installed = {line.partition(">")[0] for line in lines if line}
+            installed = {line.partition(">")[0].replace("-", "_") for line in lines if line}
             self.assertEqual(installed, set(modules))
 
     def test_lacking(self) -> None:

@@ -99,7 +99,7 @@ def _session(selection: Selection, progress: Progress, settings: Mapping[str, st
         session = openSession("admission", settings if isOurs else None)
         try:
             with nullcontext() if progress.bar is None else watching(session, progress.bar):
-                prepareWorkers(session, progress.tell)
+                prepareWorkers(session, progress.tell, selection.recording)
                 yield session
         except (PySparkException, Py4JError) as error:
             # A worker that has come since the check may be the one that lacks something.

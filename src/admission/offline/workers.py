@@ -20,6 +20,7 @@ from twisted.python.reflect import namedAny
 
 from ..interfaces import IMemoryPoolFactory, IPolicyFactory, IQuotaPolicyFactory
 from ..plugins import implementationOf, listFactories
+from ..recording.places import modulesFor
 from .failures import WorkersLack
 from .packing import UNPACKED, WORKER_PYTHON, Package, findPackages, platformHere, writeArchive
 from .sparksession import WORKERS_PYTHON
@@ -68,18 +69,19 @@ def hasLocalWorkers(session: SparkSession) -> bool:
     return not isRemote and (session.conf.get("spark.master") or "").startswith("local")
 
 
-def prepareWorkers(session: SparkSession, tell: Callable[[str], None]) -> None:
+def prepareWorkers(session: SparkSession, tell: Callable[[str], None], recording: str = "") -> None:
     """
     Send the workers of a session, once, what they are to import: what is written in Python, so that they run the code
     that this process runs, and those compiled packages that one of them lacks.  Workers on this machine that this
     process starts have all of it.
 
     @param tell: takes a line of progress.
+    @param recording: where the recording is that they are to read.
     @raise WorkersLack: if compiled packages are lacking which cannot be imported there, or a module still is.
     """
     if hasLocalWorkers(session):
         return
-    modules = [*WORKER_MODULES, *_policyModules()]
+    modules = [*WORKER_MODULES, *modulesFor(recording), *_policyModules()]
     if session.conf.get(WORKERS_PYTHON, None) != WORKER_PYTHON:
         tell("looking what Spark's workers have")
         _send(session, findPackages(modules), tell)

@@ -2,8 +2,8 @@
 """
 Places of recordings and of results: directories of this machine, named by paths, and of other storage, named by URLs.
 
-pyarrow reaches other storage, from any process, with or without Java.  It takes credentials from the environment of
-that process, as the storage's own tools do; a URL must have none.
+pyarrow reaches other storage, and HDFS by L{admission.recording.hdfs}, from any process, with or without Java.
+Credentials are taken from the environment of that process, as the storage's own tools do; a URL must have none.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urlsplit
 
 from ..boundedfile import FileRefused, readBounded
+from ..extras import explaining
 from ..units import formatBytes
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ _S3 = "credentials and settings are in AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
 _GOOGLE = "credentials are in the file that GOOGLE_APPLICATION_CREDENTIALS names"
 _AZURE = "credentials are in AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET"
 _HADOOP = (
-    "pyarrow needs Hadoop's libhdfs, by JAVA_HOME, HADOOP_HOME and the CLASSPATH that 'hadoop classpath --glob' has"
+    "a URL has HOST:PORT of the namenode, or a name that core-site.xml or hdfs-site.xml in HADOOP_CONF_DIR explains; the "
+    "user is in HADOOP_USER_NAME"
 )
 
 _REMEDIES: Final = {
@@ -44,6 +46,7 @@ _REMEDIES: Final = {
 """Where each kind of storage has its settings, besides those of its own tools."""
 
 _PYARROW_NAMES: Final = {"s3a": "s3"}
+_HADOOP_NAMES: Final = ("hdfs", "viewfs")
 
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _LOCAL_URL: Final = re.compile(r"file:(?://)?(?=/(?!/))", re.IGNORECASE)
@@ -52,6 +55,12 @@ _LOCAL_URL: Final = re.compile(r"file:(?://)?(?=/(?!/))", re.IGNORECASE)
 class StorageFailed(OSError):
     """
     Other storage cannot be reached, or refuses something.  Its text is a sentence with the remedy.
+    """
+
+
+class StorageUnusable(StorageFailed):
+    """
+    Storage cannot be reached by this process at all, however often it is tried.
     """
 
 
@@ -68,7 +77,7 @@ def namedPlace(text: str) -> str:
 
     Names in URLs are taken literally, as Spark takes them: C{%20} is no space.
 
-    @raise ValueError: for a URL of another kind, or with a password.
+    @raise ValueError: for a URL of another kind, or with a password or a user that is not taken from there.
     """
     place = _LOCAL_URL.sub("", text, count=1)
     if not isRemote(place):
@@ -81,6 +90,8 @@ def namedPlace(text: str) -> str:
         raise ValueError(f"{text} names no bucket or directory: write s3://BUCKET/PREFIX or the like")
     if parts.password is not None:
         raise ValueError(f"a URL with a password would be stored with results: leave it out, {_REMEDIES[parts.scheme]}")
+    if parts.username is not None and parts.scheme in _HADOOP_NAMES:
+        raise ValueError(f"{text} has a user, who is not taken from a URL: leave it out, {_HADOOP}")
     return place.rstrip("/")
 
 
@@ -89,6 +100,13 @@ def settingsOf(place: str) -> str:
     Where other storage has its credentials and settings, as part of a sentence.
     """
     return _REMEDIES[urlsplit(place).scheme]
+
+
+def modulesFor(place: str) -> tuple[str, ...]:
+    """
+    What a process has to import to read a place, besides what it needs for any.
+    """
+    return ("admission.recording.hdfs",) if urlsplit(place).scheme in _HADOOP_NAMES else ()
 
 
 def absolutePlace(text: str) -> str:
@@ -213,7 +231,7 @@ def storageOf(place: str) -> tuple[FileSystem, str]:
     """
     The file system of pyarrow's that a place is in, and the path in that.
 
-    @raise StorageFailed: if other storage cannot be reached.
+    @raise StorageFailed: if other storage cannot be reached; L{StorageUnusable} if that can never be.
     """
     if not isRemote(place):
         from pyarrow.fs import LocalFileSystem
@@ -230,9 +248,22 @@ def storageOf(place: str) -> tuple[FileSystem, str]:
 def _storage(scheme: str, authority: str) -> tuple[FileSystem, str]:
     from pyarrow import fs
 
+    if scheme in _HADOOP_NAMES:
+        return _hadoopStorage(f"{scheme}://{authority}"), ""
     url = f"{_PYARROW_NAMES.get(scheme, scheme)}://{quote(authority, safe='@:.')}/"
     found: tuple[FileSystem, str] = fs.FileSystem.from_uri(url)
     return found
+
+
+def _hadoopStorage(url: str) -> FileSystem:
+    from pyarrow.fs import PyFileSystem
+
+    with explaining(url, StorageUnusable):
+        from .hdfs import HdfsFiles
+    try:
+        return PyFileSystem(HdfsFiles(url))
+    except OSError as error:
+        raise StorageUnusable(f"{url} cannot be used ({error}): {_HADOOP}") from error
 
 
 @contextmanager

@@ -12,14 +12,14 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyarrow import fs
 
-from ..recording.places import StorageFailed, isRemote, namedPlace, settingsOf, storageOf
+from ..recording.places import StorageUnusable, isRemote, namedPlace, settingsOf, storageOf
 
 _LISTED_FROM = 4
 """How many files of a directory have to be asked about for it to be listed."""
 
-_RENAMING = ("local", "hdfs")
+_RENAMING = ("local", "py::hdfs")
 """
-The file systems that show a file while it is written, and can rename it.  What is put into a bucket is there whole or
+The file systems that show a file while it is written, and rename it in place of another.  What is put into a bucket is there whole or
 not at all.
 """
 
@@ -65,9 +65,7 @@ class Target:
             raise TargetRefused(f"{place.partition('?')[0]}?...: leave out what is after the ?: {settingsOf(place)}")
         try:
             fileSystem, root = storageOf(place)
-        except StorageFailed as error:
-            if "unable to load" not in str(error).lower():
-                raise
+        except StorageUnusable as error:
             raise TargetRefused(str(error)) from error
         if not root.strip("/"):
             raise TargetRefused(f"{url} names no directory: write file:///DIRECTORY, s3://BUCKET/PREFIX or the like")
@@ -128,9 +126,6 @@ class Target:
         self._write(unfinished, content)
         if self.isLocal:
             _sync(unfinished)
-        elif self._fileSystem.get_file_info(path).type == fs.FileType.File:
-            # HDFS renames over nothing.
-            self._fileSystem.delete_file(path)
         self._fileSystem.move(unfinished, path)
         if self.isLocal:
             _sync(directory)
