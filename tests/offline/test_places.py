@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,16 +11,21 @@ from pyarrow import parquet as pq
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from twisted.trial.unittest import SynchronousTestCase
 
+from admission import extras
 from admission.boundedfile import FileRefused
 from admission.recording import places
 from admission.recording.places import (
     StorageFailed,
+    StorageUnusable,
     absolutePlace,
     filesBelow,
     hasEntry,
+    modulesFor,
     parquetSource,
     readWhole,
 )
+
+_STORAGE = places._storage
 
 
 class PlacesTests(SynchronousTestCase):
@@ -51,6 +57,20 @@ class PlacesTests(SynchronousTestCase):
         refusal = str(self.assertRaises(ValueError, absolutePlace, "s3a://me:secret@bucket/a"))
         self.assertIn("AWS_SECRET_ACCESS_KEY", refusal)
         self.assertNotIn("secret@", refusal)
+        self.assertIn("HADOOP_USER_NAME", str(self.assertRaises(ValueError, absolutePlace, "hdfs://me@host:8020/a")))
+
+    def test_modules(self) -> None:
+        """What needs a library of its own says so, before and when it is used; it can never be reached without."""
+        self.assertEqual(
+            [modulesFor(each) for each in ("/a", "s3a://bucket/a", "hdfs://host:8020/a", "viewfs://a/b")],
+            [(), (), ("admission.recording.hdfs",), ("admission.recording.hdfs",)],
+        )
+        modules = {name: module for name, module in sys.modules.items() if name != "admission.recording.hdfs"}
+        self.patch(sys, "modules", {**modules, "hdfs_native": None})
+        self.patch(extras, "find_spec", lambda name: None)
+        self.patch(places, "_storage", _STORAGE)
+        told = str(self.assertRaises(StorageUnusable, filesBelow, "hdfs://host:8020/a"))
+        self.assertEqual(told, "hdfs://host:8020 needs hdfs_native: pip install 'admission[hdfs]'")
 
     def test_files(self) -> None:
         """Files are found by their URLs, and read whole."""

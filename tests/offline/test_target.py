@@ -41,7 +41,7 @@ class TargetTests(SynchronousTestCase):
             ("s3://bucket/x?access=secret", "s3://bucket/x?...: leave out what is after the ?: credentials and"),
             ("s3://", "names no bucket or directory"),
             ("file:///", "file:/// names no directory"),
-            ("hdfs://localhost:1/x", "JAVA_HOME"),
+            ("hdfs://nowhere/x", "HADOOP_CONF_DIR"),
         ):
             said = str(self.assertRaises(TargetRefused, Target.open, url))
             self.assertIn(words, said)

@@ -62,6 +62,16 @@ class SentTests(SynchronousTestCase):
         prepareWorkers(sharedSession(), self.told.append)
         self.assertEqual(self.told, [])
 
+    def test_otherStorage(self) -> None:
+        """What reads the storage of a recording is needed, too, and nothing is needed that reads another."""
+        self.patch(workers, "hasLocalWorkers", lambda session: False)
+        for recording, needed in (("s3a://bucket/a", set()), ("hdfs://host:8020/a", {"admission.recording.hdfs"})):
+            asked: list[str] = []
+            self.patch(workers, "findPackages", lambda modules, asked=asked: asked.extend(modules) or [])
+            self.patch(workers, "_send", lambda session, packages, tell: None)
+            prepareWorkers(sharedSession(), self.told.append, recording)
+            self.assertEqual({"admission.recording.hdfs"} & {*asked}, needed)
+
     def test_otherPlatform(self) -> None:
         """Compiled packages are not sent to another platform: the command that installs what is lacking is told."""
         lacking = Package("not-there", "1.2", ["not_there"], {"not_there.so": Path("not_there.so")})

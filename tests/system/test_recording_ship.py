@@ -9,31 +9,25 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
 
-import pyarrow as pa  # type: ignore[import-untyped]
 from attrs import evolve
 from pyarrow import fs, parquet
-from twisted.trial.unittest import SynchronousTestCase
 
 from admission.cli import main
 from admission.recording.events import OPENED, ConnectionEvent
 from admission.shipping.pseudonyms import Pseudonyms
 from tests.kit.identitygate import assertAsRecorded, gate, readRecording
 from tests.kit.recordings import writeRecording
+from tests.kit.shippingcase import WAIT_SECONDS, ShippingCase, complaints
 
 _CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "tests",
     "AWS_SECRET_ACCESS_KEY": "tests",
     "AWS_EC2_METADATA_DISABLED": "true",
 }
-
-_WAIT_SECONDS = 60.0
-
-HOUR = "dt=2026-03-01/hour=07"
 
 
 def freePort() -> int:
@@ -44,19 +38,14 @@ def freePort() -> int:
         return port
 
 
-def complaints(errors: str) -> list[str]:
-    """What a command has said that is no progress."""
-    return [line for line in errors.splitlines() if not line.startswith("shipping: ")]
-
-
-class S3Case(SynchronousTestCase):
+class S3Case(ShippingCase):
     """Tests with moto's server."""
 
     def setUp(self) -> None:
+        super().setUp()
         self.port = freePort()
-        self.directory = os.path.abspath(self.mktemp())
         endpoint = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}", "AWS_REGION": "us-east-1"}
-        self.environment = {**os.environ, **_CREDENTIALS, **endpoint}
+        self.environment.update(_CREDENTIALS, **endpoint)
         self.url = "s3://bucket/some/where"
 
     def startServer(self) -> subprocess.Popen[bytes]:
@@ -94,37 +83,6 @@ class S3Case(SynchronousTestCase):
                     found[each.path.removeprefix(root)] = stream.read()
         return found
 
-    def here(self) -> dict[str, bytes]:
-        """What readers of the recording see."""
-        paths = [path for path in Path(self.directory).rglob("*.parquet") if not path.name.startswith(".")]
-        return {str(path.relative_to(self.directory)): path.read_bytes() for path in paths}
-
-    def seal(self, name: str) -> None:
-        """Have a file of the recording, as a server does."""
-        hour = Path(self.directory, "requests", HOUR)
-        hour.mkdir(parents=True, exist_ok=True)
-        unfinished = hour / f".{name}.parquet.tmp"
-        numbers = list(range(200))
-        Random(name).shuffle(numbers)
-        parquet.write_table(pa.table({"seq": numbers, "client_id": [f"client {name}"] * 200}), unfinished)
-        unfinished.rename(hour / f"{name}.parquet")
-
-    def start(self, *options: str) -> subprocess.Popen[str]:
-        """Start the command."""
-        command = [sys.executable, "-m", "admission", "recording", "ship", self.directory, self.url, *options]
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self.environment
-        )
-        self.addCleanup(process.communicate)
-        self.addCleanup(process.kill)
-        return process
-
-    def until(self, isTrue: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + _WAIT_SECONDS
-        while not isTrue():
-            self.assertLess(time.monotonic(), deadline, "it takes too long")
-            time.sleep(0.05)
-
     def _isListening(self) -> bool:
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
@@ -157,7 +115,7 @@ class ShipTests(S3Case):
                 self.assertEqual({name: each for name, each in wanted.items() if name in there}, there)
                 self.assertEqual(set(wanted), set(there) | set(self.here()))
         process = self.start("--remove", "--json")
-        output, errors = process.communicate(timeout=_WAIT_SECONDS)
+        output, errors = process.communicate(timeout=WAIT_SECONDS)
         self.assertEqual((process.returncode, complaints(errors)), (0, []))
         self.assertEqual((self.stored(), self.here()), (wanted, {}))
         self.assertEqual(len(wanted), len(every))
@@ -190,7 +148,7 @@ class ShipTests(S3Case):
             process.kill()
             process.communicate()
         process = self.start("--remove")
-        _, errors = process.communicate(timeout=_WAIT_SECONDS)
+        _, errors = process.communicate(timeout=WAIT_SECONDS)
         self.assertEqual((process.returncode, complaints(errors), self.here()), (0, [], {}))
         tables = [parquet.read_table(path, partitioning=None) for path in Path(there).rglob("*.parquet")]
         self.assertEqual(
@@ -218,7 +176,7 @@ class ShipTests(S3Case):
         self.until(lambda: len(self.stored()) == 1)
         self.assertIn("takes files again", next(said))
         process.terminate()
-        output, errors = process.communicate(timeout=_WAIT_SECONDS)
+        output, errors = process.communicate(timeout=WAIT_SECONDS)
         self.assertEqual((process.returncode, complaints(errors)), (0, []))
         counts = json.loads(output.splitlines()[-1])
         self.assertEqual((counts["shippedFiles"], counts["waitingFiles"]), (2, 0))
@@ -228,7 +186,7 @@ class ShipTests(S3Case):
         """Without --follow, a bucket that is not there is told in a sentence after the timeout."""
         self.seal("run-000001")
         process = self.start("--timeout", "100ms")
-        output, errors = process.communicate(timeout=_WAIT_SECONDS)
+        output, errors = process.communicate(timeout=WAIT_SECONDS)
         self.assertEqual((process.returncode, output), (1, ""))
         self.assertEqual(len(complaints(errors)), 2, errors)
         self.assertIn("files were not shipped (1): ", errors)
@@ -244,7 +202,7 @@ class ShipTests(S3Case):
         self.startServer()
         self.makeBucket()
         process = self.start("--pseudonyms", str(key))
-        _, errors = process.communicate(timeout=_WAIT_SECONDS)
+        _, errors = process.communicate(timeout=WAIT_SECONDS)
         self.assertEqual((process.returncode, complaints(errors)), (0, []))
         copy = self.mktemp()
         fs.copy_files(

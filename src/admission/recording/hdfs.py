@@ -216,4 +216,5 @@ def _explained(call: Callable[[], _Result]) -> _Result:
     except (OSError, RuntimeError, NotImplementedError) as error:
         said = _REFUSED.match(str(error))
         reason = ": ".join(filter(None, said.groups())) if said else str(error).partition("\n")[0]
+        reason = reason.replace('\\"', '"')
         raise (FileNotFoundError if isinstance(error, FileNotFoundError) else OSError)(reason) from error

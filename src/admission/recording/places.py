@@ -30,8 +30,8 @@ _S3 = "credentials and settings are in AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
 _GOOGLE = "credentials are in the file that GOOGLE_APPLICATION_CREDENTIALS names"
 _AZURE = "credentials are in AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET"
 _HADOOP = (
-    "a URL has HOST:PORT of the namenode, or a name that core-site.xml or hdfs-site.xml in HADOOP_CONF_DIR explains; the "
-    "user is in HADOOP_USER_NAME"
+    "a URL has HOST:PORT of the namenode, or a name that core-site.xml or hdfs-site.xml in HADOOP_CONF_DIR explains; "
+    "the user is in HADOOP_USER_NAME"
 )
 
 _REMEDIES: Final = {

@@ -19,8 +19,8 @@ _LISTED_FROM = 4
 
 _RENAMING = ("local", "py::hdfs")
 """
-The file systems that show a file while it is written, and rename it in place of another.  What is put into a bucket is there whole or
-not at all.
+The file systems that show a file while it is written, and rename it in place of another.  What is put into a bucket is
+there whole or not at all.
 """
 
 
