@@ -142,7 +142,7 @@ class HdfsTests(ShippingCase):
         self.server.startNamenode()
         while "takes files again" not in next(said):
             pass
-        self.until(lambda: not self.here())
+        self.until(lambda: not [*Path(self.directory).rglob("*.parquet")])
         process.terminate()
         output, _ = process.communicate(timeout=_MANY_SECONDS)
         self.assertEqual((process.returncode, self.stored()), (0, wanted))
