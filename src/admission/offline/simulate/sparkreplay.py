@@ -151,7 +151,7 @@ def countByConnection(
         F.collect_list(F.struct(*senders, "requests")).alias("sent"),
     )
     firsts = connections.groupBy(*_GROUP, "senders").agg(F.min("conn_id").alias("first"))
-    known = connections.join(firsts, [*_GROUP, "senders"]).persist(StorageLevel.DISK_ONLY)
+    known = connections.join(firsts.hint("merge"), [*_GROUP, "senders"]).persist(StorageLevel.DISK_ONLY)
     try:
         sent = known.select(*_GROUP, F.col("first").alias("conn_id"), F.inline("sent"))
         clients = _notTooMany(sent.groupBy(*names).agg(F.sum("requests").alias("requests")), most)
