@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import cache
 from typing import Any
 
@@ -123,15 +123,16 @@ class KafkaCluster:
     want no login.
     """
 
-    def __init__(self, *, sasl: bool = False, tls: bool = False) -> None:
+    def __init__(self, *, sasl: bool = False, tls: bool = False, properties: Mapping[str, str] = {}) -> None:
         """
         @param sasl: whether clients have to log in, as L{USER}.
         @param tls: whether clients have to use TLS; the authority is that of L{certificates}.
+        @param properties: further ones of all nodes.
         @raise SkipTest: without Java, or what Maven should fetch.
         """
         self._isSasl = sasl
         self._protocol = ("SASL_" if sasl else "") + ("SSL" if tls else "PLAINTEXT")
-        self._security = (_SASL if sasl else {}) | (_tlsProperties() if tls else {})
+        self._security = (_SASL if sasl else {}) | (_tlsProperties() if tls else {}) | {**properties}
         self._voters = {nodeId: freePort() for nodeId in _FIRST_NODES}
         self._nodes: dict[int, _ClusterNode] = {}
         for nodeId in _FIRST_NODES:
@@ -245,6 +246,22 @@ class KafkaCluster:
         running = [node for node in self._nodes.values() if node.isRunning()]
         self._waitUntil(
             f"all nodes know {topic}", lambda: all(topic in self._metadata(node).topics for node in running)
+        )
+
+    def clear(self) -> None:
+        """Delete all topics but Kafka's own, and all groups that have no members."""
+        admin = self._admin()
+        topics = [topic for topic in self._metadata().topics if not topic.startswith("__")]
+        deleted = [*admin.delete_topics(topics).values()] if topics else []
+        groups = [each.group_id for each in admin.list_consumer_groups().result(PATIENCE_SECONDS).valid]
+        deleted += admin.delete_consumer_groups(groups).values() if groups else []
+        for each in deleted:
+            with suppress(KafkaException):
+                each.result(PATIENCE_SECONDS)
+        running = [node for node in self._nodes.values() if node.isRunning()]
+        self._waitUntil(
+            "no node knows a topic",
+            lambda: not any(topic in self._metadata(node).topics for node in running for topic in topics),
         )
 
     def leaders(self, topic: str) -> dict[int, int]:

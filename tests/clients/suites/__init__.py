@@ -3,6 +3,7 @@ Other people's software, unmodified, against a broker: one module for each suite
 
     python -m pytest tests/clients/suites/test_java_tools.py
 
-Each compares what it found with C{results}, of which C{docs/what-works.md} is made; C{make what-works} runs all of them
-and writes both anew.
+C{test_through_the_gateway} runs them with a gateway and a cluster.  Each compares what it found with C{results}, of
+which C{docs/what-works.md} and C{docs/what-works-through-the-gateway.md} are made; C{make what-works} runs all of them
+and writes all of that anew.
 """

@@ -1,4 +1,4 @@
-"""What the suites have found, and the page that is made of it."""
+"""What the suites have found, and the pages that are made of it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,54 @@ from attrs import asdict, frozen
 
 from tests.kit.checkout import ROOT
 
-PAGE: Final = ROOT / "docs" / "what-works.md"
 
-_DIRECTORY: Final = Path(__file__).parent / "results"
+@frozen
+class Page:
+    """
+    What the suites have found with one kind of server.
 
-_BEFORE = """\
+    @ivar path: of the page.
+    @ivar results: the directory of what was found.
+    @ivar before: how the page begins.
+    """
+
+    path: Path
+    results: Path
+    before: str
+
+
+_MANUAL: Final = ROOT / "docs"
+_RESULTS: Final = Path(__file__).parent / "results"
+
+BROKER: Final = Page(
+    _MANUAL / "what-works.md",
+    _RESULTS,
+    """\
 # What works with it
 
 Other people's software, unmodified, against `twistd admission`. The tables are made from what the suites in
 `tests/clients/suites` have found, by `make what-works`; each suite is a test, too, and fails where it finds something
-else.
+else. [Another page](what-works-through-the-gateway.md) has most of them with the gateway and a cluster.
 
 What is refused is refused at once, with an error that says why where the protocol has room for it.
-"""
+""",
+)
+
+GATEWAY: Final = Page(
+    _MANUAL / "what-works-through-the-gateway.md",
+    _RESULTS / "gateway",
+    """\
+# What works through the gateway
+
+Other people's software, unmodified, with `twistd admission-gateway` in front of three nodes of Apache Kafka 4.1. These
+are suites of [the broker](what-works.md) with a cluster in its place, and tests, too; `make what-works` makes the
+tables of what they have found. Apache Kafka's command line tools and kafka-python's own tests were not run here.
+
+Topics have three replicas, two of which must be in sync. By a limit of the gateway, one client may produce 20 kB in a
+second, with a burst of one second; a batch of 60 kB is stored, and the next one waits. The libraries that show
+`throttle_time_ms` to applications show it for this limit, too. "Refused" is what the cluster or the gateway refuses.
+""",
+)
 
 
 class Outcome(Enum):
@@ -55,49 +90,56 @@ class Suite:
     @ivar name: of the file with its results.
     @ivar software: whose software, in which versions.
     @ivar needs: what has to be on the machine.
+    @ivar versions: those that were installed, if any will do.
     """
 
     name: str
     software: str
     needs: str
+    versions: str = ""
 
-    @property
-    def _path(self) -> Path:
-        return _DIRECTORY / f"{self.name}.json"
-
-    def check(self, findings: Sequence[Finding]) -> None:
+    def check(self, page: Page, command: str, findings: Sequence[Finding]) -> None:
         """
         Compare what was found with the results, or make them of it if C{RECORD} is set.
 
+        @param page: which results.
+        @param command: what has found it.
         @raise AssertionError: if it is something else.
         """
+        path = page.results / f"{self.name}.json"
         found = {
             "software": self.software,
             "needs": self.needs,
+            "command": command,
+            "versions": self.versions,
             "findings": [asdict(each) for each in sorted(findings, key=lambda each: each.what)],
         }
         if os.environ.get("RECORD"):
-            self._path.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
-        wanted = json.loads(self._path.read_text("utf-8"))
-        assert found == wanted, f"{self._path.name} says something else; make what-works\n{json.dumps(found, indent=1)}"
+            path.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+        wanted = json.loads(path.read_text("utf-8"))
+        # Others may be installed elsewhere.
+        found["versions"] = wanted["versions"]
+        assert found == wanted, f"{path.name} says something else; make what-works\n{json.dumps(found, indent=1)}"
 
 
-def page() -> Iterator[str]:
+def text(page: Page) -> Iterator[str]:
     """The page, in parts."""
-    yield _BEFORE
-    for path in sorted(_DIRECTORY.glob("*.json")):
+    yield page.before
+    for path in sorted(page.results.glob("*.json")):
         suite = json.loads(path.read_text("utf-8"))
-        module = f"test_{path.stem}.py"
         yield f"\n## {suite['software']}\n\n"
-        yield f"`python -m pytest tests/clients/suites/{module}`; needs {suite['needs']}.\n\n"
+        versions = f", with {suite['versions']}" if suite["versions"] else ""
+        yield f"`{suite['command']}`{versions}; needs {suite['needs']}.\n\n"
         yield "| what was tried | outcome | what one sees |\n|---|---|---|\n"
         for each in suite["findings"]:
             yield f"| {_cell(each['what'])} | {each['outcome']} | {_cell(each['looks'])} |\n"
 
 
 def _cell(text: str) -> str:
-    return f"`{text}`".replace("|", "\\|") if text else ""
+    shown = text.replace("|", "\\|").replace("\n", " ")
+    return f"`{shown}`" if text else ""
 
 
 if __name__ == "__main__":
-    PAGE.write_text("".join(page()), "utf-8")
+    for each in (BROKER, GATEWAY):
+        each.path.write_text("".join(text(each)), "utf-8")

@@ -51,9 +51,9 @@ class JavaToolsTests(SuiteCase):
         """
         tool, *arguments = what.split()
         if tool == "kafka-producer-perf-test":
-            place = ["--producer-props", f"bootstrap.servers={self.broker.address}"]
+            place = ["--producer-props", f"bootstrap.servers={self.address}"]
         else:
-            place = ["--bootstrap-server", self.broker.address]
+            place = ["--bootstrap-server", self.address]
         if arguments and not arguments[0].startswith("-"):
             place = [arguments.pop(0), *place]
             if tool == "kafka-transactions":

@@ -16,7 +16,6 @@ from twisted.trial.unittest import SkipTest
 from tests.clients.suites.results import Outcome, Suite
 from tests.clients.suites.suitecase import SuiteCase
 from tests.kit.checkout import ROOT
-from tests.kit.longform import longForm
 
 VERSION: Final = "3.0.12"
 
@@ -67,7 +66,6 @@ _PATIENCE: Final = {
 """For what its tests wait a few seconds for, whatever else the machine has to do."""
 
 
-@longForm
 class KafkaPythonTests(SuiteCase):
     """
     They are run against a broker that is there.
@@ -77,6 +75,7 @@ class KafkaPythonTests(SuiteCase):
     """
 
     suite = Suite("kafka_python_itself", f"kafka-python {VERSION}: its own integration tests", "Python")
+    isLong = True
 
     # They want broker 0, several partitions, and members that are missed soon.
     properties = (
@@ -126,7 +125,7 @@ class KafkaPythonTests(SuiteCase):
 
         @return: of those that were not skipped, whether they passed.
         """
-        environment = {"KAFKA_URI": f"kafka://{self.broker.address}", "KAFKA_VERSION": _KAFKA_VERSION}
+        environment = {"KAFKA_URI": f"kafka://{self.address}", "KAFKA_VERSION": _KAFKA_VERSION}
         command = ["venv/bin/python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull]
         options = ["--rootdir=.", "--timeout=60", "--timeout-method=signal", "--tb=no", "--junitxml=results.xml"]
         printed, _ = self.ran(

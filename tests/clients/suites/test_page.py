@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.clients.suites.results import PAGE, page
+from tests.clients.suites.results import BROKER, GATEWAY, text
 
 
 class PageTests(SynchronousTestCase):
-    """The page tells what the suites have found."""
+    """The pages tell what the suites have found."""
 
     def test_current(self) -> None:
-        """It is what C{make what-works} would write."""
-        self.assertEqual(PAGE.read_text("utf-8"), "".join(page()))
+        """They are what C{make what-works} would write."""
+        for page in (BROKER, GATEWAY):
+            self.assertEqual(page.path.read_text("utf-8"), "".join(text(page)))

@@ -8,11 +8,18 @@ import org.apache.kafka.clients.admin.DescribeClusterOptions;
 import org.apache.kafka.clients.admin.DescribeTopicsOptions;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.TopicDescription;
-import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.common.TopicCollection;
 import org.apache.kafka.common.Uuid;
+import org.apache.kafka.common.acl.AccessControlEntry;
+import org.apache.kafka.common.acl.AclBinding;
+import org.apache.kafka.common.acl.AclBindingFilter;
+import org.apache.kafka.common.acl.AclOperation;
+import org.apache.kafka.common.acl.AclPermissionType;
+import org.apache.kafka.common.resource.PatternType;
+import org.apache.kafka.common.resource.ResourcePattern;
+import org.apache.kafka.common.resource.ResourceType;
 
-/** What no tool does: topics by id, authorised operations, transactions. */
+/** Topics by id, authorised operations, access control lists. */
 public class AdminCalls {
     public static void main(String[] arguments) throws Exception {
         Properties place = new Properties();
@@ -32,14 +39,18 @@ public class AdminCalls {
             System.out.println("listConfigResources: of " + (admin.listConfigResources().all().get().isEmpty() ? "nothing" : "topics and the broker"));
             admin.deleteTopics(TopicCollection.ofTopicIds(Collections.singletonList(id))).all().get();
             System.out.println("deleteTopics by id: done");
-        }
-        place.put("transactional.id", "t");
-        place.put("key.serializer", "org.apache.kafka.common.serialization.StringSerializer");
-        place.put("value.serializer", "org.apache.kafka.common.serialization.StringSerializer");
-        try (KafkaProducer<String, String> producer = new KafkaProducer<>(place)) {
-            producer.initTransactions();
-        } catch (org.apache.kafka.common.errors.TransactionalIdAuthorizationException refused) {
-            System.out.println("initTransactions: " + refused.getMessage());
+            System.out.println("describeCluster: nodes " + admin.describeCluster().nodes().get().size());
+            AclBinding binding = new AclBinding(
+                new ResourcePattern(ResourceType.TOPIC, "events", PatternType.LITERAL),
+                new AccessControlEntry("User:a", "*", AclOperation.READ, AclPermissionType.ALLOW));
+            try {
+                admin.createAcls(Collections.singleton(binding)).all().get();
+                int count = admin.describeAcls(AclBindingFilter.ANY).values().get().size();
+                admin.deleteAcls(Collections.singleton(AclBindingFilter.ANY)).all().get();
+                System.out.println("createAcls, describeAcls, deleteAcls: " + count);
+            } catch (ExecutionException refused) {
+                System.out.println("createAcls, describeAcls, deleteAcls: " + refused.getCause().getMessage());
+            }
         }
     }
 }

@@ -23,11 +23,12 @@ import org.apache.kafka.streams.kstream.Produced;
 import org.apache.kafka.streams.state.KeyValueStore;
 import org.apache.kafka.streams.state.Stores;
 
-/** Counts words by way of a repartition topic; with a changelog if the last argument says so. */
+/** Counts words by way of a repartition topic; with a changelog, or exactly once, if the second argument says so. */
 public class WordCount {
     public static void main(String[] arguments) throws Exception {
-        String place = arguments[0];
-        boolean hasChangelog = arguments[1].equals("changelog");
+        String place = arguments[0], lines = arguments[1] + ".lines", totals = arguments[1] + ".counts";
+        boolean isExactlyOnce = arguments[1].equals("exactly-once");
+        boolean hasChangelog = arguments[1].equals("changelog") || isExactlyOnce;
         Properties settings = new Properties();
         settings.put("bootstrap.servers", place);
         settings.put("application.id", "words-" + arguments[1]);
@@ -39,18 +40,21 @@ public class WordCount {
         try (KafkaProducer<String, String> producer =
                 new KafkaProducer<>(settings, new StringSerializer(), new StringSerializer())) {
             for (String line : Arrays.asList("to be or not", "to be")) {
-                producer.send(new ProducerRecord<>("lines", line)).get();
+                producer.send(new ProducerRecord<>(lines, line)).get();
             }
+        }
+        if (isExactlyOnce) {
+            settings.put("processing.guarantee", "exactly_once_v2");
         }
         Materialized<String, Long, KeyValueStore<Bytes, byte[]>> counts = Materialized
             .<String, Long>as(Stores.inMemoryKeyValueStore("counts")).withKeySerde(Serdes.String()).withValueSerde(Serdes.Long());
         StreamsBuilder builder = new StreamsBuilder();
-        builder.stream("lines", Consumed.with(Serdes.String(), Serdes.String()))
+        builder.stream(lines, Consumed.with(Serdes.String(), Serdes.String()))
             .flatMapValues(line -> Arrays.asList(line.split(" ")))
             .groupBy((key, word) -> word, Grouped.with(Serdes.String(), Serdes.String()))
             .count(hasChangelog ? counts : counts.withLoggingDisabled())
             .toStream()
-            .to("counts", Produced.with(Serdes.String(), Serdes.Long()));
+            .to(totals, Produced.with(Serdes.String(), Serdes.Long()));
         Map<String, Long> counted = new TreeMap<>();
         String[] failure = new String[1];
         try (KafkaStreams streams = new KafkaStreams(builder.build(), settings);
@@ -65,7 +69,7 @@ public class WordCount {
                 return StreamThreadExceptionResponse.SHUTDOWN_CLIENT;
             });
             streams.start();
-            consumer.subscribe(Collections.singletonList("counts"));
+            consumer.subscribe(Collections.singletonList(totals));
             while (failure[0] == null && !(counted.size() == 4 && counted.get("to") == 2 && counted.get("be") == 2)) {
                 for (ConsumerRecord<String, Long> each : consumer.poll(Duration.ofMillis(200))) {
                     counted.put(each.key(), each.value());
@@ -79,6 +83,7 @@ public class WordCount {
         Properties settings = new Properties();
         settings.put("bootstrap.servers", place);
         settings.put("group.id", "reader");
+        settings.put("isolation.level", "read_committed");
         settings.put("auto.offset.reset", "earliest");
         return settings;
     }

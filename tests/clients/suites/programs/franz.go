@@ -31,10 +31,13 @@ func main() {
 	defer client.Close()
 	admin := kadm.NewClient(client)
 
-	must(admin.CreateTopic(ctx, 2, 1, map[string]*string{"segment.bytes": kadm.StringPtr("1048576")}, topic))
+	must(admin.CreateTopic(ctx, 2, -1, map[string]*string{"segment.bytes": kadm.StringPtr("1048576")}, topic))
 	topics := must(admin.ListTopics(ctx, topic))
 	fmt.Printf("CreateTopic, ListTopics: %d partitions\n", len(topics[topic].Partitions))
-	_, refused := admin.CreateTopic(ctx, 1, 1, map[string]*string{"cleanup.policy": kadm.StringPtr("compact")}, "x")
+	_, refused := admin.CreateTopic(ctx, 1, -1, map[string]*string{"cleanup.policy": kadm.StringPtr("compact")}, "compacted")
+	if refused == nil {
+		refused = errors.New("created")
+	}
 	fmt.Printf("CreateTopic with cleanup.policy=compact: %v\n", refused)
 
 	for number := 0; number < count; number++ {
@@ -76,22 +79,55 @@ func main() {
 	})
 	fmt.Printf("DeleteRecords: %d left\n", left)
 	directories := must(admin.DescribeAllLogDirs(ctx, nil))
-	fmt.Printf("DescribeAllLogDirs: of %d broker\n", len(directories))
-	fmt.Printf("ListTransactions: %d\n", len(must(admin.ListTransactions(ctx, nil, nil))))
+	fmt.Printf("DescribeAllLogDirs: of %d\n", len(directories))
+	fmt.Printf("ListTransactions: %d\n", len(must(admin.ListTransactions(ctx, nil, []string{"Ongoing"}))))
 	must(admin.DeleteGroups(ctx, "readers"))
 	must(admin.DeleteTopics(ctx, topic))
 	fmt.Println("DeleteGroups, DeleteTopics: done")
 
-	began := time.Now()
-	transactional := must(kgo.NewClient(kgo.SeedBrokers(place), kgo.TransactionalID("t")))
-	err := transactional.BeginTransaction()
-	if err == nil {
-		err = transactional.ProduceSync(ctx, &kgo.Record{Topic: "x", Value: []byte("x")}).FirstErr()
-	}
-	if errors.Is(err, kerr.TransactionalIDAuthorizationFailed) && time.Since(began) < 10*time.Second {
-		fmt.Println("transaction: at once: TRANSACTIONAL_ID_AUTHORIZATION_FAILED")
-	} else {
-		fmt.Println("transaction:", err)
-	}
+	transact(ctx, place)
+	limited(ctx, place)
 	os.Exit(0)
+}
+
+func transact(ctx context.Context, place string) {
+	began := time.Now()
+	client := must(kgo.NewClient(kgo.SeedBrokers(place), kgo.TransactionalID("t"), kgo.DefaultProduceTopic("x"), kgo.AllowAutoTopicCreation()))
+	for _, commit := range []kgo.TransactionEndTry{kgo.TryCommit, kgo.TryAbort} {
+		err := client.BeginTransaction()
+		if err == nil {
+			err = client.ProduceSync(ctx, kgo.StringRecord(fmt.Sprint(bool(commit)))).FirstErr()
+		}
+		if errors.Is(err, kerr.TransactionalIDAuthorizationFailed) && time.Since(began) < 10*time.Second {
+			fmt.Println("transaction: at once: TRANSACTIONAL_ID_AUTHORIZATION_FAILED")
+			return
+		} else if err != nil {
+			fmt.Println("transaction:", err)
+			return
+		}
+		must(0, client.EndTransaction(ctx, commit))
+	}
+	reader := must(kgo.NewClient(
+		kgo.SeedBrokers(place), kgo.ConsumeTopics("x"), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+	))
+	fmt.Printf("transaction: committed %s, and aborted the other\n", reader.PollFetches(ctx).Records()[0].Value)
+}
+
+type delays struct{ count int }
+
+func (heard *delays) OnBrokerThrottle(kgo.BrokerMetadata, time.Duration, bool) { heard.count++ }
+
+func limited(ctx context.Context, place string) {
+	heard := &delays{}
+	client := must(kgo.NewClient(
+		kgo.SeedBrokers(place), kgo.ClientID("limited"), kgo.WithHooks(heard), kgo.DefaultProduceTopic("limited"),
+		kgo.AllowAutoTopicCreation(), kgo.RecordPartitioner(kgo.ManualPartitioner()),
+		kgo.ProducerBatchCompression(kgo.NoCompression()),
+	))
+	began := time.Now()
+	for _, size := range []int{60_000, 1} {
+		must(client.ProduceSync(ctx, &kgo.Record{Value: make([]byte, size)}).First())
+	}
+	fmt.Printf("three times as much as a limit allows in a second: held back: %v, told so: %v\n", time.Since(began) > time.Second, heard.count > 0)
 }

@@ -49,7 +49,8 @@ async function main() {
   const left = await admin.fetchTopicOffsets(topic)
   console.log(`deleteTopicRecords: ${left.every((each) => each.low === each.high) ? 'nothing left' : JSON.stringify(left)}`)
   try {
-    await admin.describeAcls({ resourceType: 1, resourcePatternType: 1, operation: 1, permissionType: 1 })
+    const lists = await admin.describeAcls({ resourceType: 1, resourcePatternType: 1, operation: 1, permissionType: 1 })
+    console.log(`describeAcls: ${lists.resources.length} lists`)
   } catch (refused) {
     console.log(`describeAcls: ${refused.message}`)
   }
@@ -62,11 +63,36 @@ async function main() {
   const transactional = kafka.producer({ transactionalId: 't', idempotent: true, maxInFlightRequests: 1 })
   await transactional.connect()
   try {
-    await transactional.transaction()
+    for (const value of ['committed', 'aborted']) {
+      const transaction = await transactional.transaction()
+      await transaction.send({ topic: 'transactions', messages: [{ value }] })
+      await (value === 'committed' ? transaction.commit() : transaction.abort())
+    }
+    const reader = kafka.consumer({ groupId: 'transactions' })
+    await reader.connect()
+    await reader.subscribe({ topic: 'transactions', fromBeginning: true })
+    const read = await new Promise((resolve) =>
+      reader.run({ eachMessage: async ({ message }) => resolve(message.value.toString()) })
+    )
+    await reader.disconnect()
+    console.log(`transaction: ${read}, and the other aborted`)
   } catch (refused) {
     console.log(`transaction: ${Date.now() - began < 10000 ? 'at once' : 'late'}: ${refused.message}`)
   }
   await transactional.disconnect()
+  await limited()
+}
+
+async function limited() {
+  const producer = new Kafka({ clientId: 'limited', brokers: [place], logLevel: logLevel.NOTHING }).producer()
+  await producer.connect()
+  const began = Date.now()
+  for (const size of [60_000, 1]) {
+    await producer.send({ topic: 'limited', messages: [{ partition: 0, value: Buffer.alloc(size) }] })
+  }
+  await producer.disconnect()
+  const heard = Date.now() - began > 1000 ? 'held back' : 'not held back'
+  console.log(`three times as much as a limit allows in a second: ${heard}`)
 }
 
 main().then(() => process.exit(0), (error) => { console.error(error); process.exit(1) })
