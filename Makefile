@@ -35,7 +35,7 @@ help:
 	@echo "make test-attacks  attack a broker and show what that costs it; LONG=1 attacks harder"
 	@echo "make test-faults  kill a broker, fill its disk and so on, and show what clients notice; LONG=1 more often"
 	@echo "make pictures  make the pictures of the manual anew, in twelve minutes; NAMES='status goodput' only these"
-	@echo "make what-works  run other people's software against a broker, and write docs/what-works.md anew"
+	@echo "make what-works  run other people's software against a broker and a gateway, and write what docs/what-works*.md say anew"
 	@echo "make other-servers  run other people's servers, plain and protected, and attack both; NAMES='daphne carbon' only these"
 	@echo "make simulate  let simulated brokers live through what seeds say; SEEDS=1000, or SEED=17 again"
 	@echo "make fuzz    fuzz everything that parses, for MINUTES=10 or SECONDS"
