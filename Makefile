@@ -16,7 +16,7 @@ FAST := tests/unit tests/contracts tests/fuzz
 TESTED := tests/spark tests/clients tests/system tests/simulation tests/sockets tests/offline $(FAST)
 PYTHONS ?= python3.11 python3.12 python3.13 python3.14
 # What imports Spark's packages, in the form of mypy's --exclude.
-ARROW := admission/(offline/|shipping/|recording/(arrow|places))|admission_plugins/sealing|pyspark_admission/
+ARROW := admission/(offline/|shipping/|recording/(arrow|hdfs|places))|admission_plugins/sealing|pyspark_admission/
 CHECKED := src plugins twisted tests examples benchmarks docs setup.py .ci
 
 .PHONY: help run wheel wheels hooks test test-compiled test-fast test-pythons test-long test-attacks test-faults pictures what-works other-servers simulate fuzz soak lint types parity mutants demo-offline demo-gateway follow-docs docs release clean

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.system.test_hdfs -*-
+# -*- test-case-name: tests.spark.test_hdfs -*-
 """
 HDFS as a file system of pyarrow's, by the client of C{hdfs-native}, which needs neither Java nor Hadoop's C{libhdfs} as
 pyarrow's own way does.
