@@ -42,7 +42,8 @@ Other people's software, unmodified, against `twistd admission`. The tables are 
 `tests/clients/suites` have found, by `make what-works`; each suite is a test, too, and fails where it finds something
 else. [Another page](what-works-through-the-gateway.md) has most of them with the gateway and a cluster.
 
-What is refused is refused at once, with an error that says why where the protocol has room for it.
+What is refused is refused at once, with an error that says why where the protocol has room for it. One case is not
+here: librdkafka with `group.protocol=consumer`, which the broker does not have, reads nothing and reports no error.
 """,
 )
 
