@@ -5,6 +5,7 @@ For how long clients were told to wait, and whose requests were refused.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import ItemsView, Mapping
 from math import inf
 from typing import Protocol
@@ -77,9 +78,9 @@ class Debts:
 
     def __init__(self) -> None:
         self.throttled: set[Throttled] = set()
-        # In the order in which clients were told, the latest last.
-        self._debts: dict[tuple[str, str], Debt] = {}
-        self.refusals: dict[tuple[str, str], Refusals] = {}
+        # In the order in which clients were told, the latest last.  A dict would have to search for its first key.
+        self._debts: OrderedDict[tuple[str, str], Debt] = OrderedDict()
+        self.refusals: OrderedDict[tuple[str, str], Refusals] = OrderedDict()
 
     def owes(
         self,
@@ -101,7 +102,7 @@ class Debts:
         heldUntilSeconds = untilSeconds if isHeldBack else -inf if before is None else before.heldUntilSeconds
         debts[principal, clientId] = Debt(untilSeconds, heldUntilSeconds, ip, policy)
         if len(debts) > MAX_DEBTS:
-            del debts[next(iter(debts))]
+            debts.popitem(last=False)
 
     def refused(self, principal: str, clientId: str, ip: str, now: float, policy: str) -> None:
         """
@@ -114,7 +115,7 @@ class Debts:
         count = 1 if before is None or now - before.lastSeconds >= REFUSING_SECONDS else before.count + 1
         refusals[principal, clientId] = Refusals(count, now, ip, policy)
         if len(refusals) > MAX_DEBTS:
-            del refusals[next(iter(refusals))]
+            refusals.popitem(last=False)
 
     def heldSeconds(self, principal: str, clientId: str, now: float) -> float:
         """
