@@ -86,11 +86,11 @@ def _described(explained: Mapping[str, Any]) -> str:
         if client["limitName"] is not None:
             by += f" ({client['limitName']})"
         verdict = f"is throttled{by}, for {_delay(explained)}"
-    elif worst is not None and worst["delaySeconds"] > 0:
-        verdict = f"is throttled by {worst['policy']} ({worst['limitName']}) with its next request, for {_delay(worst)}"
     elif explained["clients"] and explained["clients"][0]["refused"]:
         (client,) = explained["clients"]
         verdict = f"had {roundedAmount(client['refused'])} of its requests refused lately by {client['policy']}"
+    elif worst is not None and worst["delaySeconds"] > 0:
+        verdict = f"is throttled by {worst['policy']} ({worst['limitName']}) with its next request, for {_delay(worst)}"
     if not limits:
         return f"{whose} {printable(verdict)}\nno limit holds for it\n"
     sharing = explained.get("sharing")

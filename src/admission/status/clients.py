@@ -86,22 +86,26 @@ def clientsOf(
     def isMeant(name: tuple[str, str]) -> bool:
         return user in (None, name[0]) and clientId in (None, name[1])
 
+    def foundAt(name: tuple[str, str], host: str) -> Client:
+        client = found.get(name)
+        if client is None:
+            client = found[name] = Client(*name, host)
+        return client
+
     for connection in server.connections:
         name = connection.principal or anonymous, connection.clientId
         if isMeant(name) and ip in (None, connection.host):
-            client = found.get(name)
-            if client is None:
-                client = found[name] = Client(*name, connection.host)
+            client = foundAt(name, connection.host)
             client.connections += 1
             client.untilSeconds = max(client.untilSeconds, connection.throttledUntilSeconds)
     for name, debt in server.debts.items():
         if isMeant(name) and (name in found or ip in (None, debt.ip)):
-            client = found.setdefault(name, Client(*name, debt.ip))
+            client = foundAt(name, debt.ip)
             client.untilSeconds = max(client.untilSeconds, debt.untilSeconds)
             client.policy = debt.policy
     for name, refusals in server.debts.refusals.items():
         if isMeant(name) and (name in found or ip in (None, refusals.ip)):
-            client = found.setdefault(name, Client(*name, refusals.ip))
+            client = foundAt(name, refusals.ip)
             client.refused, client.refusedSeconds = refusals.count, refusals.lastSeconds
             if client.untilSeconds < refusals.lastSeconds:
                 client.policy = refusals.policy

@@ -131,11 +131,14 @@ class ExplainTests(CommandTestCase):
         self.assertNotIn("not known", self.explain("-c reports", self.limit(used=1.0), clients=[]))
 
     def test_refused(self) -> None:
-        """A client that is refused is said to be, and by which policy; if it is throttled, too, that comes first."""
+        """
+        A client that is refused is said to be, and by which policy, rather than what its next request has to wait for;
+        if it is throttled, too, that comes first.
+        """
         refused = self.client(refused=12, policy="requests", limitName="request_rate")
         self.assertIn(
             "user 'alice' had 12 of its requests refused lately by requests",
-            self.explain("-c reports", clients=[refused]),
+            self.explain("-c reports", self.limit(delaySeconds=0.9), clients=[refused]),
         )
         self.assertIn("is throttled", self.explain("-c reports", clients=[{**refused, "delaySeconds": 5.0}]))
         self.assertRegex(self.explain("-u alice", clients=[refused, self.client(clientId="b")]), r"no +12\n.* no +no\n")

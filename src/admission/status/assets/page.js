@@ -329,14 +329,14 @@ function explained({ user, clientId, ip, connections, delaySeconds, clientCount,
   if (!clientCount && !limits.some((each) => each.used)) {
     return `${whose}: not known. It has no connection, and has used none of its limits lately.`;
   }
+  if (clients[0]?.refused) {
+    return `${whose}: ${formatCount(clients[0].refused)} of its requests were refused lately by ${clients[0].policy}; ${open}.`;
+  }
   const worst = limits.filter((each) => !each.isShadow && each.delaySeconds > 0).sort((a, b) => b.delaySeconds - a.delaySeconds)[0];
   if (worst) {
     return `${whose}: its next request is throttled by ${worst.policy} (${worst.limitName}) for ${formatSeconds(worst.delaySeconds)}; ${open}.`;
   }
   if (!limits.length) return `${whose}: no limit holds for it, so no quota makes it slow; ${open}.`;
-  if (clients[0]?.refused) {
-    return `${whose}: ${formatCount(clients[0].refused)} of its requests were refused lately by ${clients[0].policy}; ${open}.`;
-  }
   return `${whose}: not throttled; ${open}. If it is slow all the same, see which connections are not read, and why.`;
 }
 
