@@ -47,9 +47,9 @@ def writeResult(frame: DataFrame, directory: str | Path, name: str) -> None:
     @param directory: on this machine, wherever Spark runs; created if necessary.
     @raise OutputError: if they cannot be written.
     """
-    sorted = ordered(rounded(frame))
-    schema = to_arrow_schema(sorted.schema, timezone="UTC")
-    _write((part.cast(schema) for part in _inParts(sorted)), schema, directory, name)
+    rows = ordered(rounded(frame))
+    schema = to_arrow_schema(rows.schema, timezone="UTC")
+    _write((part.cast(schema) for part in _inParts(rows)), schema, directory, name)
 
 
 def writeTable(table: pa.Table, directory: str | Path, name: str) -> None:

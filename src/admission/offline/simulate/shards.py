@@ -204,7 +204,7 @@ def planReplays(
                 if known is not None:
                     components[replay.key] = known
                 replays.append(replay)
-        plans.append(ReplayPlan(mode, replays, components, alike or {} if mode == CLOSED else {}))
+        plans.append(ReplayPlan(mode, replays, components, (alike or {}) if mode == CLOSED else {}))
     return plans
 
 

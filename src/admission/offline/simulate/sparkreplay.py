@@ -50,7 +50,7 @@ MAX_CLIENTS = 2_000_000
 """How many clients, with their addresses and the kinds of their requests, the driver holds, in less than 1 GB."""
 
 MAX_CONNECTIONS = 20_000_000
-"""How many numbers of connections it holds, in 16 bytes each."""
+"""How many numbers of connections it holds, in 16 bytes each, and three times as much while it sorts them."""
 
 DECISIONS_OF_TASK = 100_000
 """About how many decisions a task makes, unless that makes more tasks than Spark's setting for shuffles."""
@@ -150,14 +150,16 @@ def countByConnection(
         F.sha2(F.to_json(F.array_sort(F.collect_list(F.struct(*senders)))), 256).alias("senders"),
         F.collect_list(F.struct(*senders, "requests")).alias("sent"),
     )
+    # All that follows is made of these, and would read the requests anew each time.
+    connections = connections.persist(StorageLevel.DISK_ONLY)
     firsts = connections.groupBy(*_GROUP, "senders").agg(F.min("conn_id").alias("first"))
-    known = connections.join(firsts.hint("merge"), [*_GROUP, "senders"]).persist(StorageLevel.DISK_ONLY)
+    known = connections.join(firsts.hint("merge"), [*_GROUP, "senders"])
     try:
         sent = known.select(*_GROUP, F.col("first").alias("conn_id"), F.inline("sent"))
         clients = _notTooMany(sent.groupBy(*names).agg(F.sum("requests").alias("requests")), most)
         return clients, _alike(known.where("conn_id <> first"), clients, mostConnections)
     finally:
-        known.unpersist()
+        connections.unpersist()
 
 
 def _told(requests: DataFrame) -> DataFrame:
