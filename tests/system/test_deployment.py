@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import urlsplit
 
+import yaml
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from admission.commands.kafka.doctorservers import BrokerDoctorOptions, GatewayDoctorOptions, ServerDoctorOptions
@@ -31,6 +32,7 @@ from tests.kit.checkout import ROOT
 
 UNITS = ROOT / "examples" / "systemd"
 DOCKER = ROOT / "examples" / "docker"
+KUBERNETES = ROOT / "examples" / "kubernetes"
 
 
 class DeploymentTestCase(SynchronousTestCase):
@@ -254,3 +256,44 @@ class ImageTests(DeploymentTestCase):
         self.assertIn(f"tcp:{url.port}:interface={url.hostname}", json.loads(self.last("ENTRYPOINT")))
         self.assertEqual(url.path, "/healthz")
         self.assertIn("--start-period", options)
+
+
+class KubernetesTests(DeploymentTestCase):
+    """C{examples/kubernetes/broker.yaml}."""
+
+    def setUp(self) -> None:
+        documents = yaml.safe_load_all((KUBERNETES / "broker.yaml").read_text("utf-8"))
+        self.service, self.brokers = (each["spec"] for each in documents)
+        self.pod = self.brokers["template"]["spec"]
+        (self.container,) = self.pod["containers"]
+        self.told = self.parse([*self.container["command"], *self.container["args"]])
+
+    def test_ports(self) -> None:
+        """The service has the port that clients are told, and the container all that the broker listens at."""
+        self.assertEqual(self.brokers["template"]["metadata"]["labels"], self.service["selector"])
+        (port,) = self.service["ports"]
+        self.assertIn(f"--advertise={self.brokers['serviceName']}:{port['port']}", self.container["args"])
+        listening = {*(each.description for each in self.told["listeners"]), self.told["status"]}
+        self.assertEqual(listening, {f"tcp:{each['containerPort']}" for each in self.container["ports"]})
+
+    def test_probes(self) -> None:
+        """Each asks the status port; the one after which a container is killed does not ask whether it is healthy."""
+        asked = {name: self.container[f"{name}Probe"]["httpGet"] for name in ("startup", "readiness", "liveness")}
+        self.assertEqual(
+            {name: each["path"] for name, each in asked.items()},
+            {"startup": "/healthz", "readiness": "/healthz", "liveness": "/status.json"},
+        )
+        self.assertEqual({f"tcp:{each['port']}" for each in asked.values()}, {self.told["status"]})
+
+    def test_stop(self) -> None:
+        """A broker that drains is not killed."""
+        self.assertGreater(self.pod["terminationGracePeriodSeconds"], 2 * Settings().closeGraceTimeoutSeconds)
+
+    def test_image(self) -> None:
+        """The image's user may write where the data is, and its memory is limited."""
+        dockerfile = (DOCKER / "Dockerfile").read_text("utf-8")
+        self.assertIn(f"USER {self.pod['securityContext']['runAsUser']}\n", dockerfile)
+        (mount,) = self.container["volumeMounts"]
+        self.assertEqual(Path(self.told["data"]).parent, Path(mount["mountPath"]))
+        self.assertEqual(mount["name"], self.brokers["volumeClaimTemplates"][0]["metadata"]["name"])
+        self.assertIn("memory", self.container["resources"]["limits"])
