@@ -8,6 +8,8 @@ LISTEN ?= tcp:9092:interface=127.0.0.1
 STATUS ?= tcp:9090:interface=127.0.0.1
 
 BIN := $(VENV)/bin
+# Python compiles a module when it is first imported; most of what comes with the packages never is.
+INSTALL := install --quiet --no-compile
 PACKAGING := setup.cfg setup.py pyproject.toml
 # What needs no more than the dev extra installs; the rest needs Spark's packages, real clients or a browser.
 FAST := tests/unit tests/contracts tests/fuzz
@@ -163,34 +165,34 @@ clean:
 
 # Editable, so that a change in the sources needs no new installation.
 $(VENV)/run.stamp: $(VENV)/venv.stamp $(PACKAGING)
-	$(BIN)/python -m pip install --quiet --editable '.[kafka]'
+	$(BIN)/python -m pip $(INSTALL) --editable '.[kafka]'
 	@touch $@
 
 $(VENV)/dev.stamp: $(VENV)/venv.stamp $(PACKAGING)
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m pip $(INSTALL) --editable '.[dev]'
 	@touch $@ $(VENV)/run.stamp
 
 $(VENV)/test.stamp: $(VENV)/venv.stamp $(PACKAGING)
-	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	$(BIN)/python -m pip $(INSTALL) --editable '.[test]'
 	@touch $@ $(VENV)/run.stamp $(VENV)/dev.stamp
 
 $(VENV)/docs.stamp: $(VENV)/venv.stamp $(PACKAGING)
-	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	$(BIN)/python -m pip $(INSTALL) --editable '.[docs]'
 	@touch $@
 
 $(VENV)/release.stamp: $(VENV)/venv.stamp $(PACKAGING)
-	$(BIN)/python -m pip install --quiet --editable '.[kafka,release]'
+	$(BIN)/python -m pip $(INSTALL) --editable '.[kafka,release]'
 	@touch $@ $(VENV)/run.stamp
 
 # The sources are built, not linked: after a change in them, make it again.
 $(VENV)-compiled/test.stamp: $(VENV)/venv.stamp $(PACKAGING) $(shell find src plugins -name '*.py')
 	"$(PYTHON)" -m venv $(VENV)-compiled
-	ADMISSION_COMPILE=1 $(VENV)-compiled/bin/python -m pip install --quiet '.[test]'
+	ADMISSION_COMPILE=1 $(VENV)-compiled/bin/python -m pip $(INSTALL) '.[test]'
 	@touch $@
 
 # Not with the tests: there is not a wheel for every machine, and it is not built here.
 $(VENV)/fuzz.stamp: $(VENV)/test.stamp
-	@$(BIN)/python -m pip install --quiet --only-binary atheris --editable '.[test,fuzz]' || \
+	@$(BIN)/python -m pip $(INSTALL) --only-binary atheris --editable '.[test,fuzz]' || \
 		{ echo "fuzzing needs atheris, for which there is no wheel for this machine" >&2; exit 1; }
 	@touch $@
 

@@ -132,7 +132,7 @@ def overview(server: Server, last: Panel) -> Row:
             stat("Health", "bool_yes_no", server.least("admission_healthy")),
             stat("Up for", "s", server.least("admission_uptime_seconds")),
             stat("Connections", "short", server.total("admission_connections")),
-            stat("Clients over a quota", "short", server.total("admission_clients_throttled")),
+            stat("Throttled clients", "short", server.total("admission_clients_throttled")),
             last,
             stat("Version", "short", server.most("admission_build_info"), "{{version}}", "name"),
         ],

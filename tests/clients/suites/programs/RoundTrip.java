@@ -26,7 +26,7 @@ public class RoundTrip {
             }
         } catch (java.util.concurrent.ExecutionException refused) {
             long seconds = (System.nanoTime() - began) / 1_000_000_000L;
-            System.out.println((seconds < 10 ? "refused at once: " : "refused: ") + refused.getCause().getMessage());
+            System.out.println((seconds < 30 ? "refused at once: " : "refused: ") + refused.getCause().getMessage());
             System.exit(1);
         }
         Properties consuming = new Properties();

@@ -98,7 +98,7 @@ func transact(ctx context.Context, place string) {
 		if err == nil {
 			err = client.ProduceSync(ctx, kgo.StringRecord(fmt.Sprint(bool(commit)))).FirstErr()
 		}
-		if errors.Is(err, kerr.TransactionalIDAuthorizationFailed) && time.Since(began) < 10*time.Second {
+		if errors.Is(err, kerr.TransactionalIDAuthorizationFailed) && time.Since(began) < 30*time.Second {
 			fmt.Println("transaction: at once: TRANSACTIONAL_ID_AUTHORIZATION_FAILED")
 			return
 		} else if err != nil {

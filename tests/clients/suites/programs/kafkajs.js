@@ -77,7 +77,7 @@ async function main() {
     await reader.disconnect()
     console.log(`transaction: ${read}, and the other aborted`)
   } catch (refused) {
-    console.log(`transaction: ${Date.now() - began < 10000 ? 'at once' : 'late'}: ${refused.message}`)
+    console.log(`transaction: ${Date.now() - began < 30000 ? 'at once' : 'late'}: ${refused.message}`)
   }
   await transactional.disconnect()
   await limited()

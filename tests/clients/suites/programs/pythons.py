@@ -145,7 +145,7 @@ def transactions(settings: Settings, topic: str) -> str:
     try:
         _TRANSACTIONS[settings.library](settings.address, topic)
     except Exception as error:
-        when = "at once" if time.monotonic() - begin < 10 else "late"
+        when = "at once" if time.monotonic() - begin < 30 else "late"
         return f"{when}: {error}"
     only = {"isolation.level": "read_committed"}
     read = [message.value for message in consumeAll(withMore(settings, only), topic, 2)]
