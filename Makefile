@@ -14,8 +14,9 @@ PACKAGING := setup.cfg setup.py pyproject.toml
 # What needs no more than the dev extra installs; the rest needs Spark's packages, real clients or a browser.
 FAST := tests/unit tests/contracts tests/fuzz
 # All but the attacks and the faults.
-# In this order: what takes longest in one piece is not begun last.
+# In this order: what takes longest in one piece is not begun last.  On a SLOW machine it is, since the time may end.
 TESTED := tests/spark tests/clients tests/system tests/simulation tests/sockets tests/offline $(FAST)
+SLOWLY := $(FAST) tests/offline tests/sockets tests/simulation tests/system tests/clients tests/spark
 PYTHONS ?= python3.11 python3.12 python3.13 python3.14
 # What imports Spark's packages, in the form of mypy's --exclude.
 ARROW := admission/(offline/|shipping/|recording/(arrow|hdfs|places))|admission_plugins/sealing|pyspark_admission/
@@ -59,7 +60,8 @@ run: $(VENV)/run.stamp
 # For two cores: one worker begins with Spark, one with the clusters and clients of Kafka, which both wait a good deal, and
 # one with all else.
 test: $(VENV)/test.stamp
-	$(BIN)/python -m pytest -q -rs -n 4 --dist loadfile --no-loadscope-reorder --junitxml=build/pytest.xml $(TESTED)
+	$(BIN)/python -m pytest -q -rs -n $(if $(SLOW),2,4) --dist loadfile --no-loadscope-reorder --junitxml=build/pytest.xml \
+		$(if $(SLOW),$(SLOWLY),$(TESTED))
 
 # Assertions are trial's own, so that pytest need not rewrite any, in each of its processes.
 test-fast: $(VENV)/dev.stamp

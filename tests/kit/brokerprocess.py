@@ -44,8 +44,8 @@ TWIST = [sys.executable, "-c", _DIE_WITH_PARENT + "from twisted.application.twis
 DYING_WITH_US = [sys.executable, "-c", _DIE_WITH_PARENT + "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"]
 """Before any command.  It dies when the I{thread} ends that has started it, which therefore is best the main one."""
 
-PATIENCE_SECONDS = serverprocess.PATIENCE_SECONDS
-"""How long to wait for what must happen."""
+PATIENCE_SECONDS = 5 * serverprocess.PATIENCE_SECONDS
+"""How long to wait for what must happen, on a slow machine, too.  Only a test that fails waits for so long."""
 
 _PAUSE_SECONDS = 0.005
 

@@ -23,7 +23,7 @@ from attrs import asdict, evolve, frozen
 LIBRARIES = ("confluent", "kafka-python", "aiokafka")
 """The libraries that produce and consume."""
 
-_PATIENCE_SECONDS = 60.0
+_PATIENCE_SECONDS = 300.0
 _LONG_POLL_SECONDS = 10.0
 
 Delivered = Callable[[int, object], None]

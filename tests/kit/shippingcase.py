@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyarrow import parquet
 from twisted.trial.unittest import SynchronousTestCase
 
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 300.0
 
 HOUR = "dt=2026-03-01/hour=07"
 

@@ -127,8 +127,6 @@ class Peer:
 class PeersTestCase(TestCase):
     """Peers in threads of their own, and a reactor that goes on meanwhile."""
 
-    timeout = 30
-
     def setUp(self) -> None:
         from twisted.internet import reactor
 

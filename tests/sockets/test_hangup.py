@@ -43,7 +43,7 @@ class Readers:
 def tcpPair() -> tuple[socket.socket, socket.socket]:
     """Two ends of a TCP connection: ours, and the peer's."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        peer = socket.create_connection(server.getsockname(), timeout=10)
+        peer = socket.create_connection(server.getsockname(), timeout=60)
         ours, _ = server.accept()
     return ours, peer
 

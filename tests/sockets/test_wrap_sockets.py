@@ -330,7 +330,7 @@ class QuotaTests(WrapSocketTestCase):
             self.assertIn(Pause.THROTTLED, protocol.transport.link.pauses.reasons)
             if kind == "tcp":
                 self.behave = echo
-                other = socket.create_connection(address, timeout=10, source_address=("127.0.0.2", 0))
+                other = socket.create_connection(address, timeout=60, source_address=("127.0.0.2", 0))
                 self.addCleanup(other.close)
                 await self.do(other.sendall, b"hello")
                 self.assertEqual(await self.do(other.recv, 5), b"hello")

@@ -15,7 +15,7 @@ from admission.offline.packing import Package, findPackages, writeArchive
 from admission.offline.workers import WORKER_MODULES
 from tests.kit.sparkcluster import SPARK
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 300.0
 
 
 class FoundTests(SynchronousTestCase):

@@ -17,7 +17,7 @@ from tests.kit.longform import longForm
 
 _COMMAND = [sys.executable, "-m", "examples.gateway_demo"]
 _SECONDS = 10
-_PATIENCE_SECONDS = 180.0
+_PATIENCE_SECONDS = 600.0
 
 
 class GatewayDemoTests(SynchronousTestCase):

@@ -49,7 +49,7 @@ class ContractTests(SynchronousTestCase):
         )
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         loaded = subprocess.run(
-            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=True
+            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=300, check=True
         ).stdout.split()
         self.assertEqual(
             loaded, ["admission._version", "admission.extras", "admission.interfaces", "admission.lazynames"]

@@ -81,7 +81,7 @@ class BuildTests(SynchronousTestCase):
             "assert 'twisted.internet.reactor' not in sys.modules\n"
             "print(policy.horizonSeconds, *[value for limits in policy.limits.values() for value in limits.values()])"
         )
-        output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+        output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
         self.assertEqual((output.stdout, output.stderr), ("12.0 4000000.0\n", ""))
 
     def test_wrongArgument(self) -> None:

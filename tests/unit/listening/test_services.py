@@ -165,5 +165,5 @@ class WrapPortsTests(ServicesTestCase):
             "ports = [reactor.listenTCP(0, Factory.forProtocol(Echo), interface='127.0.0.1') for _ in range(2)]\n"
             "print(len(made), *[type(port.factory).__name__ for port in ports])\n"
         )
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
         self.assertEqual((done.stdout, done.stderr), ("1 WrappedFactory WrappedFactory\n", ""))
