@@ -109,8 +109,8 @@ class Reader:
         directory: Path,
         environment: Mapping[str, str],
         ports: MutableMapping[str, str] | None = None,
-        commandSeconds: float = 60.0,
-        pageSeconds: float = 600.0,
+        commandSeconds: float = 300.0,
+        pageSeconds: float = 3000.0,
     ) -> None:
         """
         @param ports: what to use instead of each port; those of the document

@@ -389,7 +389,11 @@ class AdmittedFactory(protocol.ServerFactory):
         connection could not be afforded, since one cannot be muted before its
         handshake is over, or when there are too many strangers.  In one turn of the reactor it accepts L{MAX_ACCEPTS},
         and not a hundred and more as Twisted's ports do.
+
+        @raise TypeError: if C{port} is what an endpoint's C{listen} returns, a Deferred of a port.
         """
+        if isinstance(port, Deferred):
+            raise TypeError("addPort takes a port: endpoint.listen(factory).addCallback(factory.addPort)")
         if isinstance(port, tcp.Port):
             _acceptFew(port)
             if self.trustedProxies is not None:

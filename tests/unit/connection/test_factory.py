@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from twisted.internet.address import IPv4Address
+from twisted.internet.defer import Deferred
 from twisted.internet.protocol import Protocol
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
@@ -387,6 +388,12 @@ class PortTests(SynchronousTestCase):
         self.ports: list[Any] = [Port(), Port()]
         for port in self.ports:
             self.server.factory.addPort(port)
+
+    def test_notYet(self) -> None:
+        """What an endpoint returns is no port yet, and refused with what to write."""
+        listening: Any = Deferred()
+        refused = self.assertRaises(TypeError, self.server.factory.addPort, listening)
+        self.assertIn("addCallback(factory.addPort)", str(refused))
 
     def calls(self) -> list[str]:
         """What both ports were told."""
