@@ -76,6 +76,16 @@ class OverloadTests(SynchronousTestCase):
         # 500, less what the bucket has gained until the answer is made.
         self.assertGreater(self.throttleMs(producer), 0)
 
+    def test_nested(self) -> None:
+        """Once a block within another one is over, the limit of the outer one holds again."""
+        producer = self.producer()
+        with self.broker.throttled(self.topic, producer_byte_rate=10_000):
+            with self.broker.throttled(self.topic, producer_byte_rate=1e9):
+                producer.send(self.topic, bytes(15_000)).get(PATIENCE_SECONDS)
+            self.assertEqual(self.throttleMs(producer), 0)
+            producer.send(self.topic, bytes(15_000)).get(PATIENCE_SECONDS)
+        self.assertGreater(self.throttleMs(producer), 0)
+
     def test_lifted(self) -> None:
         """Once the block is over, the limit is."""
         with self.broker.throttled(producer_byte_rate=10_000):

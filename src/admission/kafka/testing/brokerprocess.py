@@ -52,6 +52,8 @@ class BrokerProcess(AnsweringProcess):
             raise ImportError(missing)
         super().__init__("broker")
         self._options = options
+        # By client id, user and name: what the blocks that are open have set.
+        self._limits: dict[tuple[str | None, str | None, str], float] = {}
         # A socket that does not listen keeps the port from others, but not from the broker, while that is down, too.
         self._reservation = socket.socket()
         self._reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -83,8 +85,9 @@ class BrokerProcess(AnsweringProcess):
     @contextmanager
     def throttled(self, clientId: str | None = None, user: str | None = None, **limits: float) -> Iterator[None]:
         """
-        Limit a client until the block ends.  The broker tells a client that exceeds its limit how long to wait, and
-        does not read from it for that long; what it was told holds also when the block ends earlier.
+        Limit a client until the block ends; a block within another one gives back what the outer one had set.  The
+        broker tells a client that exceeds its limit how long to wait, and does not read from it for that long; what it
+        was told holds also when the block ends earlier.
 
         @param clientId: whose limits these are; of a client id of one user if C{user} is given, too, and of each client
             id that has no limits of its own if neither is.
@@ -99,12 +102,21 @@ class BrokerProcess(AnsweringProcess):
         for name, limit in limits.items():
             if not isinstance(limit, int | float):
                 raise TypeError(f"{name}={limit!r}: write a number, such as 20_000")
-        self._order("limit", clientId, user, limits)
+        before = {name: self._limits.get((clientId, user, name)) for name in limits}
+        self._limit(clientId, user, limits)
         try:
             yield
         finally:
             if self.isRunning():
-                self._order("limit", clientId, user, dict.fromkeys(limits))
+                self._limit(clientId, user, before)
+
+    def _limit(self, clientId: str | None, user: str | None, limits: Mapping[str, float | None]) -> None:
+        self._order("limit", clientId, user, limits)
+        for name, limit in limits.items():
+            if limit is None:
+                self._limits.pop((clientId, user, name), None)
+            else:
+                self._limits[clientId, user, name] = limit
 
     @contextmanager
     def fullPool(self) -> Iterator[None]:
