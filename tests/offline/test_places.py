@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import pyarrow as pa
 from pyarrow import parquet as pq
@@ -65,8 +66,8 @@ class PlacesTests(SynchronousTestCase):
             [modulesFor(each) for each in ("/a", "s3a://bucket/a", "hdfs://host:8020/a", "viewfs://a/b")],
             [(), (), ("admission.recording.hdfs",), ("admission.recording.hdfs",)],
         )
-        modules = {name: module for name, module in sys.modules.items() if name != "admission.recording.hdfs"}
-        self.patch(sys, "modules", {**modules, "hdfs_native": None})
+        self.enterContext(patch.dict(sys.modules, {"hdfs_native": None}))
+        sys.modules.pop("admission.recording.hdfs", None)
         self.patch(extras, "find_spec", lambda name: None)
         self.patch(places, "_storage", _STORAGE)
         told = str(self.assertRaises(StorageUnusable, filesBelow, "hdfs://host:8020/a"))
