@@ -261,7 +261,7 @@ class CommandTests(SynchronousTestCase):
         out = self.mktemp()
         self.assertEqual(main(["aggregate", self.recording(), "--stream", "--out", out]), 0)
         names = ["client_minute_stream", "throttle_minute_stream"]
-        self.assertEqual(appended, [(True, str(Path(out, name).absolute()), name) for name in names])
+        self.assertEqual(appended, [(True, f"file://{Path(out, name).absolute()}", name) for name in names])
         self.assertEqual(waited, [1, 2])
 
 

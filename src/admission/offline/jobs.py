@@ -271,7 +271,8 @@ def aggregateStream(session: SparkSession, recording: str, out: str) -> None:
     """
     for name, summed in STREAMS.items():
         requests = session.readStream.format("admission").load(absolutePlace(recording))
-        appendAvailable(summed(requests), os.path.abspath(Path(out, name)), name).awaitTermination()
+        # Without a scheme it would be a path of fs.defaultFS, where Hadoop is configured.
+        appendAvailable(summed(requests), f"file://{os.path.abspath(Path(out, name))}", name).awaitTermination()
 
 
 def audit(work: Work) -> None:

@@ -199,7 +199,8 @@ class Recording:
         )
         # Damage need not keep a page from being decoded.
         reader = reader.option("parquet.page.verify-checksum.enabled", True)
-        rows = reader.parquet(_literally(os.path.join(self.options.directory, table.name)))
+        # Without a scheme it would be a path of fs.defaultFS, where Hadoop is configured.
+        rows = reader.parquet(f"file://{_literally(os.path.join(self.options.directory, table.name))}")
         if leftOut:
             names = [name + PARQUET_SUFFIX for name in leftOut]
             rows = rows.where(~functions.col("_metadata.file_name").isin(names))
