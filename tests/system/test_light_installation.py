@@ -242,6 +242,7 @@ class WithoutTests(LightInstallationCases):
         framework = [name for name in ourModules() if not name.startswith(others)]
         needing = {
             "admission.recording.arrow",
+            "admission.recording.hdfs",
             *map("admission_plugins.{}".format, ("bloom", "producerids", "sealing")),
         }
         self.assertEqual(set(self.answers(IMPORTING, *framework)), needing)
