@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyarrow import parquet
 from twisted.trial.unittest import SynchronousTestCase
 
-WAIT_SECONDS = 300.0
+from tests.kit.brokerprocess import PATIENCE_SECONDS
 
 HOUR = "dt=2026-03-01/hour=07"
 
@@ -64,7 +64,7 @@ class ShippingCase(SynchronousTestCase):
         return process
 
     def until(self, isTrue: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + WAIT_SECONDS
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while not isTrue():
             self.assertLess(time.monotonic(), deadline, "it takes too long")
             time.sleep(0.05)

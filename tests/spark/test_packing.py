@@ -13,9 +13,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.offline.packing import Package, findPackages, writeArchive
 from admission.offline.workers import WORKER_MODULES
+from tests.kit.brokerprocess import PATIENCE_SECONDS
 from tests.kit.sparkcluster import SPARK
-
-PATIENCE_SECONDS = 300.0
 
 
 class FoundTests(SynchronousTestCase):

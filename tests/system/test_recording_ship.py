@@ -19,9 +19,10 @@ from pyarrow import fs, parquet
 from admission.cli import main
 from admission.recording.events import OPENED, ConnectionEvent
 from admission.shipping.pseudonyms import Pseudonyms
+from tests.kit.brokerprocess import PATIENCE_SECONDS
 from tests.kit.identitygate import assertAsRecorded, gate, readRecording
 from tests.kit.recordings import writeRecording
-from tests.kit.shippingcase import WAIT_SECONDS, ShippingCase, complaints
+from tests.kit.shippingcase import ShippingCase, complaints
 
 _CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "tests",
@@ -115,7 +116,7 @@ class ShipTests(S3Case):
                 self.assertEqual({name: each for name, each in wanted.items() if name in there}, there)
                 self.assertEqual(set(wanted), set(there) | set(self.here()))
         process = self.start("--remove", "--json")
-        output, errors = process.communicate(timeout=WAIT_SECONDS)
+        output, errors = process.communicate(timeout=PATIENCE_SECONDS)
         self.assertEqual((process.returncode, complaints(errors)), (0, []))
         self.assertEqual((self.stored(), self.here()), (wanted, {}))
         self.assertEqual(len(wanted), len(every))
@@ -148,7 +149,7 @@ class ShipTests(S3Case):
             process.kill()
             process.communicate()
         process = self.start("--remove")
-        _, errors = process.communicate(timeout=WAIT_SECONDS)
+        _, errors = process.communicate(timeout=PATIENCE_SECONDS)
         self.assertEqual((process.returncode, complaints(errors), self.here()), (0, [], {}))
         tables = [parquet.read_table(path, partitioning=None) for path in Path(there).rglob("*.parquet")]
         self.assertEqual(
@@ -176,7 +177,7 @@ class ShipTests(S3Case):
         self.until(lambda: len(self.stored()) == 1)
         self.assertIn("takes files again", next(said))
         process.terminate()
-        output, errors = process.communicate(timeout=WAIT_SECONDS)
+        output, errors = process.communicate(timeout=PATIENCE_SECONDS)
         self.assertEqual((process.returncode, complaints(errors)), (0, []))
         counts = json.loads(output.splitlines()[-1])
         self.assertEqual((counts["shippedFiles"], counts["waitingFiles"]), (2, 0))
@@ -186,7 +187,7 @@ class ShipTests(S3Case):
         """Without --follow, a bucket that is not there is told in a sentence after the timeout."""
         self.seal("run-000001")
         process = self.start("--timeout", "100ms")
-        output, errors = process.communicate(timeout=WAIT_SECONDS)
+        output, errors = process.communicate(timeout=PATIENCE_SECONDS)
         self.assertEqual((process.returncode, output), (1, ""))
         self.assertEqual(len(complaints(errors)), 2, errors)
         self.assertIn("files were not shipped (1): ", errors)
@@ -202,7 +203,7 @@ class ShipTests(S3Case):
         self.startServer()
         self.makeBucket()
         process = self.start("--pseudonyms", str(key))
-        _, errors = process.communicate(timeout=WAIT_SECONDS)
+        _, errors = process.communicate(timeout=PATIENCE_SECONDS)
         self.assertEqual((process.returncode, complaints(errors)), (0, []))
         copy = self.mktemp()
         fs.copy_files(

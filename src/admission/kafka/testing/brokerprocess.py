@@ -52,8 +52,8 @@ class BrokerProcess(AnsweringProcess):
             raise ImportError(missing)
         super().__init__("broker")
         self._options = options
-        # By client id, user and name: what the blocks that are open have set.
-        self._limits: dict[tuple[str | None, str | None, str], float] = {}
+        # By client id, user and name: what the broker was last told, None where a limit was removed.
+        self._limits: dict[tuple[str | None, str | None, str], float | None] = {}
         # A socket that does not listen keeps the port from others, but not from the broker, while that is down, too.
         self._reservation = socket.socket()
         self._reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -112,11 +112,7 @@ class BrokerProcess(AnsweringProcess):
 
     def _limit(self, clientId: str | None, user: str | None, limits: Mapping[str, float | None]) -> None:
         self._order("limit", clientId, user, limits)
-        for name, limit in limits.items():
-            if limit is None:
-                self._limits.pop((clientId, user, name), None)
-            else:
-                self._limits[clientId, user, name] = limit
+        self._limits.update({(clientId, user, name): limit for name, limit in limits.items()})
 
     @contextmanager
     def fullPool(self) -> Iterator[None]:
