@@ -8,21 +8,23 @@ LISTEN ?= tcp:9092:interface=127.0.0.1
 STATUS ?= tcp:9090:interface=127.0.0.1
 
 BIN := $(VENV)/bin
-# Python compiles a module when it is first imported; most of what comes with the packages never is.
+# Python compiles a module when it is first imported; most of what comes with the packages never is.  Where it may not keep
+# what it compiled, as in many containers, each of hundreds of servers would compile everything anew.
+unexport PYTHONDONTWRITEBYTECODE
 INSTALL := install --quiet --no-compile
 PACKAGING := setup.cfg setup.py pyproject.toml
 # What needs no more than the dev extra installs; the rest needs Spark's packages, real clients or a browser.
 FAST := tests/unit tests/contracts tests/fuzz
 # All but the attacks and the faults.
-# In this order: what takes longest in one piece is not begun last.  On a SLOW machine it is, since the time may end.
+# In this order: what takes longest in one piece is not begun last.
 TESTED := tests/spark tests/clients tests/system tests/simulation tests/sockets tests/offline $(FAST)
-SLOWLY := $(FAST) tests/offline tests/sockets tests/simulation tests/system tests/clients tests/spark
+WORKERS := 4
 PYTHONS ?= python3.11 python3.12 python3.13 python3.14
-# What imports Spark's packages, in the form of mypy's --exclude.
+# What imports Spark's packages, which only the test extra installs, in the form of mypy's --exclude.
 ARROW := admission/(offline/|shipping/|recording/(arrow|hdfs|places))|admission_plugins/sealing|pyspark_admission/
 CHECKED := src plugins twisted tests examples benchmarks docs setup.py .ci
 
-.PHONY: help run wheel wheels hooks test test-compiled test-fast test-pythons test-long test-attacks test-faults pictures what-works other-servers simulate fuzz soak lint types parity mutants demo-offline demo-gateway follow-docs docs release clean
+.PHONY: help run wheel wheels hooks test test-compiled test-fast test-pythons test-long test-attacks test-faults pictures what-works other-servers simulate fuzz soak lint parity mutants demo-offline demo-gateway follow-docs docs release clean
 .DELETE_ON_ERROR:
 
 help:
@@ -43,7 +45,7 @@ help:
 	@echo "make simulate  let simulated brokers live through what seeds say; SEEDS=1000, or SEED=17 again"
 	@echo "make fuzz    fuzz everything that parses, for MINUTES=10 or SECONDS"
 	@echo "make soak    a broker under everything at once for MINUTES=$(MINUTES), and whether anything of it grows"
-	@echo "make lint    ruff, mypy and the import rules; make types has mypy check the offline part, too"
+	@echo "make lint    ruff, mypy and the import rules; after make test, mypy checks the offline part, too"
 	@echo "make parity  compare trial with make test: verdicts of the unit tests, names of all others"
 	@echo "make mutants change the core in small ways, and count the changes that its own tests do not notice"
 	@echo "make docs    build the site of documentation, with the reference of all public names, in build/site"
@@ -60,8 +62,7 @@ run: $(VENV)/run.stamp
 # For two cores: one worker begins with Spark, one with the clusters and clients of Kafka, which both wait a good deal, and
 # one with all else.
 test: $(VENV)/test.stamp
-	$(BIN)/python -m pytest -q -rs -n $(if $(SLOW),2,4) --dist loadfile --no-loadscope-reorder --junitxml=build/pytest.xml \
-		$(if $(SLOW),$(SLOWLY),$(TESTED))
+	$(BIN)/python -m pytest -q -rs -n $(WORKERS) --dist loadfile --no-loadscope-reorder --junitxml=build/pytest.xml $(TESTED)
 
 # Assertions are trial's own, so that pytest need not rewrite any, in each of its processes.
 test-fast: $(VENV)/dev.stamp
@@ -120,11 +121,8 @@ soak: $(VENV)/test.stamp
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check $(CHECKED)
 	$(BIN)/ruff format --check $(CHECKED)
-	$(BIN)/mypy --follow-imports=silent --exclude '$(ARROW)' src/admission plugins
+	$(BIN)/mypy $(if $(wildcard $(VENV)/test.stamp),,--follow-imports=silent --exclude '$(ARROW)') src/admission plugins
 	$(BIN)/python -m pytest -q tests/unit/test_import_rules.py
-
-types: $(VENV)/test.stamp
-	$(BIN)/mypy src/admission plugins
 
 parity: $(VENV)/test.stamp
 	PYTHONPATH=$(CURDIR) $(BIN)/python .ci/parity.py build/pytest.xml

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
 from typing import Any
 
 import pytest
 from twisted.trial import util
 
 _HOME = os.getcwd()
-_UNTIL = float(os.environ.get("ADMISSION_TESTS_UNTIL", "inf"))
 _SHARING = {
     "spark": ("tests/spark/",),
     "kafka": ("tests/clients/gateway/", "tests/system/test_demo_gateway.py"),
@@ -38,13 +36,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 # Trial's own two minutes pass where a machine is ten times slower than others.
 util.DEFAULT_TIMEOUT_DURATION *= 5
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Begin no test after the time, in seconds since 1970, that is in the environment."""
-    if time.time() > _UNTIL:
-        pytest.skip("not run for want of time")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
