@@ -1,4 +1,4 @@
-"""A librdkafka producer that never waits for acknowledgements."""
+"""A librdkafka producer that does not wait for acknowledgements, unless thousands are missing."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from attrs import define, field
 from confluent_kafka import KafkaError, Producer
 
 from tests.kit.brokerprocess import PATIENCE_SECONDS
+
+_MOST_UNDERWAY = 5000
+"""So few that a slow machine acknowledges them before librdkafka gives them up, after five minutes."""
 
 
 @define(eq=False)
@@ -42,8 +45,9 @@ class EagerProducer:
         self._producer = Producer(common | self.settings)
 
     def send(self, count: int) -> None:
-        """Send the next values, and hear of earlier ones."""
-        for _ in range(count):
+        """Send the next values, as far as not too many are underway, and hear of earlier ones."""
+        underway = self.sentCount - len(self.acknowledged) - len(self.errors)
+        for _ in range(min(count, _MOST_UNDERWAY - underway)):
             self._producer.produce(self.topic, b"%d" % self.sentCount, on_delivery=self._delivered)
             self.sentCount += 1
         self._producer.poll(0.02)

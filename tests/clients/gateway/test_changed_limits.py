@@ -163,26 +163,24 @@ class ChangedLimitsTests(SynchronousTestCase):
         produceAll(filling, source, [Message(valueOf(number), partition=0) for number in range(SOURCE_RECORDS)])
         with Connection(server.address) as connection:
             workers = []
+            # One client after the other has no limit, so that it leaves the others time to work.  The first limits are
+            # set while requests are on their way that nobody limited.
             for library in LIBRARIES:
                 for isProducer in (True, False):
-                    workers.append(Worker(library, isProducer, server.address, source))
-                    self.addCleanup(workers[-1].release)
-            # The first limits are set while requests are on their way that nobody limited.
-            for worker in workers:
-                worker.reach(1)
-            for value in (FIRST, *CHANGES):
+                    workers.append(worker := Worker(library, isProducer, server.address, source))
+                    self.addCleanup(worker.release)
+                    worker.reach(1)
+                    self.change(connection, worker, FIRST)
+            for value in CHANGES:
                 for worker in workers:
-                    if value is not FIRST:
-                        self.untilDelayEnds(worker, 0.0)
-                    self.limit(connection, worker, value)
-                    worker.delayEnd = self.delayEnd(worker)
-                for worker in workers if value is not None else ():
                     for _ in range(THROTTLED_TIMES):
                         self.untilDelayEnds(worker, worker.delayEnd + APART_SECONDS)
-        for worker in workers:
-            worker.reach(FREED_RECORDS)
-        for worker in workers:
-            self.assertEqual(worker.finish(), [], worker.name)
+                for worker in workers:
+                    self.untilDelayEnds(worker, 0.0)
+                    self.change(connection, worker, value)
+                    if value is None:
+                        worker.reach(FREED_RECORDS)
+                        self.assertEqual(worker.finish(), [], worker.name)
         server.stop()
         self.assertEqual(server.complaints(), [])
         recording = readRecording(directory)
@@ -190,12 +188,13 @@ class ChangedLimitsTests(SynchronousTestCase):
             self.assertThrottled(recording, worker)
         return recording
 
-    def limit(self, connection: Connection, worker: Worker, value: float | None) -> None:
+    def change(self, connection: Connection, worker: Worker, value: float | None) -> None:
         """Set the limit of a client, or remove it."""
         change = {"key": worker.limitName, "value": value or 0.0, "remove": value is None}
         entry = {"entity": [{"entity_type": "client-id", "entity_name": worker.name}], "ops": [change]}
         _, answer = connection.ask(requestOf("AlterClientQuotas", 1, entries=[entry], validate_only=False))
         self.assertEqual([each.error_code for each in answer.entries], [0], answer)
+        worker.delayEnd = self.delayEnd(worker)
 
     def delayEnd(self, worker: Worker) -> float:
         """When a client need wait no longer, by the calendar; 0 if it does not wait."""
