@@ -40,8 +40,8 @@ class MemoryOptions(StatusOptions):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        # A snapshot of a broker with many connections takes some seconds.
-        self["timeout"] = self.defaults["timeout"] = "30s"
+        # A snapshot of a broker with many connections takes some seconds, on a busy machine many times that.
+        self["timeout"] = self.defaults["timeout"] = "2m"
 
 
 def run(options: MemoryOptions, stdin: TextIO, stdout: TextIO, fetch: Fetch = fetch) -> None:
