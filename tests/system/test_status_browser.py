@@ -252,7 +252,7 @@ class StatusPageTests(SynchronousTestCase):
         self.assertRegex(limits, r"client-bytes producer_byte_rate=40K each client id .*\d+ %")
         self.assertIn("client id nobody, user ANONYMOUS: not known. It has no connection", never)
         self.assertRegex(address, r"^\d clients match, and the slowest is throttled for another .*Name one to see its")
-        self.assertRegex(clients, rf"(?m)^{BACKFILL} ANONYMOUS, 127.0.0.1 .* m?s$")
+        self.assertRegex(clients, rf"(?m)^{BACKFILL} ANONYMOUS, 127.0.0.1 .* m?s no$")
         self.assertIn("'nonsense' is not an address; write 192.0.2.1 or 2001:db8::1", nonsense)
         self.assertEqual(none, "")
 
