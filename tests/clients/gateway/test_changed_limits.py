@@ -28,16 +28,17 @@ from tests.kit.kafkacluster import sharedCluster
 from tests.kit.libraries import LIBRARIES, Message, Settings, produceAll
 from tests.kit.replaymodel import Recording
 
-FIRST, RAISED, LOWERED = 60_000.0, 90_000.0, 50_000.0
+FIRST, RAISED, LOWERED = 18_000.0, 27_000.0, 15_000.0
 CHANGES = (RAISED, LOWERED, None)
-"""What becomes of the first limit of each client; L{None} is none any more."""
+"""What becomes of the first limit of each client; L{None} is none any more.  All are far less than what a client asks
+for, be the machine slow, too."""
 
 POLICIES = ("client-bytes", "client-bytes:algorithm=bucket:burst=300ms:shadow=yes")
 """The first makes clients wait, and both are replayed."""
 
 SOURCE_RECORDS = 2000
-FETCHED_BYTES = 4 * BATCH_BYTES
-"""Little beside what a limit allows in a second, so that a client is soon heard of again."""
+FETCHED_BYTES = BATCH_BYTES
+"""What a limit allows in half a second, so that a client is soon heard of again."""
 
 SESSION_MS = 30_000
 """More than a client has to wait."""
