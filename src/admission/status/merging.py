@@ -36,7 +36,10 @@ def mergedStatus(documents: Mapping[int, Mapping[str, Any]]) -> Fields:
         ),
         key=lambda row: row["heldBytes"],
     )
-    merged["throttled"] = _mergedClients([each["throttled"] for each in documents.values()], "count")
+    throttled = _mergedClients([each["throttled"] for each in documents.values()], "count")
+    # Which of those that several processes count are the same is known only of the listed ones.
+    throttledCount = min(merged["throttled"]["throttledCount"], throttled["count"])
+    merged["throttled"] = {**throttled, "throttledCount": throttledCount}
     return merged
 
 

@@ -13,7 +13,7 @@ from admission.status.clients import MAX_CLIENTS
 from admission.status.document import MAX_CONNECTIONS
 from admission.status.merging import mergedExplanation, mergedReasons, mergedStatus
 
-EMPTY: dict[str, Any] = {"connections": {"largest": []}, "throttled": {"count": 0, "clients": []}}
+EMPTY: dict[str, Any] = {"connections": {"largest": []}, "throttled": {"count": 0, "throttledCount": 0, "clients": []}}
 
 ENTITY = {"user": None, "clientId": "<default>", "ip": None}
 
@@ -38,7 +38,8 @@ def client(clientId: str, delaySeconds: float, usedFraction: float | None = 1.0,
 
 def throttled(*clients: dict[str, Any], count: int | None = None) -> dict[str, Any]:
     """The document of a process with these clients."""
-    return document(throttled={"count": len(clients) if count is None else count, "clients": list(clients)})
+    known = len(clients) if count is None else count
+    return document(throttled={"count": known, "throttledCount": known, "clients": list(clients)})
 
 
 NUMBERS = st.integers(0, 1 << 40)
@@ -162,7 +163,7 @@ class StatusTests(SynchronousTestCase):
             throttled(client("a", 1.0, 1.5), client("b", 2.0)),
             throttled(client("a", 3.0, 1.25, limitName="sent_byte_rate"), client("c", 0.0, None)),
         )["throttled"]
-        self.assertEqual(seen["count"], 3)
+        self.assertEqual((seen["count"], seen["throttledCount"]), (3, 3))
         self.assertEqual([each["clientId"] for each in seen["clients"]], ["a", "b", "c"])
         self.assertEqual(seen["clients"][0], client("a", 3.0, 1.25, limitName="sent_byte_rate", connections=2))
 
@@ -170,7 +171,7 @@ class StatusTests(SynchronousTestCase):
         """As many are listed as of one process, and all are counted."""
         clients = [client(f"c{number}", 1.0 + number) for number in range(MAX_CLIENTS)]
         seen = merged(throttled(*clients, count=50), throttled(client("slow", 99.0), count=1), throttled())["throttled"]
-        self.assertEqual((seen["count"], len(seen["clients"])), (51, MAX_CLIENTS))
+        self.assertEqual((seen["count"], seen["throttledCount"], len(seen["clients"])), (51, 51, MAX_CLIENTS))
         self.assertEqual((seen["clients"][0]["clientId"], seen["clients"][-1]["clientId"]), ("slow", "c1"))
 
 
