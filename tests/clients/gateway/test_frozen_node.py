@@ -106,30 +106,31 @@ class SilentNodeTests(GatewayTestCase):
         )
         try:
             waitForEach([load], PARTITIONS)
-            self.assertEqual(self.health(), "")
+            until(lambda: self.health() == "")
             begin = time.monotonic()
             self.cluster.freeze(FROZEN)
-            until(lambda: self.unansweredSeconds(FROZEN) > 1)
+            until(lambda: self.unansweredSeconds()[FROZEN] > 1)
+            owed = self.unansweredSeconds()
             seenSeconds = time.monotonic() - begin
-            until(lambda: self.health() != "")
+            # The node may be the one that is asked about the cluster, too, and on a busy machine others may be late.
+            until(lambda: f'"node {FROZEN} has not answered for ' in self.health())
             unhealthySeconds = time.monotonic() - begin
-            self.assertIn(f'["node {FROZEN} has not answered for ', self.health())
-            self.assertEqual([self.unansweredSeconds(nodeId) for nodeId in (1, 3)], [0.0, 0.0])
         finally:
             self.cluster.thaw(FROZEN)
         begin = time.monotonic()
         until(lambda: self.health() == "")
         wellSeconds = time.monotonic() - begin
         self.report(seenSeconds=seenSeconds, unhealthySeconds=unhealthySeconds, wellSeconds=wellSeconds)
-        self.assertLess(seenSeconds, 5.0)
+        self.assertEqual(max(owed, key=owed.__getitem__), FROZEN, owed)
+        # By the gateway's clock, since it may be the machine that answers late.
+        self.assertLess(seenSeconds - owed[FROZEN], 5.0)
         load.stop()
         self.assertStored(load)
 
-    def unansweredSeconds(self, nodeId: int) -> float:
-        """How long a node has owed an answer, as the page shows."""
+    def unansweredSeconds(self) -> dict[int | None, float]:
+        """How long each node has owed an answer, as the page shows; of C{None}, the bootstrap servers."""
         nodes = json.loads(self.read("status.json"))["nodes"]
-        seconds: float = next(each["unansweredSeconds"] for each in nodes if each["nodeId"] == nodeId)
-        return seconds
+        return {each["nodeId"]: each["unansweredSeconds"] for each in nodes}
 
     def health(self) -> str:
         """Why the gateway is not healthy, in JSON; empty if it is."""

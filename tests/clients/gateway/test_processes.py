@@ -226,7 +226,7 @@ class LimitTests(ProcessesTestCase):
         )
         senders = Senders(gateway.address, 4)
         try:
-            for limit in ("producer_byte_rate=300000", "producer_byte_rate=2000000"):
+            for limit in (f"producer_byte_rate={RATE * 3 // 10}", f"producer_byte_rate={2 * RATE}"):
                 time.sleep(2)
                 quotas("set", gateway, "--client-id", CLIENT, limit)
             time.sleep(2)
