@@ -229,7 +229,7 @@ class RoundTests(WholeTestCase):
         (round_,) = self.rounds
         documents = [{"health": {"reasons": []}, "connections": {"open": n, "largest": []}} for n in (1, 2)]
         for each in documents:
-            each.update(throttled={"count": 0, "clients": []}, process={})
+            each.update(throttled={"count": 0, "throttledCount": 0, "clients": []}, process={})
         round_.callback([ProcessAnswer(n, 200, json.dumps(each)) for n, each in enumerate(documents, 1)])
         for _, transport in sent[1:]:
             self.assertTrue(transport.disconnecting)
