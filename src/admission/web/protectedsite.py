@@ -5,6 +5,7 @@ A site of twisted.web whose every request is admitted.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from functools import cache, partial
 from random import Random
@@ -24,7 +25,7 @@ from .admittedrequest import admittedFactory
 from .channels import drain
 from .forwarded import ClientHeader
 from .refusalanswers import Refusals
-from .requestkinds import methodOf
+from .requestkinds import checkKind, methodOf
 from .servedsite import MAX_BODY_BYTES, Budget, KindOf, NameOf, RefusalOf, ServedSite
 from .watchedchannels import watch
 from .websocketmessages import MAX_MESSAGE_BYTES, checkMessageBytes
@@ -33,6 +34,9 @@ SPOOL_BYTES = 1 << 20
 SPOOLED_BYTES = 1 << 30
 FORM_FIELDS = 1000
 MIN_SPOOL_BYTES = 64 << 10
+
+_ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^A-Z/?#\s]+")
+"""As browsers write them, in small letters."""
 
 
 @implementer(IProtocolFactory, IProtocolNegotiationFactory)
@@ -108,7 +112,8 @@ def protectSite(
     @param random: what spreads the times when to come again.
     @param inThread: how files are written; by the reactor's threads, unless given.
     @raise TypeError: for a site or a function that is none.
-    @raise ValueError: for numbers that mean nothing, or a site that is protected already.
+    @raise ValueError: for numbers that mean nothing, kinds that no request has, origins that no browser sends, or a
+        site that is protected already.
     """
     if isinstance(site, WrappedFactory):
         raise ValueError(f"site={site!r}: it is protected already; listen with it as it is")
@@ -117,10 +122,17 @@ def protectSite(
     for name, function in (("kindOf", kindOf), ("nameOf", nameOf), ("refusalOf", refusalOf)):
         if function is not None and not callable(function):
             raise TypeError(f"{name}={function!r}: give a function that takes a request")
+    if not isinstance(maxBodyBytes, int | Mapping):
+        raise TypeError(f"maxBodyBytes={maxBodyBytes!r}: write a number of bytes, or a dict of them by kind")
     limits = {"": maxBodyBytes} if isinstance(maxBodyBytes, int) else maxBodyBytes
     for kind, sizeBytes in limits.items():
         if not (isinstance(sizeBytes, int) and sizeBytes >= 0):
             raise ValueError(f"maxBodyBytes={sizeBytes!r}{f' of {kind}' if kind else ''}: write a number of bytes")
+        if kind:
+            try:
+                checkKind(kind, kindOf)
+            except ValueError as error:
+                raise ValueError(f"maxBodyBytes of {kind!r}: {error}") from None
     if not (isinstance(spoolBytes, int) and spoolBytes >= MIN_SPOOL_BYTES):
         raise ValueError(f"spoolBytes={spoolBytes!r}: write a number of bytes, {formatBytes(MIN_SPOOL_BYTES)} or more")
     if not (isinstance(maxSpooledBytes, int) and maxSpooledBytes >= 0):
@@ -130,6 +142,10 @@ def protectSite(
     checkMessageBytes(maxMessageBytes)
     if isinstance(corsOrigins, str):
         raise TypeError(f"corsOrigins={corsOrigins!r}: give a list, as in [{corsOrigins!r}]")
+    for origin in corsOrigins:
+        if not _ORIGIN.fullmatch(origin):
+            words = "write it as browsers do, as in 'https://shop.example': in small letters, without a path"
+            raise ValueError(f"corsOrigins={[origin]!r}: {words}")
     proxies = admission.trustedProxies
     header = ClientHeader(clientHeader, TrustedProxies("127.0.0.1") if proxies is None else proxies)
     if inThread is None:

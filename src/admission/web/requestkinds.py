@@ -5,9 +5,11 @@ What a request is, and who sends it, for policies.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from typing import Any
+
+from attrs import frozen
 
 METHODS = frozenset(
     [b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"PATCH", b"OPTIONS", b"CONNECT", b"TRACE", b"PROPFIND"]
@@ -37,14 +39,7 @@ def byRoutes(*patterns: str) -> Callable[[Any], str]:
     for each in patterns:
         if not each.startswith("/"):
             raise ValueError(f"{each!r}: a route begins with a slash, as in '/users/<name>'")
-    routes = [(pattern, _parts(pattern)) for pattern in patterns]
-
-    def kindOf(request: Any) -> str:
-        parts = request.path.split(b"/")[1:]
-        route = next((pattern for pattern, wanted in routes if _matches(wanted, parts)), OTHER)
-        return f"{methodOf(request)} {route}"
-
-    return kindOf
+    return _Routes([(pattern, _parts(pattern)) for pattern in patterns])
 
 
 def byKleinRoutes(app: Any) -> Callable[[Any], str]:
@@ -57,21 +52,60 @@ def byKleinRoutes(app: Any) -> Callable[[Any], str]:
     """
     if not hasattr(app, "url_map"):
         raise TypeError(f"app={app!r}: give a Klein application; byRoutes() takes the paths of any other site")
-    from werkzeug.exceptions import HTTPException
+    return _KleinRoutes(app.url_map)
 
-    adapter = app.url_map.bind("", "/")
 
-    def kindOf(request: Any) -> str:
+@frozen
+class _Routes:
+    _routes: Sequence[tuple[str, list[bytes | None]]]
+
+    def __call__(self, request: Any) -> str:
+        parts = request.path.split(b"/")[1:]
+        route = next((pattern for pattern, wanted in self._routes if _matches(wanted, parts)), OTHER)
+        return f"{methodOf(request)} {route}"
+
+    def patterns(self) -> list[str]:
+        return [pattern for pattern, _ in self._routes]
+
+
+class _KleinRoutes:
+    def __init__(self, urlMap: Any) -> None:
+        from werkzeug.exceptions import HTTPException
+
+        self._urlMap = urlMap
+        self._match = urlMap.bind("", "/").match
+        self._noMatch = HTTPException
+
+    def __call__(self, request: Any) -> str:
         method = methodOf(request)
         try:
-            rule, _ = adapter.match(
+            rule, _ = self._match(
                 request.path.decode("utf-8", "replace"), method=request.method.decode("latin-1"), return_rule=True
             )
-        except HTTPException:
+        except self._noMatch:
             return f"{method} {OTHER}"
         return f"{method} {rule.rule}"
 
-    return kindOf
+    def patterns(self) -> list[str]:
+        return [rule.rule for rule in self._urlMap.iter_rules()]
+
+
+def checkKind(kind: str, kindOf: Callable[[Any], str] | None) -> None:
+    """
+    Check that requests may be of a kind, as far as that can be told of C{kindOf}.
+
+    @raise ValueError: if none is.
+    """
+    methods = {OTHER, *(each.decode() for each in METHODS)}
+    method, _, route = kind.partition(" ")
+    if kindOf is None:
+        if kind not in methods:
+            raise ValueError("no request is of that kind, which is its method, unless kindOf says otherwise")
+    elif isinstance(kindOf, _Routes | _KleinRoutes) and kind != OTHER:
+        routes = [*kindOf.patterns(), OTHER]
+        if method not in methods or route not in routes:
+            known = ", ".join(routes)
+            raise ValueError(f"no request is of that kind, which is its method and one of these routes: {known}")
 
 
 def byHeader(name: str, isSecret: bool = True) -> Callable[[Any], tuple[str, str] | None]:
