@@ -390,6 +390,14 @@ class AdmissionControl:
             return waits
         return evolve(strictest, delays=delays) if delays else ADMITTED
 
+    def countRefusal(self, policyName: str) -> None:
+        """
+        A driver has refused a request whose client has to wait for what that policy asked.
+        """
+        for member in self._members:
+            if member.name == policyName:
+                member.refusals += 1
+
     def budgetBytes(self, request: Request, now: float) -> int | None:
         """
         How much a read may return now.

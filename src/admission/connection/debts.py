@@ -23,7 +23,7 @@ class Debt:
     """
     What a client was told to wait, on whatever connection, also if it has left since.
 
-    @ivar untilSeconds: the end of its last delay.
+    @ivar untilSeconds: when it need wait no longer.
     @ivar heldUntilSeconds: until when the first request of a new connection is held back.
     @ivar ip: the address at which it was told so last.
     @ivar policy: the name of the policy that asked for the delay; L{None} if it is not known.
@@ -92,14 +92,18 @@ class Debts:
         isHeldBack: bool = False,
     ) -> None:
         """
-        A client was told to wait.
+        A client was told to wait.  Of two delays the one that ends later holds.
 
         @param policy: the name of the policy that asked for it.
         @param isHeldBack: whether it waits with new connections, too.
         """
         debts = self._debts
+        heldUntilSeconds = untilSeconds if isHeldBack else -inf
         before = debts.pop((principal, clientId), None)
-        heldUntilSeconds = untilSeconds if isHeldBack else -inf if before is None else before.heldUntilSeconds
+        if before is not None:
+            heldUntilSeconds = max(heldUntilSeconds, before.heldUntilSeconds)
+            if untilSeconds < before.untilSeconds:
+                untilSeconds, policy = before.untilSeconds, before.policy
         debts[principal, clientId] = Debt(untilSeconds, heldUntilSeconds, ip, policy)
         if len(debts) > MAX_DEBTS:
             debts.popitem(last=False)

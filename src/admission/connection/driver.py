@@ -18,6 +18,7 @@ from ..gate.gate import Gate
 from ..gate.placequeue import AwaitedPlace, PlaceQueue
 from ..interfaces import ADMITTED, CONNECTION, CONNECTION_TRAITS, NOTHING, Decision, Places, Refusal, Request, Usage
 from ..request import HUNG_UP, ServerRequest
+from ..units import roundedSeconds
 from .debts import Debts
 from .trustedproxies import TrustedProxies
 
@@ -419,25 +420,45 @@ class RequestDriver:
 
     # Debts from before
 
-    def holdBack(self, request: ServerRequest) -> bool:
+    def owedSeconds(self, request: ServerRequest) -> float:
+        """
+        For how long the client of a request has still to wait because of earlier connections; not positive if it need
+        not.
+        """
+        return self._debts.heldSeconds(request.principal or "", request.clientId or "", self._clock.seconds())
+
+    def holdBack(self, request: ServerRequest, mostSeconds: float = inf) -> bool:
         """
         Hold a request back, the first of its connection, while its client has to wait: or clients that are told to wait
         would connect anew.  C{throttleOver} of the connection is when it may go on; L{letGo} goes before.
 
+        @param mostSeconds: a client that has to wait for longer is not held back.
         @return: whether it is held back.
         """
         if self.owesNothing:
             return False
-        now = self._clock.seconds()
-        delaySeconds = self._debts.heldSeconds(request.principal or "", request.clientId or "", now)
+        delaySeconds = self.owedSeconds(request)
         self.owesNothing = delaySeconds <= 0
-        if self.owesNothing:
+        if self.owesNothing or delaySeconds > mostSeconds:
             return False
         if not self._connection.hasPeerGone:
-            self.heldSeconds = now
+            self.heldSeconds = self._clock.seconds()
             request.postpone()
             self.throttle(delaySeconds)
         return True
+
+    def refuseOwing(self, request: ServerRequest, waitSeconds: float) -> Decision:
+        """
+        Refuse a request whose client has still to wait for C{waitSeconds}, in the name of the policy that asked for it.
+        """
+        principal, clientId = request.principal or "", request.clientId or ""
+        request.policy = self._debts.policyOf(principal, clientId)
+        policyName = request.policy or ""
+        self._control.countRefusal(policyName)
+        self._debts.refused(principal, clientId, self._connection.host, self._clock.seconds(), policyName)
+        words = f"the client was told to wait, and that is over in {roundedSeconds(waitSeconds)}"
+        request.reject(words)
+        return Decision(False, waitSeconds, words, policyName)
 
     def letGo(self, isForgiven: bool = False) -> bool:
         """

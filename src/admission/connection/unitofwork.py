@@ -47,6 +47,11 @@ class WorkFactory(DrivenFactory, Protocol):
     def workOver(self, work: object) -> None: ...
 
 
+MAX_HELD_SECONDS = 20.0
+"""For how long a request is held back whose client has to wait and is not to be refused.  It keeps its memory, and most
+clients give up soon after."""
+
+
 def admitWork(
     factory: WorkFactory,
     driver: RequestDriver,
@@ -54,27 +59,23 @@ def admitWork(
     refusal: Refusal = Refusal.ERROR,
     isAtHead: bool = False,
     mayWait: bool = False,
+    mostHeldSeconds: float = MAX_HELD_SECONDS,
 ) -> Decision:
     """
     Have the policies admit a request that may share its connection with others.  Nothing is held back for its client,
-    so a client that owes time is refused, too, unless refusals are delays.
+    so a client that owes time is refused, too; where refusals are delays, only one that owes more than
+    C{mostHeldSeconds}.
 
     @param isAtHead: see L{RequestDriver.admit}, as for C{mayWait}.
     """
     if factory.isStopping:
         decision = Decision(False, reason="the server stops", isForAll=True)
-    else:
-        waitSeconds = 0.0
-        who = request.principal or "", request.clientId or ""
-        if refusal is Refusal.ERROR:
-            waitSeconds = factory.debts.heldSeconds(*who, factory.clock.seconds())
-        if waitSeconds <= 0:
-            return driver.admit(request, refusal, isAtHead, mayWait)
-        request.policy = factory.debts.policyOf(*who)
-        words = f"the client was told to wait, and that is over in {waitSeconds:.3g} s"
-        decision = Decision(False, waitSeconds, words, request.policy or "")
-    request.reject(decision.reason)
-    return decision
+        request.reject(decision.reason)
+        return decision
+    waitSeconds = 0.0 if refusal is Refusal.NEVER else driver.owedSeconds(request)
+    if waitSeconds > (mostHeldSeconds if refusal is Refusal.DELAY else 0.0):
+        return driver.refuseOwing(request, waitSeconds)
+    return driver.admit(request, refusal, isAtHead, mayWait)
 
 
 class UnitOfWork:

@@ -18,7 +18,7 @@ from zope.interface import implementer
 from ..connection.bodywatch import BodyWatch
 from ..connection.deadline import Deadline
 from ..connection.driver import FAILED, RequestDriver
-from ..connection.unitofwork import admitWork
+from ..connection.unitofwork import MAX_HELD_SECONDS, admitWork
 from ..connection.wrapped import WrappedConnection
 from ..interfaces import CONNECTIONS, Decision, ILease, IWaiter, Refusal
 from ..names import nameIn
@@ -91,6 +91,7 @@ class Exchange:
     _hasEnded = False
     _isCounted = False
     _unread: Deadline | None = None
+    _log: Any = None
     _continues = False
     _refusal = Refusal.ERROR
     _isForm = False
@@ -423,7 +424,11 @@ class Exchange:
         request.lease, self._lease = self._lease, None
         request.begin(now)
         refusal = self._refusal
-        if refusal is Refusal.DELAY and not self.factory.isStopping and self._driver.holdBack(request):
+        if (
+            refusal is Refusal.DELAY
+            and not self.factory.isStopping
+            and self._driver.holdBack(request, MAX_HELD_SECONDS)
+        ):
             self._lease, request.lease = request.lease, None
             return
         decision = admitWork(self.factory, self._driver, request, refusal, mayWait=True)
@@ -575,6 +580,8 @@ class Exchange:
         if isWhole:
             web.finish()
         else:
+            # Twisted does so when it is finished, which one is not whose rest never comes.
+            self._log = getattr(web.channel, "factory", None)
             self._hasEnded = self._channel.endsUnread(web)
             self._unread = Deadline(self.factory.clock, self._hangUp)
             self._unread.start(UNREAD_SECONDS)
@@ -649,6 +656,8 @@ class Exchange:
         if self._isQueued:
             self.request.cancel()
         self._driver.lost()
+        if self._log is not None and not self._web.finished:
+            self._log.log(self._web)
         if self._refused is not None and self._isAnswered and (self._hasEnded or not self.isLost):
             self.request.answer(now, self._refused[1].delaySeconds)
         self._driver.over(self.request, now)

@@ -5,6 +5,8 @@ What clients send by websocket, a message at a time.
 
 from __future__ import annotations
 
+from math import inf
+
 from attrs import frozen
 from zope.interface import implementer
 
@@ -311,7 +313,7 @@ class WebSocketMessages:
         request.sizeBytes = sizeBytes
         request.complete = now
         request.begin(now)
-        decision = admitWork(self.factory, driver, request, Refusal.DELAY)
+        decision = admitWork(self.factory, driver, request, Refusal.DELAY, mostHeldSeconds=inf)
         if not decision.admitted:
             self._refuse(TRY_AGAIN_LATER, decision.reason)
             return False

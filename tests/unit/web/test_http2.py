@@ -145,6 +145,8 @@ class StreamTests(SynchronousTestCase):
     def test_refused(self) -> None:
         """One stream is refused, others go on; also before its body has come, and whether or not that does."""
         server = self.serve(quota="concurrency:limit=1", maxBodyBytes=100 * KIB)
+        logged: list[tuple[bytes, int]] = []
+        server.site.log = lambda web: logged.append((web.method, web.code))
         client = Streams(server)
         later = client.begin("GET", "/later")
         refused = client.begin("GET", "/")
@@ -164,6 +166,8 @@ class StreamTests(SynchronousTestCase):
         client.flush()
         self.assertEqual(client.ended, {later, refused, upload, large})
         self.assertEqual(client.status(client.begin("GET", "/")), 200)
+        served = [(b"GET", 200)] * 2
+        self.assertEqual(sorted(logged), [*served, (b"GET", 429), (b"PUT", 413), (b"PUT", 429)])
 
     def test_waits(self) -> None:
         """Streams without memory wait; the connection is read meanwhile, and others are served."""

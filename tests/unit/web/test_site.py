@@ -7,13 +7,14 @@ import json
 from typing import Any
 from weakref import ref
 
+from klein import Klein
 from twisted.trial.unittest import SynchronousTestCase
 from twisted.web.server import Request, Site
 
 from admission import Admission
 from admission.connection.factory import ConnectionLimits
 from admission.interfaces import CONNECTIONS, Refusal
-from admission.web import byHeader, byRoutes, digestOf, protectSite
+from admission.web import byHeader, byKleinRoutes, byRoutes, digestOf, protectSite
 from tests.kit.website import Pages, WebServer
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -463,6 +464,26 @@ class RefusalTests(SynchronousTestCase):
         server.pass_(2)
         self.assertEqual(visitor.answer().status, 200)
 
+    def test_owesLong(self) -> None:
+        """
+        A client that owes more than any request waits for is refused until that is paid, also where clients wait; these
+        refusals count, and the client is shown with them.
+        """
+        bucket = "client-bytes:received=1000:algorithm=bucket"
+        for refusal in (Refusal.ERROR, Refusal.DELAY):
+            server = WebServer(self, quota=bucket, refusalOf=lambda request, refusal=refusal: refusal)
+            visitor = server.connect()
+            self.assertEqual(visitor.ask("PUT /", body=b"x" * 50_000).status, 200)
+            for _ in range(2):
+                answer = visitor.ask("GET /")
+                self.assertEqual((answer.status, int(answer.headers["retry-after"]) > 20), (429, True))
+                server.pass_(12)
+            self.assertEqual(dict(server.admission.sensors.families["QuotaRefusals"].read(0.0)), {("client-bytes",): 2})
+            (shown,) = server.admission.debts.refusals.values()
+            self.assertEqual((shown.policy, shown.ip), ("client-bytes", "192.0.2.1"))
+            server.pass_(26)
+            self.assertEqual(visitor.ask("GET /").status, 200)
+
     def test_never(self) -> None:
         """A health check is served whatever the limits; a preflight, too, unless somebody says otherwise."""
         server = WebServer(
@@ -599,6 +620,21 @@ class RefusalTests(SynchronousTestCase):
         server.settle()
         self.assertEqual(dict(family.read(0.0)), {("PUT", "413"): 1})
 
+    def test_logged(self) -> None:
+        """A refused upload is in the site's log once, whether or not the rest of it comes."""
+        for isWhole in (True, False):
+            server, logged = WebServer(self, maxBodyBytes=1000), []
+            server.site.log = lambda web, logged=logged: logged.append((web.method, web.code))
+            visitor = server.connect()
+            visitor.send("PUT /", "Content-Length: 2000", isWhole=False)
+            self.assertEqual(visitor.answer().status, 413)
+            if isWhole:
+                visitor.raw(b"x" * 2000)
+            else:
+                visitor.transport.abortConnection()
+            server.settle()
+            self.assertEqual(logged, [(b"PUT", 413)])
+
     def test_names(self) -> None:
         """Policies know a client by what C{nameOf} says; of a secret they have a digest."""
         seen: list[tuple[str, str, str]] = []
@@ -626,13 +662,33 @@ class SettingTests(SynchronousTestCase):
             ("kindOf", "GET"),
             ("nameOf", 1),
             ("maxBodyBytes", -1),
-            ("maxBodyBytes", {"GET /": "1MiB"}),
+            ("maxBodyBytes", {"GET": "1MiB"}),
+            ("maxBodyBytes", "1MiB"),
             ("spoolBytes", 1),
             ("maxSpooledBytes", -1),
             ("maxFormFields", 0),
             ("corsOrigins", "*"),
+            ("corsOrigins", ["shop.example"]),
+            ("corsOrigins", ["https://shop.example/"]),
+            ("corsOrigins", ["https://Shop.example"]),
         ):
             error = self.assertRaises((TypeError, ValueError), protectSite, admission, site, **{name: value})
             self.assertIn(name, str(error))
+        klein = Klein()
+        klein.route("/notes/<name>")(lambda request, name: b"")
+        byMethod = "no request is of that kind, which is its method, unless kindOf says otherwise"
+        byRoute = "no request is of that kind, which is its method and one of these routes: /notes/<name>, other"
+        for kind, kindOf, words in (
+            ("PUT /notes", None, byMethod),
+            ("PUT", byRoutes("/notes/<name>"), byRoute),
+            ("PUT /notes", byRoutes("/notes/<name>"), byRoute),
+            ("SEND /notes/<name>", byKleinRoutes(klein), byRoute),
+        ):
+            error = self.assertRaises(ValueError, protectSite, admission, site, kindOf=kindOf, maxBodyBytes={kind: 9})
+            self.assertEqual(str(error), f"maxBodyBytes of {kind!r}: {words}")
+        for kindOf in (byRoutes("/notes/<name>"), byKleinRoutes(klein)):
+            settings = {"PUT /notes/<name>": 9, "GET other": 0, "other": 0}
+            protectSite(admission, site, kindOf=kindOf, maxBodyBytes=settings, inThread=lambda f: f)
+        protectSite(admission, site, kindOf=lambda request: "any", maxBodyBytes={"any": 9}, inThread=lambda f: f)
         self.assertRaises(TypeError, protectSite, admission, Pages())
         self.assertRaises(ValueError, protectSite, admission, protectSite(admission, site, inThread=lambda f: f))
