@@ -206,7 +206,7 @@ class ExplainTests(AdmissionCommandTestCase):
             [
                 (
                     f"explain -c a --status http://127.0.0.1:{freePort()}",
-                    "does not answer (Connection refused); does the broker run with --status",
+                    "does not answer (Connection refused): start a broker or gateway with --status",
                 ),
                 (f"explain -c a --status http://{self.broker.address}", "does not answer ("),
                 (f"explain -c a --status {self.broker.status}/explain", "answers 404: there is no such page"),

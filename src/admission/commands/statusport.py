@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.commands.test_explaincommand -*-
 """
-What commands that ask a broker's status port have in common.
+What commands that ask a server's status port have in common.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class StatusOptions(CommandOptions):
             "status",
             None,
             None,
-            "The status port of the broker.  [default: what ADMISSION_STATUS says, or http://127.0.0.1:9090]",
+            "The status port of the server.  [default: what ADMISSION_STATUS says, or http://127.0.0.1:9090]",
         ],
         ["timeout", None, "10s", "How long to wait for an answer."],
     ]
 
     def postOptions(self) -> None:
         """
-        @raise UsageError: if an option is invalid; no broker is asked.
+        @raise UsageError: if an option is invalid; no server is asked.
         """
         source, self["status"] = chosen(self, "status", "ADMISSION_STATUS", "http://127.0.0.1:9090")
         self["url"] = parseStatus(self["status"], source)
@@ -88,11 +88,12 @@ def fetch(url: str, timeoutSeconds: float) -> bytes:
     except (URLError, OSError, HTTPException) as error:
         reason = getattr(error, "reason", error)
         raise CommandFailed(
-            f"{place.scheme}://{place.netloc} does not answer ({getattr(reason, 'strerror', None) or reason}); does "
-            "the broker run with --status tcp:9090:interface=127.0.0.1? --status names another URL"
+            f"{place.scheme}://{place.netloc} does not answer ({getattr(reason, 'strerror', None) or reason}): "
+            "start a broker or gateway with --status tcp:9090:interface=127.0.0.1, have another server listen with "
+            "admission.statusSite(), or name another URL by --status"
         ) from error
     if len(whole) > MAX_BYTES:
-        raise CommandFailed(f"{place.netloc} answers more than {MAX_BYTES} bytes; is it the status port of a broker?")
+        raise CommandFailed(f"{place.netloc} answers more than {MAX_BYTES} bytes; is it a status port?")
     return whole
 
 
@@ -110,7 +111,7 @@ def askStatus(options: CommandOptions, page: str, read: Callable[[Any], _Answer]
     try:
         return read(json.loads(fetch(f"{options['url']}/{page}", options["timeoutSeconds"])))
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
-        raise CommandFailed(f"{options['status']} does not answer as the status port of a broker does") from error
+        raise CommandFailed(f"{options['status']} does not answer as a status port does") from error
 
 
 def enforcedShare(page: Mapping[str, Any]) -> float:
@@ -129,4 +130,4 @@ def _reason(body: bytes) -> str:
     try:
         return printable(str(json.loads(body)["error"]))
     except (ValueError, LookupError, TypeError):
-        return "it is not the status port of a broker"
+        return "it is not a status port"

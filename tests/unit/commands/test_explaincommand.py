@@ -284,4 +284,4 @@ class ExplainTests(CommandTestCase):
             error = self.assertRaises(
                 CommandFailed, explaincommand.run, self.parse("explain", "-c", "a"), StringIO(), StringIO(), fetch
             )
-            self.assertIn("does not answer as the status port of a broker does", str(error))
+            self.assertIn("does not answer as a status port does", str(error))
