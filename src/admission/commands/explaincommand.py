@@ -71,7 +71,8 @@ def _described(explained: Mapping[str, Any]) -> str:
     user, clientId, ip = explained["user"], explained["clientId"], explained["ip"]
     where = f" from {ip}" if ip else ""
     named = f"client id {clientId!r}" if clientId else "the client without a client id"
-    whose = printable(f"{named} of user {user!r}{where}")
+    ofUser = f" of user {user!r}" if user else ""
+    whose = printable(f"{named}{ofUser}{where}")
     limits, delaySeconds = explained["limits"], explained["delaySeconds"]
     isKnown = explained["clientCount"] > 0 or any(each["used"] for each in limits)
     # In a tie the first one is shown.
@@ -88,7 +89,8 @@ def _described(explained: Mapping[str, Any]) -> str:
         verdict = f"is throttled{by}, for {_delay(explained)}"
     elif explained["clients"] and explained["clients"][0]["refused"]:
         (client,) = explained["clients"]
-        verdict = f"had {roundedAmount(client['refused'])} of its requests refused lately by {client['policy']}"
+        count = roundedAmount(client["refused"])
+        verdict = f"had {count} of its requests refused lately by the policy {client['policy']}"
     elif worst is not None and worst["delaySeconds"] > 0:
         verdict = f"is throttled by {worst['policy']} ({worst['limitName']}) with its next request, for {_delay(worst)}"
     if not limits:

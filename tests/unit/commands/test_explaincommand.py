@@ -54,6 +54,7 @@ class ExplainTests(CommandTestCase):
         clientId: str = "reports",
         share: float | None = None,
         sharing: Any = None,
+        user: str = "alice",
     ) -> str:
         """
         Run the command.
@@ -64,12 +65,13 @@ class ExplainTests(CommandTestCase):
         @param clientId: whom the limits are of.
         @param share: how much of each limit the server enforces; L{None} for one that does not say.
         @param sharing: how limits are shared; L{None} for a server that shares none.
+        @param user: whose client it is; empty where there are no users.
         @return: what it wrote.
         """
         stdout = StringIO()
         clients = [self.client()] if clients is None else clients
         told = {
-            "user": "alice",
+            "user": user,
             "clientId": clientId,
             "ip": None,
             "connections": sum(each["connections"] for each in clients),
@@ -137,7 +139,7 @@ class ExplainTests(CommandTestCase):
         """
         refused = self.client(refused=12, policy="requests", limitName="request_rate")
         self.assertIn(
-            "user 'alice' had 12 of its requests refused lately by requests",
+            "user 'alice' had 12 of its requests refused lately by the policy requests",
             self.explain("-c reports", self.limit(delaySeconds=0.9), clients=[refused]),
         )
         self.assertIn("is throttled", self.explain("-c reports", clients=[{**refused, "delaySeconds": 5.0}]))
@@ -149,6 +151,10 @@ class ExplainTests(CommandTestCase):
             self.explain("-c ''", clientId="").splitlines()[0],
             "the client without a client id of user 'alice' is not throttled",
         )
+
+    def test_noUser(self) -> None:
+        """Where nobody logs in there is no user to speak of."""
+        self.assertEqual(self.explain("-c reports", user="").splitlines()[0], "client id 'reports' is not throttled")
 
     def test_together(self) -> None:
         """A limit that all clients share is said to be one."""

@@ -330,7 +330,7 @@ function explained({ user, clientId, ip, connections, delaySeconds, clientCount,
     return `${whose}: not known. It has no connection, and has used none of its limits lately.`;
   }
   if (clients[0]?.refused) {
-    return `${whose}: ${formatCount(clients[0].refused)} of its requests were refused lately by ${clients[0].policy}; ${open}.`;
+    return `${whose}: ${formatCount(clients[0].refused)} of its requests were refused lately by the policy ${clients[0].policy}; ${open}.`;
   }
   const worst = limits.filter((each) => !each.isShadow && each.delaySeconds > 0).sort((a, b) => b.delaySeconds - a.delaySeconds)[0];
   if (worst) {
