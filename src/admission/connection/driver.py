@@ -285,13 +285,14 @@ class RequestDriver:
         serviceSeconds = request.serviceSeconds = wholeMicroseconds(request.workedSeconds(now))
         return Usage(request.sizeBytes, responseBytes, serviceSeconds)
 
-    def chargeAnswered(self, request: ServerRequest, now: float) -> float:
+    def chargeAnswered(self, request: ServerRequest, now: float, waitedSeconds: float = 0.0) -> float:
         """
         Charge what a request has used by C{now}, whose C{responseBytes} are known; see L{charge}.
         """
         if request.view is None:
             return 0.0
-        return self.charge(request, self.usageOf(request, request.responseBytes, now), now)
+        usage = self.usageOf(request, request.responseBytes, now)
+        return self.charge(request, usage, now, waitedSeconds=waitedSeconds)
 
     def charge(
         self,
@@ -300,22 +301,25 @@ class RequestDriver:
         now: float,
         maxRefusalSeconds: float = inf,
         isHeldBack: bool = True,
+        waitedSeconds: float = 0.0,
     ) -> float:
         """
         Charge what a request used to its client, once.
 
         @param maxRefusalSeconds: the longest delay in place of a refusal.
         @param isHeldBack: whether the client waits on other connections, too, see L{holdBack}.
+        @param waitedSeconds: how much of the delay has passed before, because what is charged took so long to come and
+            go.
         @return: the delay that the client is given, in seconds; L{throttle} imposes it.
         """
         if request.view is None:
             # Nobody limited it when it began.
             return 0.0
         delaySeconds = self._control.chargeRequest(request, usage, wholeMicroseconds(now), maxRefusalSeconds)
-        if delaySeconds > 0:
+        if delaySeconds > waitedSeconds:
             principal, clientId = request.principal or "", request.clientId or ""
-            host = self._connection.host
-            self._debts.owes(principal, clientId, host, now + delaySeconds, request.policy, isHeldBack)
+            untilSeconds = now + delaySeconds - waitedSeconds
+            self._debts.owes(principal, clientId, self._connection.host, untilSeconds, request.policy, isHeldBack)
         return delaySeconds
 
     def park(self, request: ServerRequest) -> float:

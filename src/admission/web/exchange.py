@@ -92,6 +92,8 @@ class Exchange:
     _isCounted = False
     _unread: Deadline | None = None
     _log: Any = None
+    _answersSeconds: float | None = None
+    _onTheWaySeconds = 0.0
     _continues = False
     _refusal = Refusal.ERROR
     _isForm = False
@@ -197,6 +199,12 @@ class Exchange:
             self._bodyOver(self._watch)
         self._advance()
 
+    def answers(self) -> None:
+        """
+        Its answer begins.
+        """
+        self._answersSeconds = self.factory.clock.seconds()
+
     def wrote(self, sizeBytes: int) -> None:
         """
         Some of its answer was written to a stream, which may hold it.
@@ -214,10 +222,24 @@ class Exchange:
     def _over(self, status: int) -> None:
         self._status = status
         if self._isBegun:
-            now, driver, request = self.factory.clock.seconds(), self._driver, self.request
-            request.responseBytes = self._web.sentLength
-            request.answer(now, driver.chargeAnswered(request, now))
+            now = self.factory.clock.seconds()
+            self._answerEnds(now)
+            self.request.answer(now, self._charge(now))
         self._end()
+
+    def _answerEnds(self, now: float) -> None:
+        """
+        No more of its answer is sent.
+        """
+        request, answersSeconds = self.request, self._answersSeconds
+        request.responseBytes = self._web.sentLength
+        assert request.complete is not None
+        sendingSeconds = 0.0 if answersSeconds is None else now - answersSeconds
+        self._onTheWaySeconds = request.complete - request.arrived + sendingSeconds
+
+    def _charge(self, now: float) -> float:
+        # As a whole, and who has a slow line should not have to wait as long again.
+        return self._driver.chargeAnswered(self.request, now, self._onTheWaySeconds)
 
     def lost(self) -> None:
         """
@@ -233,7 +255,9 @@ class Exchange:
             self._end()
             return
         self._dropBody()
-        self.request.release(self.factory.clock.seconds())
+        now = self.factory.clock.seconds()
+        self._answerEnds(now)
+        self.request.release(now)
         web, self._web = self._web, None
         self._served.abandoned.count += 1
         # Garbage is collected at any moment: in the middle of another request's decision, or in another thread.
@@ -660,6 +684,8 @@ class Exchange:
             self._log.log(self._web)
         if self._refused is not None and self._isAnswered and (self._hasEnded or not self.isLost):
             self.request.answer(now, self._refused[1].delaySeconds)
+        if self._isBegun and self.request.charge is None:
+            self._charge(now)
         self._driver.over(self.request, now)
         self._countAnswer()
         if self._isBegun:

@@ -484,6 +484,38 @@ class RefusalTests(SynchronousTestCase):
             server.pass_(26)
             self.assertEqual(visitor.ask("GET /").status, 200)
 
+    def test_slowLine(self) -> None:
+        """An answer is charged as a whole, and the time in which it was sent counts as waited."""
+        for seconds, status in ((45, 200), (30, 429)):
+            server = WebServer(self, quota="client-bytes:sent=1000")
+            visitor = server.connect()
+            visitor.send("GET /later")
+            (answer,) = server.pages.requests
+            answer.setHeader("Content-Length", "50000")
+            answer.write(bytes(25_000))
+            server.pass_(seconds)
+            answer.write(bytes(25_000))
+            answer.finish()
+            server.settle()
+            self.assertEqual(visitor.answer().status, 200)
+            # Ten seconds' worth is free.
+            self.assertEqual(visitor.ask("GET /").status, status)
+
+    def test_hangsUp(self) -> None:
+        """A client that hangs up before the end of its answer has had what was sent of it."""
+        server = WebServer(self, quota="client-bytes:sent=1000:algorithm=bucket")
+        visitor = server.connect()
+        visitor.send("GET /later")
+        (answer,) = server.pages.requests
+        answer.write(bytes(50_000))
+        visitor.transport.abortConnection()
+        server.settle()
+        server.pages.requests.clear()
+        del answer
+        gc.collect()
+        server.settle()
+        self.assertEqual(server.connect().ask("GET /").status, 429)
+
     def test_never(self) -> None:
         """A health check is served whatever the limits; a preflight, too, unless somebody says otherwise."""
         server = WebServer(
