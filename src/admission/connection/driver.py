@@ -320,7 +320,7 @@ class RequestDriver:
             principal, clientId = request.principal or "", request.clientId or ""
             untilSeconds = now + delaySeconds - waitedSeconds
             self._debts.owes(principal, clientId, self._connection.host, untilSeconds, request.policy, isHeldBack)
-        return delaySeconds
+        return max(delaySeconds - waitedSeconds, 0.0)
 
     def park(self, request: ServerRequest) -> float:
         """
