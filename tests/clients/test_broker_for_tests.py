@@ -143,6 +143,22 @@ class ProcessTests(SynchronousTestCase):
             self.assertNotIn("Traceback", str(raised.exception))
             self.assertFalse(os.path.exists(broker._directory))
 
+    def test_ports(self) -> None:
+        """Where another port may be any, it is a free one, and the same after a restart."""
+        with BrokerProcess("--listen", "tcp:0", "--listen=tcp:0:interface=127.0.0.1") as broker:
+            self.assertEqual((len(set(broker.addresses)), broker.addresses[0]), (3, broker.address))
+            with broker.down():
+                pass
+            for each in broker.addresses:
+                producer = KafkaProducer(bootstrap_servers=each)
+                producer.send("ports", b"record").get(PATIENCE_SECONDS)
+                producer.close()
+
+    def test_missingFile(self) -> None:
+        """The file is at fault, not the endpoint."""
+        with self.assertRaisesRegex(ServerFailed, f"'nokey.pem'; this looks for it from {os.getcwd()}"):
+            BrokerProcess("--listen", "ssl:0:privateKey=nokey.pem:certKey=cert.pem").__enter__()
+
     def test_unbounded(self) -> None:
         """A pool without a bound cannot be full, and what is asked after that is answered."""
         with BrokerProcess("--pool", "unbounded") as broker:

@@ -473,6 +473,8 @@ def endpointOf(option: str, description: str, reactor: Any = None) -> IStreamSer
             from .servercertificate import TLSEndpoint
 
             endpoint = TLSEndpoint(reactor, description)
+    except OSError as error:
+        raise UsageError(f"--{option} {description}: {_reason(error)}; this looks for it from {os.getcwd()}") from error
     except Exception as error:
         # Each kind of endpoint has its own way to refuse its arguments.
         raise UsageError(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +23,8 @@ _PROGRAM = (
     "import sys; sys.modules['hypothesis'] = None; "
     "from admission.kafka.testing.testedbroker import main; main(sys.argv[1], sys.argv[2:])"
 )
+
+_ANY_PORT = re.compile(r"--listen=(tcp|ssl):0((?::.*)?)")
 
 
 class BrokerProcess(AnsweringProcess):
@@ -39,6 +42,9 @@ class BrokerProcess(AnsweringProcess):
     exceeds a limit is throttled once it has taken what a second allows (C{client-bytes:algorithm=bucket}).
 
     @ivar port: where it listens; the same after a restart.
+    @ivar addresses: where clients may connect: first L{address}, then where each option C{--listen} with the port 0 has
+        it listen, such as C{ssl:0:privateKey=key.pem:certKey=cert.pem}.  It listens at a free port of 127.0.0.1 then,
+        which is the same after a restart, too.
     """
 
     def __init__(self, *options: str) -> None:
@@ -51,14 +57,31 @@ class BrokerProcess(AnsweringProcess):
         if missing:
             raise ImportError(missing)
         super().__init__("broker")
-        self._options = options
+        self._reservations: list[socket.socket] = []
+        self.port = self._reserve()
+        self.addresses = [self.address]
+        self._options = [self._placed(*each) for each in zip(("", *options), options, strict=False)]
         # By client id, user and name: what the broker was last told, None where a limit was removed.
         self._limits: dict[tuple[str | None, str | None, str], float | None] = {}
+
+    def _reserve(self) -> int:
         # A socket that does not listen keeps the port from others, but not from the broker, while that is down, too.
-        self._reservation = socket.socket()
-        self._reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._reservation.bind(("127.0.0.1", 0))
-        self.port: int = self._reservation.getsockname()[1]
+        reservation = socket.socket()
+        reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reservation.bind(("127.0.0.1", 0))
+        self._reservations.append(reservation)
+        port: int = reservation.getsockname()[1]
+        return port
+
+    def _placed(self, before: str, option: str) -> str:
+        found = _ANY_PORT.fullmatch(f"{before}={option}" if before == "--listen" else option)
+        if found is None:
+            return option
+        port = self._reserve()
+        self.addresses.append(f"127.0.0.1:{port}")
+        kind, rest = found.groups()
+        interface = "" if ":interface=" in rest else ":interface=127.0.0.1"
+        return f"{'' if before == '--listen' else '--listen='}{kind}:{port}{interface}{rest}"
 
     def __enter__(self) -> Self:
         try:
@@ -80,14 +103,15 @@ class BrokerProcess(AnsweringProcess):
 
     def remove(self) -> None:
         super().remove()
-        self._reservation.close()
+        for each in self._reservations:
+            each.close()
 
     @contextmanager
     def throttled(self, clientId: str | None = None, user: str | None = None, **limits: float) -> Iterator[None]:
         """
         Limit a client until the block ends; a block within another one gives back what the outer one had set.  The
-        broker tells a client that exceeds its limit how long to wait, and does not read from it for that long; what it
-        was told holds also when the block ends earlier.
+        broker tells a client that exceeds its limit how long to wait, and does not read from it for that long, or until
+        the block ends.  A client that waits by itself, such as kafka-python, goes on waiting then.
 
         @param clientId: whose limits these are; of a client id of one user if C{user} is given, too, and of each client
             id that has no limits of its own if neither is.
