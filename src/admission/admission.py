@@ -74,6 +74,9 @@ MAX_DELAY_SECONDS = 86_400.0
 """The longest delay at a time, after which a client is served again, whatever it owes: nobody is shut out for ever by a
 limit that is far too small for what is asked."""
 
+FIRST_WORK_NUMBER = 1 << 40
+"""Connections of the same recording are numbered from one, and are never so many."""
+
 POOL_SHARE = 4
 """The default pool is this fraction of the memory that the process may use."""
 
@@ -110,7 +113,8 @@ class Admission:
     @ivar trustedProxies: those that say who their clients are.
     @ivar debts: the clients that were told to wait.
     @ivar places: the requests that wait for a place.
-    @ivar workNumbers: what tells requests apart, in recordings, that belong to no connection.
+    @ivar workNumbers: what tells requests apart, in recordings, that belong to no connection; from
+        L{FIRST_WORK_NUMBER} on.
     @ivar idlePolicies: the names of the policies that limit nobody on wrapped servers.
     @ivar isStopping: whether no work may begin any more.
     @ivar observers: what is told of requests.
@@ -202,7 +206,7 @@ class Admission:
         self._factories: list[AdmittedFactory] = []
         self._atWork: set[AdmittedFactory] = set()
         self._underWay: set[object] = set()
-        self.workNumbers = count(1)
+        self.workNumbers = count(FIRST_WORK_NUMBER)
         self.isStopping = False
         self._workEnded: list[Deferred[None]] = []
         self._times = RequestTimes(self.clock.seconds)

@@ -53,6 +53,9 @@ def formatAmount(name: str, amount: float) -> str:
 
     @param amount: from 1e-24 to 1e39.
     """
+    if amount == 2.0**63:
+        # Kafka's largest number, for no limit, as a double.
+        return str(2**63 - 1)
     if name.endswith("_byte_rate") and amount.is_integer():
         return formatBytes(int(amount))
     # Rates have no exponents.

@@ -82,7 +82,7 @@ class RecordingOptions(DirectoryOptions):
         ["to", None, None, "The first moment after the last."],
         ["until", None, None, "The same as --to."],
         ["master", None, None, "Where Spark runs: spark://HOST:7077, yarn, k8s://..., or local[2] for two cores of "
-         "this machine.  Workers need Python and nothing else; they are sent what they lack."],
+         "this machine.  Workers need Spark and Python; they are sent what else they lack."],
         ["remote", None, None, "The same by Spark Connect: sc://HOST:15002."],
         ["sample", None, None, "Take this share of the clients, as in 10%: always the same, and all they did."],
     ]  # fmt: skip

@@ -32,6 +32,8 @@ class LimitSyntaxTests(CommandTestCase):
         self.assertEqual(formatAmount("producer_byte_rate", 4e6), "4M")
         self.assertEqual(formatAmount("request_percentage", 200.0), "200")
         self.assertEqual(formatAmount("connection_creation_rate", 2048.0), "2048")
+        unlimited = "9223372036854775807"
+        self.assertEqual(formatAmount("producer_byte_rate", parseAmount("producer_byte_rate", unlimited)), unlimited)
         for name, text in (
             ("request_percentage", "nan"),
             ("request_percentage", "inf"),

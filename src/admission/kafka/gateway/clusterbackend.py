@@ -47,6 +47,7 @@ from ..wire.versions import (
     ALTER_CLIENT_QUOTAS,
     API_VERSIONS,
     BY_KEY,
+    DELETE_TOPICS,
     DESCRIBE_CLIENT_QUOTAS,
     FETCH,
     INIT_PRODUCER_ID,
@@ -101,6 +102,9 @@ _CHANGING_TOPICS: Final = frozenset(
 Requests that, if they are about the gateways' own topics, could keep gateways from telling each other what clients
 take.
 """
+
+_BY_NAMES: Final = {DELETE_TOPICS: 5}
+"""The newest versions of these that name topics only by names, which can be told from the gateways' own."""
 
 _LIMITS: Final = frozenset((DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS))
 _ANSWERED_ALONE: Final = frozenset(
@@ -191,9 +195,14 @@ class ClusterBackend(Backend):
         if api.apiKey == PRODUCE:
             self._produce(request, buffer)
             return
-        if self.gateway.ownTopics and api.name in _CHANGING_TOPICS and self._namesOwnTopics(buffer):
-            session.reject(request, f"it sent {api.name} about a topic by which gateways tell each other something")
-            return
+        if self.gateway.ownTopics and api.name in _CHANGING_TOPICS:
+            if header.apiVersion > _BY_NAMES.get(api.apiKey, header.apiVersion):
+                words = f"in version {header.apiVersion}, which may name topics by ids, and some are the gateways' own"
+                session.reject(request, f"it sent {api.name} {words}")
+                return
+            if self._namesOwnTopics(buffer):
+                session.reject(request, f"it sent {api.name} about a topic by which gateways tell each other something")
+                return
         if api.apiKey == JOIN_GROUP:
             sessionSeconds = sessionTimeoutMs(header.apiVersion, buffer[header.bodyOffset :]) / 1000
             session.longestDelaySeconds = max(sessionSeconds, 0.0) / 3
@@ -478,7 +487,7 @@ class ClusterBackend(Backend):
         if hasResponseTags(apiKey, apiVersion, RELAYED_FLEXIBLE_FROM):
             body = response[skipTags(response, 0) :]
         if apiKey == API_VERSIONS:
-            return cutApiVersions(apiVersion, body)
+            return cutApiVersions(apiVersion, body, _BY_NAMES if self.gateway.ownTopics else {})
         return withAddresses(apiKey, apiVersion, body, self.addressOf) if hasAddresses(apiKey, apiVersion) else body
 
     def addressOf(self, nodeId: int, host: str, port: int) -> tuple[str, int]:

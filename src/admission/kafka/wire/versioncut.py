@@ -4,6 +4,7 @@ Tell clients only of the versions that a gateway understands.
 """
 
 import struct
+from collections.abc import Mapping
 from typing import Final
 
 from .primitives import CLASSIC, FLEXIBLE, PAST_THE_END, Dialect, MalformedRequest, MalformedResponse
@@ -15,6 +16,8 @@ _ERROR_CODE: Final = struct.Struct(">h")
 _RANGE: Final = struct.Struct(">hhh")
 
 _UNSUPPORTED_VERSION: Final = 35
+
+_AS_KNOWN: Final[Mapping[int, int]] = {}
 
 _MAX_APIS: Final = 1_000
 """How many APIs a node may name; Kafka has not a hundred."""
@@ -32,7 +35,7 @@ def versionOfForm(apiVersion: int, body: bytes) -> int:
     return 0 if _ERROR_CODE.unpack_from(body)[0] == _UNSUPPORTED_VERSION else apiVersion
 
 
-def cutApiVersions(apiVersion: int, body: bytes) -> bytes:
+def cutApiVersions(apiVersion: int, body: bytes, newest: Mapping[int, int] = _AS_KNOWN) -> bytes:
     """
     Cut the ranges in a response to ApiVersions to what L{RELAYED_BY_KEY} says, and
     remove APIs of which nothing is left.
@@ -41,19 +44,20 @@ def cutApiVersions(apiVersion: int, body: bytes) -> bytes:
     silently stores its batches uncompressed otherwise (KAFKA-18659).
 
     @param apiVersion: that of the request; one that is relayed.
+    @param newest: by API, the newest version to tell of, if it is older than what is understood.
     @return: the body with everything else as it was, such as features.
     @raise MalformedResponse: if the body ends early or a length makes no sense.
     """
     isFlexible = RELAYED_BY_KEY[API_VERSIONS].isFlexible(versionOfForm(apiVersion, body))
     try:
-        return _cut(FLEXIBLE if isFlexible else CLASSIC, body)
+        return _cut(FLEXIBLE if isFlexible else CLASSIC, body, newest)
     except PAST_THE_END:
         raise endsEarly(API_VERSIONS, apiVersion) from None
     except MalformedRequest as malformed:
         raise MalformedResponse(f"in a response to ApiVersions v{apiVersion} {malformed}") from None
 
 
-def _cut(dialect: Dialect, body: bytes) -> bytes:
+def _cut(dialect: Dialect, body: bytes, newest: Mapping[int, int]) -> bytes:
     # Null comes out as empty; Kafka sends neither.
     count, offset = dialect.readLength(body, _ERROR_CODE.size)
     if count > _MAX_APIS:
@@ -66,7 +70,7 @@ def _cut(dialect: Dialect, body: bytes) -> bytes:
         api = RELAYED_BY_KEY.get(apiKey)
         if api is not None:
             minVersion = minVersion if apiKey == PRODUCE else max(minVersion, api.minVersion)
-            maxVersion = min(maxVersion, api.maxVersion)
+            maxVersion = min(maxVersion, newest.get(apiKey, api.maxVersion))
             if minVersion <= maxVersion:
                 kept.append(_RANGE.pack(apiKey, minVersion, maxVersion) + body[begin + _RANGE.size : offset])
     if offset > len(body):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from math import inf
 from random import Random
 from typing import Any
+from uuid import UUID
 
 from hypothesis import given, settings, strategies as st
 from kio.schema.errors import ErrorCode
@@ -141,6 +142,14 @@ class OwnTopicsTests(RelayTestCase):
         self.client.receive()
         self.client.send("DeleteTopics", 5, topic_names=["mine", "other"])
         self.assertClosed("it sent DeleteTopics about a topic by which gateways")
+
+    def test_byId(self) -> None:
+        """Nor by ids, which are not told from those of others; clients are told so."""
+        rows = [{"api_key": 20, "min_version": 1, "max_version": 6}]
+        told = self.exchange("ApiVersions", 3, answer={"api_keys": rows})
+        self.assertEqual([each.max_version for each in told.api_keys], [5])
+        self.client.send("DeleteTopics", 6, topics=[{"name": None, "topic_id": UUID(int=7)}])
+        self.assertClosed("it sent DeleteTopics in version 6, which may name topics by ids")
 
 
 class PassingTests(RelayTestCase):

@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from admission.kafka.wire.codec import encodeEntity
 from admission.kafka.wire.primitives import MalformedResponse
 from admission.kafka.wire.versioncut import cutApiVersions, versionOfForm
-from admission.kafka.wire.versions import API_VERSIONS
+from admission.kafka.wire.versions import API_VERSIONS, PRODUCE
 from tests.kit.kioentities import entities, fewExamples
 from tests.unit.kafka.wire.test_addresses import encodeWithTags
 
@@ -60,6 +60,13 @@ class CutApiVersionsTests(SynchronousTestCase):
                 self.assertEqual(cutApiVersions(apiVersion, _body(apiVersion, [said])), expected)
             kept = [cut for cut in _CUTS.values() if cut is not None]
             self.assertEqual(cutApiVersions(apiVersion, _body(apiVersion, _CUTS)), _body(apiVersion, kept))
+
+    def test_older(self) -> None:
+        """A gateway may tell of older versions than it understands."""
+        rows = [(PRODUCE, 3, 9), (API_VERSIONS, 0, 4)]
+        for apiVersion in _VERSIONS:
+            told = cutApiVersions(apiVersion, _body(apiVersion, rows), {API_VERSIONS: 2})
+            self.assertEqual(told, _body(apiVersion, [rows[0], (API_VERSIONS, 0, 2)]))
 
     def test_everythingElseStays(self) -> None:
         """Features, the throttle time and tagged fields that nobody knows stay, also in the rows that are kept."""
