@@ -155,8 +155,8 @@ class ProcessTests(SynchronousTestCase):
                 producer.close()
 
     def test_missingFile(self) -> None:
-        """The file is at fault, not the endpoint."""
-        with self.assertRaisesRegex(ServerFailed, f"'nokey.pem'; this looks for it from {os.getcwd()}"):
+        """It is said where it was looked for."""
+        with self.assertRaisesRegex(ServerFailed, f"'nokey.pem' from {os.getcwd()}; write an endpoint"):
             BrokerProcess("--listen", "ssl:0:privateKey=nokey.pem:certKey=cert.pem").__enter__()
 
     def test_unbounded(self) -> None:

@@ -22,7 +22,7 @@ class MemoryCommandTests(SynchronousTestCase):
             error = self.assertRaises(
                 CommandFailed, run, options, StringIO(), StringIO(), lambda url, timeoutSeconds, answer=answer: answer
             )
-            self.assertIn("does not answer as the status port", str(error))
+            self.assertIn("does not answer as a status port does", str(error))
 
     def test_process(self) -> None:
         """One of several processes can be named, and what the server says to that is told."""

@@ -270,7 +270,7 @@ class OnceTests(TopTestCase):
         for answer in (b"", b"<html>", b"[]", b"{}", b'{"health": 1}', b"7"):
             self.answers = [answer]
             error = self.assertRaises(CommandFailed, self.run_)
-            self.assertIn("http://127.0.0.1:9090 does not answer as the status port", str(error))
+            self.assertIn("http://127.0.0.1:9090 does not answer as a status port does", str(error))
 
 
 class WatchTests(TopTestCase):

@@ -473,13 +473,12 @@ def endpointOf(option: str, description: str, reactor: Any = None) -> IStreamSer
             from .servercertificate import TLSEndpoint
 
             endpoint = TLSEndpoint(reactor, description)
-    except OSError as error:
-        raise UsageError(f"--{option} {description}: {_reason(error)}; this looks for it from {os.getcwd()}") from error
     except Exception as error:
         # Each kind of endpoint has its own way to refuse its arguments.
+        where = f" from {os.getcwd()}" if isinstance(error, FileNotFoundError) else ""
         raise UsageError(
-            f"--{option} {description}: {_reason(error)}; write an endpoint such as tcp:9092:interface=127.0.0.1 or "
-            "ssl:9093:privateKey=key.pem:certKey=cert.pem"
+            f"--{option} {description}: {_reason(error)}{where}; write an endpoint such as "
+            "tcp:9092:interface=127.0.0.1 or ssl:9093:privateKey=key.pem:certKey=cert.pem"
         ) from error
     return endpoint
 

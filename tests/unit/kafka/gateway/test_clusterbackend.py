@@ -144,7 +144,7 @@ class OwnTopicsTests(RelayTestCase):
         self.assertClosed("it sent DeleteTopics about a topic by which gateways")
 
     def test_byId(self) -> None:
-        """Nor by ids, which are not told from those of others; clients are told so."""
+        """They cannot be deleted by ids either, which are not told from those of others; clients are told so."""
         rows = [{"api_key": 20, "min_version": 1, "max_version": 6}]
         told = self.exchange("ApiVersions", 3, answer={"api_keys": rows})
         self.assertEqual([each.max_version for each in told.api_keys], [5])

@@ -85,8 +85,9 @@ class ListenTests(OptionsTestCase):
 
     def test_badEndpoint(self) -> None:
         """An endpoint that cannot be made is refused with what is wrong and an example."""
-        for text in ("", "tcp", "carrier:pigeon", "tcp:1:no=2", "tcp:nosuchservice", "ssl:1:privateKey=/no/key"):
+        for text in ("", "tcp", "carrier:pigeon", "tcp:1:no=2", "tcp:nosuchservice", "ssl:1"):
             self.assertMistake(["--listen", text], f"--listen {text}", "tcp:9092:interface=127.0.0.1")
+        self.assertMistake(["--listen", "ssl:1:privateKey=no/key"], f"'no/key' from {os.getcwd()}; write an endpoint")
         pipe = self.mktemp()
         os.mkfifo(pipe)
         for path in ("/dev/zero", pipe):
