@@ -143,6 +143,23 @@ class AdmissionTests(SynchronousTestCase):
         self.assertEqual(kept.origin.policyDescriptions, ["client-bytes:produce=1k"])
         self.assertEqual(self.reactor.getDelayedCalls(), [])
 
+    def test_numbered(self) -> None:
+        """Work is recorded under numbers that no connection of the same recording has."""
+        kept = Kept()
+        admission = self.make(export=kept)
+        factory = admission.frames(Upper)
+        factory.doStart()
+        transport = self.connect(factory)
+        self.send(transport, framed(b"hello"))
+        with admission.work("get", clientId="alice"):
+            pass
+        transport.abortConnection()
+        self.reactor.advance(0)
+        factory.doStop()
+        connections = {each.connectionId for each in kept.events if isinstance(each, ConnectionEvent)}
+        requests = {each.kind: each.connectionId for each in kept.events if isinstance(each, RequestEvent)}
+        self.assertEqual((requests["request"] in connections, requests["get"] in connections), (True, False))
+
     def test_shutdown(self) -> None:
         """A reactor that stops waits until what was read is answered and what was recorded is stored."""
         kept = Kept()

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from decimal import Decimal
 
 from ..interfaces import DEFAULT, QuotaEntity
+from ..quotas.limits import UNLIMITED
 from ..units import formatBytes, formatShare, parseRate
 
 ATTRIBUTES = {"user": "user", "client-id": "clientId", "ip": "ip"}
@@ -53,8 +54,8 @@ def formatAmount(name: str, amount: float) -> str:
 
     @param amount: from 1e-24 to 1e39.
     """
-    if amount == 2.0**63:
-        # Kafka's largest number, for no limit, as a double.
+    if amount == UNLIMITED:
+        # Which is Kafka's largest number as a double.
         return str(2**63 - 1)
     if name.endswith("_byte_rate") and amount.is_integer():
         return formatBytes(int(amount))

@@ -346,17 +346,18 @@ class RequestDriver:
             request.answer(now, delaySeconds)
         self.over(request, now)
 
-    def over(self, request: ServerRequest, now: float) -> float:
+    def over(self, request: ServerRequest, now: float, waitedSeconds: float = 0.0) -> float:
         """
         A request is over, whatever has become of it: tell the policies and the observers, once.  If it was admitted and
         has not been charged, it is charged now.
 
+        @param waitedSeconds: see L{charge}.
         @return: the delay that its client is given for that, in seconds.
         """
         self.openRequests -= 1
         delaySeconds = 0.0
         if request.charge is None and request.view is not None and request.rejectReason is None:
-            delaySeconds = self.chargeAnswered(request, now)
+            delaySeconds = self.chargeAnswered(request, now, waitedSeconds)
         if request.answered is None and request.rejectReason is None and request.expireReason is None:
             request.expire(self.whyExpired)
         self._control.endRequest(request, now)

@@ -91,7 +91,7 @@ class Exchange:
     _hasEnded = False
     _isCounted = False
     _unread: Deadline | None = None
-    _log: Any = None
+    _unloggedAt: Any = None
     _answersSeconds: float | None = None
     _onTheWaySeconds = 0.0
     _continues = False
@@ -224,22 +224,20 @@ class Exchange:
         if self._isBegun:
             now = self.factory.clock.seconds()
             self._answerEnds(now)
-            self.request.answer(now, self._charge(now))
+            delaySeconds = self._driver.chargeAnswered(self.request, now, self._onTheWaySeconds)
+            self.request.answer(now, delaySeconds)
         self._end()
 
     def _answerEnds(self, now: float) -> None:
         """
-        No more of its answer is sent.
+        No more of its answer is sent.  It is charged as a whole, and a client on a slow line should not have to wait as
+        long again.
         """
         request, answersSeconds = self.request, self._answersSeconds
         request.responseBytes = self._web.sentLength
         assert request.complete is not None
         sendingSeconds = 0.0 if answersSeconds is None else now - answersSeconds
         self._onTheWaySeconds = request.complete - request.arrived + sendingSeconds
-
-    def _charge(self, now: float) -> float:
-        # As a whole, and who has a slow line should not have to wait as long again.
-        return self._driver.chargeAnswered(self.request, now, self._onTheWaySeconds)
 
     def lost(self) -> None:
         """
@@ -440,7 +438,9 @@ class Exchange:
             return
         request, now = self.request, self.factory.clock.seconds()
         request.sizeBytes = self._receivedBytes
-        request.complete = now
+        if request.complete is None:
+            # Not when it was held back since.
+            request.complete = now
         if self._isForm and self._served.hasTooManyFields(self._web, self._web.content.getvalue()):
             words = f"a form may have {self._served.maxFormFields} fields at most"
             self._refuse(TOO_LARGE, Decision(False, reason=words))
@@ -604,8 +604,8 @@ class Exchange:
         if isWhole:
             web.finish()
         else:
-            # Twisted does so when it is finished, which one is not whose rest never comes.
-            self._log = getattr(web.channel, "factory", None)
+            # Twisted writes its access log when a request is finished, which one is not whose rest never comes.
+            self._unloggedAt = getattr(web.channel, "factory", None)
             self._hasEnded = self._channel.endsUnread(web)
             self._unread = Deadline(self.factory.clock, self._hangUp)
             self._unread.start(UNREAD_SECONDS)
@@ -680,13 +680,11 @@ class Exchange:
         if self._isQueued:
             self.request.cancel()
         self._driver.lost()
-        if self._log is not None and not self._web.finished:
-            self._log.log(self._web)
+        if self._unloggedAt is not None and not self._web.finished:
+            self._unloggedAt.log(self._web)
         if self._refused is not None and self._isAnswered and (self._hasEnded or not self.isLost):
             self.request.answer(now, self._refused[1].delaySeconds)
-        if self._isBegun and self.request.charge is None:
-            self._charge(now)
-        self._driver.over(self.request, now)
+        self._driver.over(self.request, now, self._onTheWaySeconds)
         self._countAnswer()
         if self._isBegun:
             if self._connectionLost in self._connection.whenLost:

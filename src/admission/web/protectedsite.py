@@ -25,7 +25,7 @@ from .admittedrequest import admittedFactory
 from .channels import drain
 from .forwarded import ClientHeader
 from .refusalanswers import Refusals
-from .requestkinds import checkKind, methodOf
+from .requestkinds import methodOf, whyNone
 from .servedsite import MAX_BODY_BYTES, Budget, KindOf, NameOf, RefusalOf, ServedSite
 from .watchedchannels import watch
 from .websocketmessages import MAX_MESSAGE_BYTES, checkMessageBytes
@@ -128,11 +128,8 @@ def protectSite(
     for kind, sizeBytes in limits.items():
         if not (isinstance(sizeBytes, int) and sizeBytes >= 0):
             raise ValueError(f"maxBodyBytes={sizeBytes!r}{f' of {kind}' if kind else ''}: write a number of bytes")
-        if kind:
-            try:
-                checkKind(kind, kindOf)
-            except ValueError as error:
-                raise ValueError(f"maxBodyBytes of {kind!r}: {error}") from None
+        if kind and (words := whyNone(kind, kindOf)):
+            raise ValueError(f"maxBodyBytes of {kind!r}: {words}")
     if not (isinstance(spoolBytes, int) and spoolBytes >= MIN_SPOOL_BYTES):
         raise ValueError(f"spoolBytes={spoolBytes!r}: write a number of bytes, {formatBytes(MIN_SPOOL_BYTES)} or more")
     if not (isinstance(maxSpooledBytes, int) and maxSpooledBytes >= 0):

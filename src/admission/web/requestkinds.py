@@ -90,22 +90,22 @@ class _KleinRoutes:
         return [rule.rule for rule in self._urlMap.iter_rules()]
 
 
-def checkKind(kind: str, kindOf: Callable[[Any], str] | None) -> None:
+def whyNone(kind: str, kindOf: Callable[[Any], str] | None) -> str:
     """
-    Check that requests may be of a kind, as far as that can be told of C{kindOf}.
+    Say why no request can be of a kind, as far as that can be told of C{kindOf}.
 
-    @raise ValueError: if none is.
+    @return: a sentence; empty if one can.
     """
     methods = {OTHER, *(each.decode() for each in METHODS)}
     method, _, route = kind.partition(" ")
     if kindOf is None:
         if kind not in methods:
-            raise ValueError("no request is of that kind, which is its method, unless kindOf says otherwise")
+            return "no request is of that kind, which is its method, unless kindOf says otherwise"
     elif isinstance(kindOf, _Routes | _KleinRoutes) and kind != OTHER:
         routes = [*kindOf.patterns(), OTHER]
         if method not in methods or route not in routes:
-            known = ", ".join(routes)
-            raise ValueError(f"no request is of that kind, which is its method and one of these routes: {known}")
+            return f"no request is of that kind, which is its method and one of these routes: {', '.join(routes)}"
+    return ""
 
 
 def byHeader(name: str, isSecret: bool = True) -> Callable[[Any], tuple[str, str] | None]:

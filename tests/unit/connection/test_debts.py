@@ -25,6 +25,13 @@ class DebtsTests(SynchronousTestCase):
         self.debts.owes("bob", "app", "192.0.2.1", 10.0)
         self.assertLessEqual(self.debts.heldSeconds("bob", "app", 4.0), 0.0)
 
+    def test_longest(self) -> None:
+        """Of two delays the one that ends later holds, with the policy that asked for it."""
+        self.debts.owes("alice", "app", "192.0.2.1", 20.0, "client-bytes", isHeldBack=True)
+        self.debts.owes("alice", "app", "192.0.2.2", 10.0, "requests", isHeldBack=True)
+        ((_, debt),) = self.debts.items()
+        self.assertEqual((debt.untilSeconds, debt.heldUntilSeconds, debt.policy), (20.0, 20.0, "client-bytes"))
+
     def test_bounded(self) -> None:
         """Of many clients, those are remembered that were told so last."""
         self.debts.owes("first", "app", "192.0.2.1", 10.0)

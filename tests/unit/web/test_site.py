@@ -501,6 +501,19 @@ class RefusalTests(SynchronousTestCase):
             # Ten seconds' worth is free.
             self.assertEqual(visitor.ask("GET /").status, status)
 
+    def test_heldIsNotOnTheWay(self) -> None:
+        """The time for which a request is held back is no time in which it came, so a patient client gets its limit."""
+        server = WebServer(self, quota="client-bytes:received=1000", refusalOf=lambda request: Refusal.DELAY)
+        visitor, sentBytes = server.connect(), 0
+        for _ in range(12):
+            visitor.send("PUT /", body=bytes(5000))
+            sentBytes += 5000
+            while not visitor.unread:
+                server.pass_(1)
+            self.assertEqual(visitor.answer().status, 200)
+        # Eleven windows of a second are free, and a request.
+        self.assertLessEqual(sentBytes, 1000 * (server.clock.seconds() + 11) + 5000)
+
     def test_hangsUp(self) -> None:
         """A client that hangs up before the end of its answer has had what was sent of it."""
         server = WebServer(self, quota="client-bytes:sent=1000:algorithm=bucket")
