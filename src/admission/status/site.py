@@ -13,12 +13,7 @@ from typing import Any, Protocol
 
 from twisted.internet import protocol
 from twisted.internet.defer import Deferred, maybeDeferred, succeed
-from twisted.internet.interfaces import (
-    IDelayedCall,
-    IListeningPort,
-    IReactorTime,
-    IStreamServerEndpoint,
-)
+from twisted.internet.interfaces import IListeningPort, IReactorTime, IStreamServerEndpoint
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.http import FORBIDDEN, NOT_ALLOWED, REQUEST_ENTITY_TOO_LARGE, HTTPChannel
@@ -26,6 +21,7 @@ from twisted.web.resource import Resource
 from twisted.web.server import Site
 
 from ..clock import wallSeconds
+from ..connection.deadline import Deadline
 from ..metrics.registry import SensorRegistry
 from ..names import canonicalAddress
 from .document import StatusDocument
@@ -46,11 +42,11 @@ MAX_ANSWERS = 16
 
 MAX_HEADER_BYTES = 8192
 MAX_HEADERS = 64
-REQUEST_SECONDS = 5.0
+REQUEST_SECONDS = 30.0
 """How long a request may take to arrive, from when the connection is there."""
 
-CONNECTION_SECONDS = 30.0
-"""How long the answer may take from then on, until the client has read it."""
+STALLED_SECONDS = 30.0
+"""How long a client may take nothing of its answer; how long the server needs to make one does not count."""
 
 CONTENT_POLICY = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
@@ -135,7 +131,7 @@ class StatusChannel(HTTPChannel):
     transport: Any
     isAnswering = False
     progressSeconds = 0.0
-    _deadline: IDelayedCall | None = None
+    _deadline: Deadline
 
     @property
     def host(self) -> str:
@@ -147,14 +143,14 @@ class StatusChannel(HTTPChannel):
 
     def connectionMade(self) -> None:
         self.progressSeconds = self.site.reactor.seconds()
-        self._deadline = self.site.reactor.callLater(REQUEST_SECONDS, self.abort)
+        self._deadline = Deadline(self.site.reactor, self.abort)
+        self._deadline.start(REQUEST_SECONDS)
         self.site.opened(self)
         super().connectionMade()  # type: ignore[no-untyped-call]
 
     def connectionLost(self, reason: Failure = protocol.connectionDone) -> None:
         self.site.channels.discard(self)
-        if self._deadline is not None and self._deadline.active():
-            self._deadline.cancel()
+        self._deadline.close()
         super().connectionLost(reason)  # type: ignore[no-untyped-call]
 
     def abort(self) -> None:
@@ -162,19 +158,29 @@ class StatusChannel(HTTPChannel):
         self.site.channels.discard(self)
         self.transport.abortConnection()
 
+    def pauseProducing(self) -> None:
+        if self.isAnswering:
+            self._deadline.start(STALLED_SECONDS)
+        super().pauseProducing()  # type: ignore[no-untyped-call]
+
     def resumeProducing(self) -> None:
         self.progressSeconds = self.site.reactor.seconds()
+        if self.isAnswering:
+            self._deadline.stop()
         super().resumeProducing()  # type: ignore[no-untyped-call]
 
     def allHeadersReceived(self) -> None:
         self.isAnswering = True
         self.progressSeconds = self.site.reactor.seconds()
-        if self._deadline is not None and self._deadline.active():
-            self._deadline.reset(CONNECTION_SECONDS)
+        self._deadline.stop()
         self.site.asked(self)
         # A body is not awaited: the site refuses the request, and the connection closes.
         self.length = 0
         super().allHeadersReceived()  # type: ignore[no-untyped-call]
+
+    def requestDone(self, request: Any) -> None:
+        self._deadline.start(STALLED_SECONDS)
+        super().requestDone(request)  # type: ignore[no-untyped-call]
 
     def checkPersistence(self, request: Any, version: bytes) -> bool:
         request.responseHeaders.setRawHeaders(b"Connection", [b"close"])

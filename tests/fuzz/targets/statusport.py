@@ -20,7 +20,7 @@ from admission.control import Explanation
 from admission.interfaces import QuotaEntity, QuotaStatus
 from admission.metrics.registry import SensorRegistry
 from admission.status.pages import StatusPages
-from admission.status.site import CONNECTION_SECONDS, MAX_HEADER_BYTES, REQUEST_SECONDS, StatusSite
+from admission.status.site import MAX_HEADER_BYTES, REQUEST_SECONDS, STALLED_SECONDS, StatusSite
 from tests.kit.statusfixture import (
     TURN_SECONDS,
     StandInControl,
@@ -105,7 +105,7 @@ def check(data: bytes) -> None:
         for _ in range(50):
             clock.advance(TURN_SECONDS)
         clock.advance(REQUEST_SECONDS)
-        clock.advance(CONNECTION_SECONDS)
+        clock.advance(STALLED_SECONDS)
         assert transport.disconnecting or transport.isAborted, "the connection is still open"
         channel.connectionLost(Failure(ConnectionDone()))
         clock.advance(TURN_SECONDS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
@@ -15,14 +15,15 @@ from twisted.logger import LogLevel, capturedLogs, formatEvent
 from admission.commands.topcommand import TopOptions, run as runTop
 from admission.connection.factory import AdmittedFactory
 from admission.metrics.registry import SensorRegistry
+from admission.status.pageresource import LaterPage
 from admission.status.sections import Section
 from admission.status.site import (
-    CONNECTION_SECONDS,
     MAX_ANSWERS,
     MAX_CONNECTIONS,
     MAX_HEADER_BYTES,
     MAX_HEADERS,
     REQUEST_SECONDS,
+    STALLED_SECONDS,
     StatusPort,
     StatusSite,
     isLocal,
@@ -201,10 +202,31 @@ class SiteTests(StatusTestCase):
         self.assertTrue(transport.isAborted)
 
     def test_deadlineOfReading(self) -> None:
-        """A client that does not read the answer is cut off as well."""
+        """A client that takes nothing of its answer is cut off as well; one that takes it slowly is not."""
         channel, transport = self.send(b"GET /sensors HTTP/1.1\r\n\r\n")
-        channel.pauseProducing()
-        self.clock.advance(CONNECTION_SECONDS - 0.1)
+        for _ in range(10):
+            channel.pauseProducing()
+            self.clock.advance(STALLED_SECONDS - 0.1)
+            channel.resumeProducing()
+            channel.pauseProducing()
+        self.assertFalse(transport.isAborted)
+        self.clock.advance(STALLED_SECONDS)
+        self.assertTrue(transport.isAborted)
+
+    def test_slowServer(self) -> None:
+        """How long the server needs for an answer is not the client's doing; from then on the client has to read it."""
+        wanted: Deferred[tuple[int, str]] = Deferred()
+
+        async def make(question: Mapping[str, str]) -> tuple[int, str]:
+            return await wanted
+
+        self.root.putChild(b"slow", LaterPage(self.clock, "Takes long.", make))
+        _, transport = self.send(b"GET /slow HTTP/1.1\r\n\r\n")
+        self.clock.pump([10.0] * 60)
+        self.assertFalse(transport.isAborted)
+        wanted.callback((200, "here"))
+        self.assertIn(b"here", transport.value())
+        self.clock.advance(STALLED_SECONDS - 0.1)
         self.assertFalse(transport.isAborted)
         self.clock.advance(0.1)
         self.assertTrue(transport.isAborted)

@@ -58,7 +58,7 @@ STEADY_SECONDS: Final = 60.0
 ANSWER_SECONDS: Final = 5.0
 """How long the answer to a question about a process may take; a snapshot of memory takes longer."""
 
-MEMORY_SECONDS: Final = 25.0
+MEMORY_SECONDS: Final = 120.0
 
 SILENT_SECONDS: Final = 12.0
 """
