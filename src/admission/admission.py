@@ -70,9 +70,8 @@ from .units import roundedBytes
 if TYPE_CHECKING:
     from .status.site import StatusSite
 
-MAX_DELAY_SECONDS = 86_400.0
-"""The longest delay at a time, after which a client is served again, whatever it owes: nobody is shut out for ever by a
-limit that is far too small for what is asked."""
+MAX_DELAY_SECONDS = 20.0
+"""After which a client that is throttled is looked at again, however much it owes."""
 
 FIRST_WORK_NUMBER = 1 << 40
 """Connections of the same recording are numbered from one, and are never so many."""

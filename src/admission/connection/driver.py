@@ -285,14 +285,13 @@ class RequestDriver:
         serviceSeconds = request.serviceSeconds = wholeMicroseconds(request.workedSeconds(now))
         return Usage(request.sizeBytes, responseBytes, serviceSeconds)
 
-    def chargeAnswered(self, request: ServerRequest, now: float, waitedSeconds: float = 0.0) -> float:
+    def chargeAnswered(self, request: ServerRequest, now: float) -> float:
         """
         Charge what a request has used by C{now}, whose C{responseBytes} are known; see L{charge}.
         """
         if request.view is None:
             return 0.0
-        usage = self.usageOf(request, request.responseBytes, now)
-        return self.charge(request, usage, now, waitedSeconds=waitedSeconds)
+        return self.charge(request, self.usageOf(request, request.responseBytes, now), now)
 
     def charge(
         self,
@@ -301,26 +300,23 @@ class RequestDriver:
         now: float,
         maxRefusalSeconds: float = inf,
         isHeldBack: bool = True,
-        waitedSeconds: float = 0.0,
     ) -> float:
         """
         Charge what a request used to its client, once.
 
         @param maxRefusalSeconds: the longest delay in place of a refusal.
         @param isHeldBack: whether the client waits on other connections, too, see L{holdBack}.
-        @param waitedSeconds: how much of the delay has passed before, because what is charged took so long to come and
-            go.
         @return: the delay that the client is given, in seconds; L{throttle} imposes it.
         """
         if request.view is None:
             # Nobody limited it when it began.
             return 0.0
         delaySeconds = self._control.chargeRequest(request, usage, wholeMicroseconds(now), maxRefusalSeconds)
-        if delaySeconds > waitedSeconds:
+        if delaySeconds > 0:
             principal, clientId = request.principal or "", request.clientId or ""
-            untilSeconds = now + delaySeconds - waitedSeconds
-            self._debts.owes(principal, clientId, self._connection.host, untilSeconds, request.policy, isHeldBack)
-        return max(delaySeconds - waitedSeconds, 0.0)
+            host = self._connection.host
+            self._debts.owes(principal, clientId, host, now + delaySeconds, request.policy, isHeldBack)
+        return delaySeconds
 
     def park(self, request: ServerRequest) -> float:
         """
@@ -346,18 +342,17 @@ class RequestDriver:
             request.answer(now, delaySeconds)
         self.over(request, now)
 
-    def over(self, request: ServerRequest, now: float, waitedSeconds: float = 0.0) -> float:
+    def over(self, request: ServerRequest, now: float) -> float:
         """
         A request is over, whatever has become of it: tell the policies and the observers, once.  If it was admitted and
         has not been charged, it is charged now.
 
-        @param waitedSeconds: see L{charge}.
         @return: the delay that its client is given for that, in seconds.
         """
         self.openRequests -= 1
         delaySeconds = 0.0
         if request.charge is None and request.view is not None and request.rejectReason is None:
-            delaySeconds = self.chargeAnswered(request, now, waitedSeconds)
+            delaySeconds = self.chargeAnswered(request, now)
         if request.answered is None and request.rejectReason is None and request.expireReason is None:
             request.expire(self.whyExpired)
         self._control.endRequest(request, now)
@@ -432,19 +427,18 @@ class RequestDriver:
         """
         return self._debts.heldSeconds(request.principal or "", request.clientId or "", self._clock.seconds())
 
-    def holdBack(self, request: ServerRequest, mostSeconds: float = inf) -> bool:
+    def holdBack(self, request: ServerRequest) -> bool:
         """
         Hold a request back, the first of its connection, while its client has to wait: or clients that are told to wait
         would connect anew.  C{throttleOver} of the connection is when it may go on; L{letGo} goes before.
 
-        @param mostSeconds: a client that has to wait for longer is not held back.
         @return: whether it is held back.
         """
         if self.owesNothing:
             return False
         delaySeconds = self.owedSeconds(request)
         self.owesNothing = delaySeconds <= 0
-        if self.owesNothing or delaySeconds > mostSeconds:
+        if self.owesNothing:
             return False
         if not self._connection.hasPeerGone:
             self.heldSeconds = self._clock.seconds()

@@ -47,11 +47,6 @@ class WorkFactory(DrivenFactory, Protocol):
     def workOver(self, work: object) -> None: ...
 
 
-MAX_HELD_SECONDS = 20.0
-"""For how long a request is held back whose client has to wait and is not to be refused.  It keeps its memory, and most
-clients give up soon after."""
-
-
 def admitWork(
     factory: WorkFactory,
     driver: RequestDriver,
@@ -59,12 +54,10 @@ def admitWork(
     refusal: Refusal = Refusal.ERROR,
     isAtHead: bool = False,
     mayWait: bool = False,
-    mostHeldSeconds: float = MAX_HELD_SECONDS,
 ) -> Decision:
     """
     Have the policies admit a request that may share its connection with others.  Nothing is held back for its client,
-    so a client that owes time is refused, too; where refusals are delays, only one that owes more than
-    C{mostHeldSeconds}.
+    so a client that owes time is refused, too, unless refusals are delays.
 
     @param isAtHead: see L{RequestDriver.admit}, as for C{mayWait}.
     """
@@ -72,8 +65,8 @@ def admitWork(
         decision = Decision(False, reason="the server stops", isForAll=True)
         request.reject(decision.reason)
         return decision
-    waitSeconds = 0.0 if refusal is Refusal.NEVER else driver.owedSeconds(request)
-    if waitSeconds > (mostHeldSeconds if refusal is Refusal.DELAY else 0.0):
+    waitSeconds = driver.owedSeconds(request) if refusal is Refusal.ERROR else 0.0
+    if waitSeconds > 0:
         return driver.refuseOwing(request, waitSeconds)
     return driver.admit(request, refusal, isAtHead, mayWait)
 

@@ -46,7 +46,10 @@ REQUEST_SECONDS = 30.0
 """How long a request may take to arrive, from when the connection is there."""
 
 STALLED_SECONDS = 30.0
-"""How long a client may take nothing of its answer; how long the server needs to make one does not count."""
+"""
+How long a client may take nothing of an answer that is being made, and how long it has for the rest of one that is
+made; how long the server needs to make it does not count.
+"""
 
 CONTENT_POLICY = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "

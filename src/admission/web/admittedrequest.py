@@ -83,8 +83,6 @@ class AdmittedRequest:
         if isLast and not (self._disconnected or self._isMultiplexed):
             HTTP1.endsWith(self)
         exchange = self._exchange
-        if exchange is not None and not self.startedWriting:
-            exchange.answers()
         if exchange is None or not exchange.isMultiplexed:
             super().write(data)  # type: ignore[misc]
             return

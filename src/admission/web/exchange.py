@@ -18,7 +18,7 @@ from zope.interface import implementer
 from ..connection.bodywatch import BodyWatch
 from ..connection.deadline import Deadline
 from ..connection.driver import FAILED, RequestDriver
-from ..connection.unitofwork import MAX_HELD_SECONDS, admitWork
+from ..connection.unitofwork import admitWork
 from ..connection.wrapped import WrappedConnection
 from ..interfaces import CONNECTIONS, Decision, ILease, IWaiter, Refusal
 from ..names import nameIn
@@ -92,8 +92,6 @@ class Exchange:
     _isCounted = False
     _unread: Deadline | None = None
     _unloggedAt: Any = None
-    _answersSeconds: float | None = None
-    _onTheWaySeconds = 0.0
     _continues = False
     _refusal = Refusal.ERROR
     _isForm = False
@@ -199,12 +197,6 @@ class Exchange:
             self._bodyOver(self._watch)
         self._advance()
 
-    def answers(self) -> None:
-        """
-        Its answer begins.
-        """
-        self._answersSeconds = self.factory.clock.seconds()
-
     def wrote(self, sizeBytes: int) -> None:
         """
         Some of its answer was written to a stream, which may hold it.
@@ -222,22 +214,10 @@ class Exchange:
     def _over(self, status: int) -> None:
         self._status = status
         if self._isBegun:
-            now = self.factory.clock.seconds()
-            self._answerEnds(now)
-            delaySeconds = self._driver.chargeAnswered(self.request, now, self._onTheWaySeconds)
-            self.request.answer(now, delaySeconds)
+            now, driver, request = self.factory.clock.seconds(), self._driver, self.request
+            request.responseBytes = self._web.sentLength
+            request.answer(now, driver.chargeAnswered(request, now))
         self._end()
-
-    def _answerEnds(self, now: float) -> None:
-        """
-        No more of its answer is sent.  It is charged as a whole, and a client on a slow line should not have to wait as
-        long again.
-        """
-        request, answersSeconds = self.request, self._answersSeconds
-        request.responseBytes = self._web.sentLength
-        assert request.complete is not None
-        sendingSeconds = 0.0 if answersSeconds is None else now - answersSeconds
-        self._onTheWaySeconds = request.complete - request.arrived + sendingSeconds
 
     def lost(self) -> None:
         """
@@ -253,9 +233,9 @@ class Exchange:
             self._end()
             return
         self._dropBody()
-        now = self.factory.clock.seconds()
-        self._answerEnds(now)
-        self.request.release(now)
+        # What was sent is charged when the work is over.
+        self.request.responseBytes = self._web.sentLength
+        self.request.release(self.factory.clock.seconds())
         web, self._web = self._web, None
         self._served.abandoned.count += 1
         # Garbage is collected at any moment: in the middle of another request's decision, or in another thread.
@@ -438,9 +418,7 @@ class Exchange:
             return
         request, now = self.request, self.factory.clock.seconds()
         request.sizeBytes = self._receivedBytes
-        if request.complete is None:
-            # Not when it was held back since.
-            request.complete = now
+        request.complete = now
         if self._isForm and self._served.hasTooManyFields(self._web, self._web.content.getvalue()):
             words = f"a form may have {self._served.maxFormFields} fields at most"
             self._refuse(TOO_LARGE, Decision(False, reason=words))
@@ -448,11 +426,7 @@ class Exchange:
         request.lease, self._lease = self._lease, None
         request.begin(now)
         refusal = self._refusal
-        if (
-            refusal is Refusal.DELAY
-            and not self.factory.isStopping
-            and self._driver.holdBack(request, MAX_HELD_SECONDS)
-        ):
+        if refusal is Refusal.DELAY and not self.factory.isStopping and self._driver.holdBack(request):
             self._lease, request.lease = request.lease, None
             return
         decision = admitWork(self.factory, self._driver, request, refusal, mayWait=True)
@@ -684,7 +658,7 @@ class Exchange:
             self._unloggedAt.log(self._web)
         if self._refused is not None and self._isAnswered and (self._hasEnded or not self.isLost):
             self.request.answer(now, self._refused[1].delaySeconds)
-        self._driver.over(self.request, now, self._onTheWaySeconds)
+        self._driver.over(self.request, now)
         self._countAnswer()
         if self._isBegun:
             if self._connectionLost in self._connection.whenLost:

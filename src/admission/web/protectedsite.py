@@ -35,8 +35,8 @@ SPOOLED_BYTES = 1 << 30
 FORM_FIELDS = 1000
 MIN_SPOOL_BYTES = 64 << 10
 
-_ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^A-Z/?#\s]+")
-"""As browsers write them, in small letters."""
+_ORIGIN = re.compile(r"\*|null|(?!https://.*:443$|http://.*:80$)[a-z][a-z0-9+.-]*://[^A-Z/?#@*\s]+(?<!:)")
+"""As browsers write them: in small letters, and without the usual port."""
 
 
 @implementer(IProtocolFactory, IProtocolNegotiationFactory)
@@ -120,7 +120,7 @@ def protectSite(
     if not isinstance(site, HTTPFactory):
         raise TypeError(f"site={site!r}: give a Site, as in Site(resource), or Site(app.resource()) of Klein")
     for name, function in (("kindOf", kindOf), ("nameOf", nameOf), ("refusalOf", refusalOf)):
-        if function is not None and not callable(function):
+        if not (callable(function) or (function is None and name != "kindOf")):
             raise TypeError(f"{name}={function!r}: give a function that takes a request")
     if not isinstance(maxBodyBytes, int | Mapping):
         raise TypeError(f"maxBodyBytes={maxBodyBytes!r}: write a number of bytes, or a dict of them by kind")
@@ -139,9 +139,10 @@ def protectSite(
     checkMessageBytes(maxMessageBytes)
     if isinstance(corsOrigins, str):
         raise TypeError(f"corsOrigins={corsOrigins!r}: give a list, as in [{corsOrigins!r}]")
+    corsOrigins = list(corsOrigins)
     for origin in corsOrigins:
-        if not _ORIGIN.fullmatch(origin):
-            words = "write it as browsers do, as in 'https://shop.example': in small letters, without a path"
+        if not (isinstance(origin, str) and _ORIGIN.fullmatch(origin)):
+            words = "write it as browsers do, as in 'https://shop.example': small, without a path or the usual port"
             raise ValueError(f"corsOrigins={[origin]!r}: {words}")
     proxies = admission.trustedProxies
     header = ClientHeader(clientHeader, TrustedProxies("127.0.0.1") if proxies is None else proxies)

@@ -90,7 +90,7 @@ class _KleinRoutes:
         return [rule.rule for rule in self._urlMap.iter_rules()]
 
 
-def whyNone(kind: str, kindOf: Callable[[Any], str] | None) -> str:
+def whyNone(kind: str, kindOf: Callable[[Any], str]) -> str:
     """
     Say why no request can be of a kind, as far as that can be told of C{kindOf}.
 
@@ -98,7 +98,7 @@ def whyNone(kind: str, kindOf: Callable[[Any], str] | None) -> str:
     """
     methods = {OTHER, *(each.decode() for each in METHODS)}
     method, _, route = kind.partition(" ")
-    if kindOf is None:
+    if kindOf is methodOf:
         if kind not in methods:
             return "no request is of that kind, which is its method, unless kindOf says otherwise"
     elif isinstance(kindOf, _Routes | _KleinRoutes) and kind != OTHER:

@@ -5,8 +5,6 @@ What clients send by websocket, a message at a time.
 
 from __future__ import annotations
 
-from math import inf
-
 from attrs import frozen
 from zope.interface import implementer
 
@@ -313,7 +311,7 @@ class WebSocketMessages:
         request.sizeBytes = sizeBytes
         request.complete = now
         request.begin(now)
-        decision = admitWork(self.factory, driver, request, Refusal.DELAY, mostHeldSeconds=inf)
+        decision = admitWork(self.factory, driver, request, Refusal.DELAY)
         if not decision.admitted:
             self._refuse(TRY_AGAIN_LATER, decision.reason)
             return False
