@@ -15,11 +15,11 @@ INSTALL := install --quiet --no-compile
 PACKAGING := setup.cfg setup.py pyproject.toml
 # What needs no more than the dev extra installs; the rest needs Spark's packages, real clients or a browser.
 FAST := tests/unit tests/contracts tests/fuzz
-# What is about neither Spark nor other people's clients.
+# What is about neither Spark, nor other people's clients, nor installations.
 REST := tests/system tests/simulation tests/sockets tests/offline $(FAST)
 # All but the attacks and the faults.
 # In this order: what takes longest in one piece is not begun last.
-TESTED := tests/spark tests/clients $(REST)
+TESTED := tests/spark tests/clients tests/installation $(REST)
 WORKERS := 4
 PYTHONS ?= python3.11 python3.12 python3.13 python3.14
 # What imports Spark's packages, which only the test extra installs, in the form of mypy's --exclude.

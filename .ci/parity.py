@@ -18,7 +18,7 @@ from twisted.trial.runner import TestLoader, TrialRunner
 RUN = ("contracts", "unit")
 """Folders of which trial runs the tests; they need nothing, so that what differs would be the runner."""
 
-COLLECTED = ("clients", "fuzz", "offline", "simulation", "sockets", "spark", "system")
+COLLECTED = ("clients", "fuzz", "installation", "offline", "simulation", "sockets", "spark", "system")
 """Folders of which trial only collects the tests."""
 
 # What trial calls a test, in pytest's words.

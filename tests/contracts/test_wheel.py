@@ -472,9 +472,9 @@ DELAYS = [0.1, 0.032, 0.03, 0.0125, 0.004, 0.002, 0.0]
 def run(clock, following):
     wheel, calls, made = TimingWheel(clock), [], []
 
-    def call(number):
+    def call(number, dueSeconds):
         made.append(calls[number].getTime())
-        assert wheel.seconds() >= made[-1] and len(reactor.getDelayedCalls()) <= 1
+        assert wheel.seconds() >= made[-1] >= dueSeconds and len(reactor.getDelayedCalls()) <= 1
 
     def finish():
         # In order by a tick.  How much time passes between two calls of callLater depends on the machine.
@@ -486,7 +486,7 @@ def run(clock, following):
             reactor.stop()
 
     for number, delay in enumerate(DELAYS):
-        calls.append(wheel.callLater(delay, call, number))
+        calls.append(wheel.callLater(delay, call, number, wheel.seconds() + delay))
         wheel.callLater(delay, print, "cancelled").cancel()
     wheel.callLater(0.12, finish)
 

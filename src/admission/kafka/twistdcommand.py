@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.system.test_light_installation -*-
+# -*- test-case-name: tests.installation.test_light_installation -*-
 """
 Our commands of C{twistd}.
 """

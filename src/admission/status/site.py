@@ -43,7 +43,7 @@ MAX_ANSWERS = 16
 MAX_HEADER_BYTES = 8192
 MAX_HEADERS = 64
 REQUEST_SECONDS = 30.0
-"""How long a request may take to arrive, from when the connection is there."""
+"""How long a request may take to arrive, from when the connection is there; a server that is late reads it late."""
 
 STALLED_SECONDS = 30.0
 """

@@ -142,7 +142,7 @@ def protectSite(
     corsOrigins = list(corsOrigins)
     for origin in corsOrigins:
         if not (isinstance(origin, str) and _ORIGIN.fullmatch(origin)):
-            words = "write it as browsers do, as in 'https://shop.example': small, without a path or the usual port"
+            words = "write it as browsers do, as in 'https://shop.example': lower case, no path, no usual port"
             raise ValueError(f"corsOrigins={[origin]!r}: {words}")
     proxies = admission.trustedProxies
     header = ClientHeader(clientHeader, TrustedProxies("127.0.0.1") if proxies is None else proxies)

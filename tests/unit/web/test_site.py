@@ -705,5 +705,14 @@ class SettingTests(SynchronousTestCase):
             settings = {"PUT /notes/<name>": 9, "GET other": 0, "other": 0}
             protectSite(admission, site, kindOf=kindOf, maxBodyBytes=settings, inThread=lambda f: f)
         protectSite(admission, site, kindOf=lambda request: "any", maxBodyBytes={"any": 9}, inThread=lambda f: f)
+        for origin in (
+            "*",
+            "null",
+            "https://shop.example",
+            "https://shop.example:8443",
+            "http://[::1]:8080",
+            "app://a",
+        ):
+            protectSite(admission, site, corsOrigins=[origin], inThread=lambda f: f)
         self.assertRaises(TypeError, protectSite, admission, Pages())
         self.assertRaises(ValueError, protectSite, admission, protectSite(admission, site, inThread=lambda f: f))

@@ -56,9 +56,10 @@ STEADY_SECONDS: Final = 60.0
 """A process that has served for this long has died of something else than the one before it."""
 
 ANSWER_SECONDS: Final = 5.0
-"""How long the answer to a question about a process may take; a snapshot of memory takes longer."""
+"""How long the answer to a question about a process may take."""
 
-MEMORY_SECONDS: Final = 120.0
+MEMORY_SECONDS: Final = 110.0
+"""The same of a snapshot of memory: less than C{admission memory} waits by itself, which so hears who is silent."""
 
 SILENT_SECONDS: Final = 12.0
 """

@@ -14,11 +14,11 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.cli import COMMANDS
 from admission.extras import EXTRAS
+from tests.installation.test_packaging import build
 from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS
 from tests.kit.checkout import ROOT
 from tests.kit.documentation import Reader
 from tests.kit.longform import longForm
-from tests.system.test_packaging import build
 
 TWISTD = ("-c", "from twisted.scripts.twistd import run; run()")
 TWIST = ("-m", "twisted")

@@ -191,7 +191,11 @@ class InstallationTests(SynchronousTestCase):
         with tarfile.open(self.built.sdist) as archive:
             names = {name.partition("/")[2] for name in archive.getnames()}
         wanted = {"LICENSE", "Makefile", "README.md", "CONTRIBUTING.md", "setup.cfg", "setup.py", "pyproject.toml"}
-        wanted |= {"tests/system/test_packaging.py", "docs/configuration.md", "twisted/plugins/admission_broker.py"}
+        wanted |= {
+            "tests/installation/test_packaging.py",
+            "docs/configuration.md",
+            "twisted/plugins/admission_broker.py",
+        }
         self.assertEqual(wanted - names, set())
         self.assertEqual([name for name in names if name.endswith((".pyc", "dropin.cache"))], [])
 
